@@ -1,0 +1,127 @@
+"""Every way CWM says no: the public codes of the contract, one class each.
+
+An error carries a stable ``code``, a ``kind`` that transports map to their own status, whether a
+retry can help, and a ``context`` of plain values. It never carries a prompt, a token or a secret.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class ErrorKind(StrEnum):
+    """What a failure means to a caller, whichever face it came through."""
+
+    INVALID = "invalid"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    STORAGE = "storage"
+    UNAVAILABLE = "unavailable"
+    TIMEOUT = "timeout"
+    FORBIDDEN = "forbidden"
+    INTERNAL = "internal"
+
+
+class CwmError(Exception):
+    """Base of all coded errors: ``{code, message, retryable, context}`` on the wire."""
+
+    code: ClassVar[str] = "CWM-9001"
+    kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **context: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.context: dict[str, Any] = context
+
+    def as_dict(self) -> dict[str, Any]:
+        """The published error object; values of ``context`` are JSON types."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "retryable": self.retryable,
+            "context": self.context,
+        }
+
+
+class InvalidSessionIdError(CwmError):
+    code, kind = "CWM-1001", ErrorKind.INVALID
+
+
+class InvalidWindowNameError(CwmError):
+    code, kind = "CWM-1002", ErrorKind.INVALID
+
+
+class InvalidParameterError(CwmError):
+    code, kind = "CWM-1003", ErrorKind.INVALID
+
+
+class SessionNotFoundError(CwmError):
+    code, kind = "CWM-2001", ErrorKind.NOT_FOUND
+
+
+class WindowNotFoundError(CwmError):
+    code, kind = "CWM-2002", ErrorKind.NOT_FOUND
+
+
+class BlockNotFoundError(CwmError):
+    code, kind, retryable = "CWM-2003", ErrorKind.NOT_FOUND, True
+
+
+class SessionAlreadyExistsError(CwmError):
+    code, kind = "CWM-3001", ErrorKind.CONFLICT
+
+
+class SessionNotActiveError(CwmError):
+    code, kind = "CWM-3002", ErrorKind.CONFLICT
+
+
+class WindowAlreadyExistsError(CwmError):
+    code, kind = "CWM-3003", ErrorKind.CONFLICT
+
+
+class WindowInUseError(CwmError):
+    """Not in the first contract: a window that others depend on is deleted only with ``force``."""
+
+    code, kind = "CWM-3004", ErrorKind.CONFLICT
+
+
+class StorageWriteError(CwmError):
+    code, kind, retryable = "CWM-4001", ErrorKind.STORAGE, True
+
+
+class StorageReadError(CwmError):
+    code, kind, retryable = "CWM-4002", ErrorKind.STORAGE, True
+
+
+class StorageQuotaExceededError(CwmError):
+    code, kind = "CWM-4003", ErrorKind.STORAGE
+
+
+class StorageCorruptionError(CwmError):
+    code, kind = "CWM-4004", ErrorKind.STORAGE
+
+
+class EngineConnectionError(CwmError):
+    """The engine (vLLM or LMCache) cannot be reached."""
+
+    code, kind, retryable = "CWM-5001", ErrorKind.UNAVAILABLE, True
+
+
+class EngineResponseError(CwmError):
+    """The engine answered with something that is not an answer."""
+
+    code, kind, retryable = "CWM-5002", ErrorKind.UNAVAILABLE, True
+
+
+class EngineTimeoutError(CwmError):
+    code, kind, retryable = "CWM-6001", ErrorKind.TIMEOUT, True
+
+
+class InternalError(CwmError):
+    code, kind = "CWM-9001", ErrorKind.INTERNAL
+
+
+class SecurityError(CwmError):
+    code, kind = "CWM-9002", ErrorKind.FORBIDDEN

@@ -1,0 +1,57 @@
+"""The identifiers people choose, and what they may look like."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from cwm.domain.errors import InvalidParameterError, InvalidSessionIdError, InvalidWindowNameError
+
+SESSION_ID_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,64}$"
+WINDOW_NAME_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,128}$"
+TAG_PATTERN: Final = r"^[a-zA-Z0-9_-]{1,32}$"
+MAX_TAGS: Final = 10
+MAX_DESCRIPTION_CHARS: Final = 1000
+
+_SESSION_ID = re.compile(SESSION_ID_PATTERN[1:-1])
+_WINDOW_NAME = re.compile(WINDOW_NAME_PATTERN[1:-1])
+_TAG = re.compile(TAG_PATTERN[1:-1])
+
+
+def require_session_id(value: str) -> str:
+    """Return ``value`` or raise CWM-1001."""
+    if not _SESSION_ID.fullmatch(value):
+        raise InvalidSessionIdError(
+            "A session id is 1 to 64 letters, digits, '_' or '-'.", received_chars=len(value)
+        )
+    return value
+
+
+def require_window_name(value: str) -> str:
+    """Return ``value`` or raise CWM-1002."""
+    if not _WINDOW_NAME.fullmatch(value):
+        raise InvalidWindowNameError(
+            "A window name is 1 to 128 letters, digits, '_' or '-'.", received_chars=len(value)
+        )
+    return value
+
+
+def require_tags(values: list[str]) -> list[str]:
+    """Return ``values`` without repeats, in the order given, or raise CWM-1003."""
+    distinct = list(dict.fromkeys(values))
+    if len(distinct) > MAX_TAGS or not all(_TAG.fullmatch(tag) for tag in distinct):
+        raise InvalidParameterError(
+            f"At most {MAX_TAGS} tags, each 1 to 32 letters, digits, '_' or '-'.", field="tags"
+        )
+    return distinct
+
+
+def require_description(value: str) -> str:
+    """Return ``value`` or raise CWM-1003."""
+    if len(value) > MAX_DESCRIPTION_CHARS:
+        raise InvalidParameterError(
+            f"A description has at most {MAX_DESCRIPTION_CHARS} characters.",
+            field="description",
+            received_chars=len(value),
+        )
+    return value

@@ -1,0 +1,46 @@
+"""A prefix: token ids from position 0, the only thing whose KV can be reused."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from typing import TypeAlias
+
+TokenIds: TypeAlias = tuple[int, ...]
+
+
+def pack(token_ids: Sequence[int]) -> bytes:
+    """Little-endian unsigned 32-bit words, four bytes a token."""
+    return array("I", token_ids).tobytes()
+
+
+def unpack(packed: bytes) -> TokenIds:
+    """The inverse of :func:`pack`."""
+    words = array("I")
+    words.frombytes(packed)
+    return tuple(words)
+
+
+def digest(token_ids: Sequence[int]) -> str:
+    """SHA-256 (hex) of the packed ids: names the content and detects damage."""
+    return hashlib.sha256(pack(token_ids)).hexdigest()
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    for index, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return index
+    return min(len(a), len(b))
+
+
+def full_chunks(token_count: int, chunk_size: int) -> int:
+    """Chunks that can be stored: the tail shorter than one is always recomputed."""
+    return token_count // chunk_size
+
+
+def restorable_tokens(token_count: int, chunk_size: int) -> int:
+    """Most tokens an engine can report as cached: full chunks, less the last token it always computes."""
+    stored = full_chunks(token_count, chunk_size) * chunk_size
+    return stored - 1 if stored and stored == token_count else stored

@@ -1,0 +1,95 @@
+"""A window: a frozen, named prefix plus its record; immutable once it is durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.prefix import TokenIds
+
+
+class Durability(StrEnum):
+    """How far a freeze got: its KV is being stored, proven to be stored, or could not be."""
+
+    PENDING = "pending"
+    DURABLE = "durable"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One stored chunk of a window, in order of position. ``hash`` is LMCache's, in hex."""
+
+    hash: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The exact token ids of a window, stored once and shared by its clones."""
+
+    id: str
+    tenant: str
+    token_ids: TokenIds
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The record of a frozen context. Sizes are bytes of one copy in the shared tier.
+
+    ``cache_salt`` and ``identity`` say under which name and by which engine its chunks were stored;
+    ``parent_window`` is the window it was cloned or continued from, ``branch_token`` at which token.
+    """
+
+    tenant: str
+    name: str
+    session_id: str
+    owner: str
+    snapshot_id: str
+    model: str
+    token_count: int
+    block_count: int
+    total_size_bytes: int
+    storage_tier: Tier
+    durability: Durability
+    salt_scope: str
+    cache_salt: str
+    identity: EngineIdentity
+    created_at: datetime
+    updated_at: datetime
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    parent_window: str | None = None
+    branch_token: int | None = None
+    pinned: bool = False
+    failure: str | None = None
+    tiers: dict[str, int] = field(default_factory=dict)
+
+
+class WindowSort(StrEnum):
+    NAME = "name"
+    CREATED_AT = "created_at"
+    TOKEN_COUNT = "token_count"
+    SIZE = "size"
+
+
+DEFAULT_PAGE: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class WindowQuery:
+    """What ``window_list`` asks for. ``tags`` must all be present; ``search`` looks in names and descriptions."""
+
+    tags: tuple[str, ...] = ()
+    model: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    sort_by: WindowSort = WindowSort.CREATED_AT
+    descending: bool = True
+    limit: int = DEFAULT_PAGE
+    offset: int = 0
+    search: str | None = None

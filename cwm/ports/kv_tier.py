@@ -1,0 +1,105 @@
+"""What CWM needs of the cache beside the engine (LMCache's server and coordinator).
+
+Failures as in ``ports.engine``. A prefix shorter than one chunk is never an error: there is nothing
+to store, pin or find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cwm.domain.engine import Tier
+from cwm.domain.prefix import TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKey:
+    """Names the chunks of a prefix: LMCache derives their hashes from exactly this."""
+
+    root: str
+    world_size: int
+    token_ids: TokenIds
+    cache_salt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One chunk by the directory: its hash (hex), the bytes of one copy, the tiers said to hold it.
+
+    The directory can be wrong both ways; only a prefetch proves.
+    """
+
+    hash: str
+    size_bytes: int
+    tiers: frozenset[Tier]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """Chunks found and loaded into L1, of all chunks asked for."""
+
+    found: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        return self.found == self.total
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedModel:
+    root: str
+    world_size: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvTierFacts:
+    """What server and coordinator say of themselves; sizes in tokens, None where not told."""
+
+    version: str
+    chunk_size: int
+    hash_algorithm: str
+    attached: tuple[AttachedModel, ...]
+    adapters: tuple[str, ...]
+    instances: tuple[str, ...]
+    coordinator_chunk_size: int | None = None
+    coordinator_hash_algorithm: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    tier: Tier
+    used_bytes: int
+    capacity_bytes: int | None
+
+
+class KvTier(Protocol):
+    async def facts(self) -> KvTierFacts | None:
+        """None where the configuration says that the engine has no LMCache."""
+
+    async def lookup(self, prefix: PrefixKey) -> list[Placement]:
+        """Placements by position. Stops at the first chunk the directory does not know."""
+
+    async def pin(self, prefix: PrefixKey) -> int:
+        """Pins are counters without an owner: call once per window."""
+
+    async def unpin(self, prefix: PrefixKey) -> int: ...
+
+    async def prefetch(self, prefix: PrefixKey) -> Prefetched:
+        """Load what exists into L1 and wait for it: the one proof that chunks are really there."""
+
+    async def drop_l1(self, prefix: PrefixKey) -> None:
+        """Forget the L1 copies of a prefix on every instance."""
+
+    async def delete(
+        self, prefix: PrefixKey, hashes: Sequence[str]
+    ) -> int:
+        """Delete these chunks of the prefix from every tier, adapter and instance; how many were named."""
+
+    async def usage(self) -> list[TierUsage]: ...
+
+    async def counters(self) -> Mapping[str, float]:
+        """LMCache's own totals: looked-up and hit tokens per tier."""

@@ -1,0 +1,291 @@
+"""The only reader of the environment and of ``cwm.yaml``.
+
+Each group is frozen and handed to the adapters that need it. A value comes from the environment
+(``CWM_<FIELD>``, upper case), else from ``cwm.yaml`` (``<group>: {<field>: …}``), else from its default;
+``sources`` remembers which. ``CWM_CONFIG`` names another YAML file than ``./cwm.yaml``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from cwm.domain.engine import CacheScope
+
+ENV_PREFIX = "CWM_"
+CONFIG_ENV = "CWM_CONFIG"
+ABSENT = "none"
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used: the message names it, where it came from and what is wrong."""
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    title: ClassVar[str]
+
+
+class Http(Group):
+    """The gateway's own socket."""
+
+    title = "http"
+
+    host: str = Field("127.0.0.1", description="Address the gateway listens on.")
+    port: int = Field(8700, ge=0, le=65535, description="Port the gateway listens on; 0 takes a free one.")
+    max_body_bytes: int = Field(
+        8 * 1024 * 1024, ge=1024, description="Largest request body accepted, in bytes."
+    )
+    drain_seconds: float = Field(
+        30.0, ge=0, description="How long a stopping gateway lets running streams finish."
+    )
+
+
+class Database(Group):
+    """Where the registry lives."""
+
+    title = "database"
+
+    database_url: SecretStr | None = Field(
+        None, description="Postgres URL (postgresql://user:password@host/db). Unset: SQLite."
+    )
+    db_path: Path = Field(Path("~/.cwm/cwm.db"), description="SQLite file, when no database URL is set.")
+
+    @field_validator("db_path")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    def url(self) -> str:
+        """SQLAlchemy's URL, with the driver CWM uses."""
+        if self.database_url is None:
+            return f"sqlite+aiosqlite:///{self.db_path}"
+        raw = self.database_url.get_secret_value()
+        scheme, _, rest = raw.partition("://")
+        if scheme in {"postgres", "postgresql", "postgresql+asyncpg"}:
+            return f"postgresql+asyncpg://{rest}"
+        if scheme in {"sqlite", "sqlite+aiosqlite"}:
+            return f"sqlite+aiosqlite://{rest}"
+        raise SettingsError(
+            f"CWM_DATABASE_URL has the scheme '{scheme}'; use postgresql:// or leave it unset for SQLite."
+        )
+
+
+class Engine(Group):
+    """The vLLM and the LMCache that CWM stands in front of."""
+
+    title = "engine"
+
+    vllm_url: str = Field("http://localhost:8000", description="vLLM's base URL.")
+    vllm_api_key: SecretStr | None = Field(None, description="Bearer key sent to vLLM (its --api-key).")
+    lmcache_url: str = Field(
+        "http://localhost:8081", description="LMCache server's HTTP URL; 'none' for an engine without LMCache."
+    )
+    coordinator_url: str = Field(
+        "http://localhost:9300", description="LMCache coordinator's URL; 'none' for an engine without LMCache."
+    )
+    weights_digest: str = Field(
+        "", description="Digest of the served weights; names their KV, so change it with them."
+    )
+    connect_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a connection to the engine.")
+    request_timeout_seconds: float = Field(
+        600.0, gt=0, description="Longest wait for one answer of the engine, a long generation included."
+    )
+    store_timeout_seconds: float = Field(
+        60.0, gt=0, description="Longest wait for a window's chunks to be stored and proven."
+    )
+
+    @field_validator("vllm_url", "lmcache_url", "coordinator_url")
+    @classmethod
+    def _http_url(cls, value: str) -> str:
+        if value == ABSENT or value.startswith(("http://", "https://")):
+            return value.rstrip("/")
+        raise ValueError("must be an http:// or https:// URL")
+
+    @property
+    def has_lmcache(self) -> bool:
+        return ABSENT not in (self.lmcache_url, self.coordinator_url)
+
+
+class Isolation(Group):
+    """Whose data is whose."""
+
+    title = "isolation"
+
+    tenant: str = Field(
+        "default",
+        pattern=r"^[a-zA-Z0-9_-]{1,64}$",
+        description="Tenant that this gateway acts for.",
+    )
+    cache_scope: CacheScope = Field(
+        CacheScope.TENANT, description="Who shares KV: all of a tenant, or one lineage of sessions ('session')."
+    )
+    secret: SecretStr | None = Field(
+        None, description="Key that cache salts are derived with; the same on every replica."
+    )
+    secret_file: Path = Field(
+        Path("~/.cwm/secret"), description="Holds that key where CWM_SECRET is unset; made on first use."
+    )
+
+    @field_validator("secret_file")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+
+class Storage(Group):
+    """Tiers of the engine that ``cwm up`` starts."""
+
+    title = "storage"
+
+    storage_path: Path = Field(Path("~/.cwm/storage"), description="Folder of the disk tier.")
+    cpu_cache_gb: float = Field(8.0, gt=0, description="Size of the CPU tier (LMCache L1) in GB.")
+    disk_cache_gb: float = Field(50.0, ge=0, description="Size of the disk tier in GB; 0 for no limit.")
+    redis_url: SecretStr | None = Field(
+        None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
+    )
+    redis_cache_gb: float = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
+
+    @field_validator("storage_path")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+
+class LocalEngine(Group):
+    """The engine that ``cwm up`` prepares and starts."""
+
+    title = "local_engine"
+
+    home: Path = Field(Path("~/.cwm"), description="Where the engine environment, models and run files live.")
+    model: str = Field(
+        "smollm2-135m",
+        description="Model that `cwm up` serves: smollm2-135m, tiny, or a folder with weights.",
+    )
+    served_model_name: str | None = Field(None, description="Name the model is served under; default: its own.")
+    max_model_len: int | None = Field(None, ge=64, description="Longest context in tokens; default: the model's, at most 8192 on CPU.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="KV and weight type; auto is float32 on CPU."
+    )
+    chunk_size: int | None = Field(None, ge=16, description="Tokens in a chunk and in a vLLM block; default 256, 32 for the tiny model.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes an NVIDIA GPU where there is one.")
+    kv_cache_gb: float = Field(2.0, gt=0, description="vLLM's own KV cache on CPU in GB.")
+
+    @field_validator("home")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+
+class Logging(Group):
+    """What CWM writes about itself."""
+
+    title = "logging"
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe level logged.")
+    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto is console on a terminal, else json.")
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+
+GROUPS: dict[str, type[Group]] = {
+    group.title: group for group in (Http, Database, Engine, Isolation, Storage, LocalEngine, Logging)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from, and the value with secrets masked."""
+
+    group: str
+    name: str
+    value: str
+    origin: str
+    description: str
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One consistent snapshot of every setting."""
+
+    http: Http = field(default_factory=Http)
+    database: Database = field(default_factory=Database)
+    engine: Engine = field(default_factory=Engine)
+    isolation: Isolation = field(default_factory=Isolation)
+    storage: Storage = field(default_factory=Storage)
+    local_engine: LocalEngine = field(default_factory=LocalEngine)
+    logging: Logging = field(default_factory=Logging)
+    sources: tuple[Source, ...] = ()
+    unknown_env: tuple[str, ...] = ()
+
+
+def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -> Settings:
+    """Read the environment over the YAML file over the defaults. Raises SettingsError."""
+    env = os.environ if environ is None else environ
+    path = config or Path(env.get(CONFIG_ENV, "cwm.yaml"))
+    if not path.exists() and (config is not None or CONFIG_ENV in env):
+        raise SettingsError(f"{path} does not exist.")
+    document = _read_yaml(path) if path.exists() else {}
+
+    groups: dict[str, Group] = {}
+    sources: list[Source] = []
+    known = {CONFIG_ENV}
+    for title, group in GROUPS.items():
+        in_file = document.get(title) or {}
+        values: dict[str, Any] = dict(in_file)
+        for name in group.model_fields:
+            variable = ENV_PREFIX + name.upper()
+            known.add(variable)
+            if variable in env and env[variable] != "":
+                values[name] = env[variable]
+        try:
+            groups[title] = group(**values)
+        except ValidationError as invalid:
+            raise SettingsError(_explain(invalid, title, env, path)) from None
+        for name, spec in group.model_fields.items():
+            variable = ENV_PREFIX + name.upper()
+            origin = (
+                "environment" if env.get(variable) else str(path) if name in in_file else "default"
+            )
+            value = getattr(groups[title], name)
+            shown = "" if value is None else str(value)
+            sources.append(Source(title, name, shown, origin, spec.description or ""))
+    unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in known))
+    return Settings(**groups, sources=tuple(sources), unknown_env=unknown)  # type: ignore[arg-type]
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as broken:
+        raise SettingsError(f"{path} cannot be read as YAML: {broken}") from None
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path} must hold groups of settings: {', '.join(GROUPS)}.")
+    for title, values in document.items():
+        if title not in GROUPS:
+            raise SettingsError(f"{path} has no group '{title}'; the groups are {', '.join(GROUPS)}.")
+        if values is not None and not isinstance(values, dict):
+            raise SettingsError(f"'{title}' in {path} must hold settings by name.")
+    return document
+
+
+def _explain(invalid: ValidationError, group: str, env: Mapping[str, str], path: Path) -> str:
+    first = invalid.errors(include_url=False, include_input=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else group
+    variable = ENV_PREFIX + name.upper()
+    where = variable if env.get(variable) else f"{group}.{name} in {path}"
+    return f"{where}: {first['msg']}."
