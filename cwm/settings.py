@@ -86,15 +86,19 @@ class Engine(Group):
     vllm_url: str = Field("http://localhost:8000", description="vLLM's base URL.")
     vllm_api_key: SecretStr | None = Field(None, description="Bearer key sent to vLLM (its --api-key).")
     lmcache_url: str = Field(
-        "http://localhost:8081", description="LMCache server's HTTP URL; 'none' for an engine without LMCache."
+        "http://localhost:8081",
+        description="LMCache server's HTTP URL; 'none' for an engine without LMCache.",
     )
     coordinator_url: str = Field(
-        "http://localhost:9300", description="LMCache coordinator's URL; 'none' for an engine without LMCache."
+        "http://localhost:9300",
+        description="LMCache coordinator's URL; 'none' for an engine without LMCache.",
     )
     weights_digest: str = Field(
         "", description="Digest of the served weights; names their KV, so change it with them."
     )
-    connect_timeout_seconds: float = Field(2.0, gt=0, description="Longest wait for a connection to the engine.")
+    connect_timeout_seconds: float = Field(
+        2.0, gt=0, description="Longest wait for a connection to the engine."
+    )
     request_timeout_seconds: float = Field(
         600.0, gt=0, description="Longest wait for one answer of the engine, a long generation included."
     )
@@ -125,7 +129,8 @@ class Isolation(Group):
         description="Tenant that this gateway acts for.",
     )
     cache_scope: CacheScope = Field(
-        CacheScope.TENANT, description="Who shares KV: all of a tenant, or one lineage of sessions ('session')."
+        CacheScope.TENANT,
+        description="Who shares KV: all of a tenant, or one lineage of sessions ('session').",
     )
     secret: SecretStr | None = Field(
         None, description="Key that cache salts are derived with; the same on every replica."
@@ -169,13 +174,21 @@ class LocalEngine(Group):
         "smollm2-135m",
         description="Model that `cwm up` serves: smollm2-135m, tiny, or a folder with weights.",
     )
-    served_model_name: str | None = Field(None, description="Name the model is served under; default: its own.")
-    max_model_len: int | None = Field(None, ge=64, description="Longest context in tokens; default: the model's, at most 8192 on CPU.")
+    served_model_name: str | None = Field(
+        None, description="Name the model is served under; default: its own."
+    )
+    max_model_len: int | None = Field(
+        None, ge=64, description="Longest context in tokens; default: the model's, at most 8192 on CPU."
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="KV and weight type; auto is float32 on CPU."
     )
-    chunk_size: int | None = Field(None, ge=16, description="Tokens in a chunk and in a vLLM block; default 256, 32 for the tiny model.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes an NVIDIA GPU where there is one.")
+    chunk_size: int | None = Field(
+        None, ge=16, description="Tokens in a chunk and in a vLLM block; default 256, 32 for the tiny model."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto takes an NVIDIA GPU where there is one."
+    )
     kv_cache_gb: float = Field(2.0, gt=0, description="vLLM's own KV cache on CPU in GB.")
 
     @field_validator("home")
@@ -189,8 +202,12 @@ class Logging(Group):
 
     title = "logging"
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe level logged.")
-    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto is console on a terminal, else json.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="Least severe level logged."
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="auto is console on a terminal, else json."
+    )
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -258,9 +275,7 @@ def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -
             raise SettingsError(_explain(invalid, title, env, path)) from None
         for name, spec in group.model_fields.items():
             variable = ENV_PREFIX + name.upper()
-            origin = (
-                "environment" if env.get(variable) else str(path) if name in in_file else "default"
-            )
+            origin = "environment" if env.get(variable) else str(path) if name in in_file else "default"
             value = getattr(groups[title], name)
             shown = "" if value is None else str(value)
             sources.append(Source(title, name, shown, origin, spec.description or ""))

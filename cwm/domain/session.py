@@ -19,9 +19,7 @@ class SessionState(StrEnum):
 
 
 TRANSITIONS: Final[dict[SessionState, frozenset[SessionState]]] = {
-    SessionState.ACTIVE: frozenset(
-        {SessionState.FROZEN, SessionState.EXPIRED, SessionState.DELETED}
-    ),
+    SessionState.ACTIVE: frozenset({SessionState.FROZEN, SessionState.EXPIRED, SessionState.DELETED}),
     SessionState.FROZEN: frozenset({SessionState.THAWED, SessionState.DELETED}),
     SessionState.THAWED: frozenset(
         {

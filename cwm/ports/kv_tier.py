@@ -94,9 +94,7 @@ class KvTier(Protocol):
     async def drop_l1(self, prefix: PrefixKey) -> None:
         """Forget the L1 copies of a prefix on every instance."""
 
-    async def delete(
-        self, prefix: PrefixKey, hashes: Sequence[str]
-    ) -> int:
+    async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
         """Delete these chunks of the prefix from every tier, adapter and instance; how many were named."""
 
     async def usage(self) -> list[TierUsage]: ...

@@ -71,30 +71,22 @@ class Registry(Protocol):
         None, and nothing changed, when the session is no longer active or thawed.
         """
 
-    async def sessions(
-        self, tenant: str, state: SessionState | None, limit: int
-    ) -> list[Session]:
+    async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
         """Newest first."""
 
-    async def live_sessions_with_head(
-        self, tenant: str, salt_scope: str, head: Sequence[int]
-    ) -> list[str]:
+    async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of active and thawed sessions of a scope whose first 16 token ids are ``head``'s."""
 
     # windows
 
-    async def begin_freeze(
-        self, window: Window, token_ids: Sequence[int], session_revision: int
-    ) -> None:
+    async def begin_freeze(self, window: Window, token_ids: Sequence[int], session_revision: int) -> None:
         """Record the intent: the window (pending), its snapshot, and its session as frozen.
 
         CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile. The snapshot id
         is the digest of the ids; windows with equal ids share it.
         """
 
-    async def finish_freeze(
-        self, tenant: str, name: str, stored: StoredChunks, at: datetime
-    ) -> Window:
+    async def finish_freeze(self, tenant: str, name: str, stored: StoredChunks, at: datetime) -> Window:
         """Mark a pending window durable and write its chunk references. CWM-2002."""
 
     async def fail_freeze(self, tenant: str, name: str, reason: str, at: datetime) -> None:
