@@ -7,10 +7,10 @@ database that cannot be reached is CWM-4001 (writing) or CWM-4002 (reading).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from cwm.domain.engine import Tier
 from cwm.domain.prefix import TokenIds
@@ -64,9 +64,14 @@ class Registry(Protocol):
         """The exact ids of the last recorded turn; empty before the first. CWM-2001, CWM-4004."""
 
     async def record_turn(
-        self, tenant: str, session_id: str, token_ids: Sequence[int], at: datetime
+        self,
+        tenant: str,
+        session_id: str,
+        token_ids: Sequence[int],
+        at: datetime,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Session | None:
-        """Replace the session's ids, make it active, count the revision up.
+        """Replace the session's ids (and its metadata, where given), make it active, count the revision up.
 
         None, and nothing changed, when the session is no longer active or thawed.
         """

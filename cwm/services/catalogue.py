@@ -1,0 +1,26 @@
+"""Everything a principal can ask for, as one value that the faces are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cwm.services.browse import Browse
+from cwm.services.clone import Clone
+from cwm.services.delete import Delete
+from cwm.services.freeze import Freeze
+from cwm.services.generate import Generate
+from cwm.services.inspect import Inspect
+from cwm.services.open_session import OpenSession
+from cwm.services.thaw import Thaw
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    open_session: OpenSession
+    generate: Generate
+    freeze: Freeze
+    thaw: Thaw
+    clone: Clone
+    delete: Delete
+    browse: Browse
+    inspect: Inspect

@@ -1,0 +1,136 @@
+"""Which engine serves a model now, and the cache_salt that follows from it.
+
+An identity is asked for once and kept until the engine was seen down: a restarted engine may have
+other weights, another dtype or another block size, and its KV must not meet the old one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from cwm.domain.engine import EngineIdentity, derive_cache_salt
+from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.ports.engine import Engine, Generation, ServedModel
+from cwm.ports.kv_tier import KvTier, KvTierFacts
+
+if TYPE_CHECKING:
+    from cwm.domain.prefix import TokenIds
+
+_PROBE_SALT: Final = "cwm1-probe"
+_PROBE_TEXT: Final = "CWM asks this engine who it is. "
+
+
+class EngineDirectory:
+    """Engine identities by model name.
+
+    ``secret`` keys the salts; ``weights_digest`` names the weights, which no engine tells over HTTP.
+    """
+
+    def __init__(self, engine: Engine, kv_tier: KvTier, *, secret: bytes, weights_digest: str) -> None:
+        self._engine = engine
+        self._kv_tier = kv_tier
+        self._secret = secret
+        self._weights_digest = weights_digest
+        self._known: dict[str, EngineIdentity] = {}
+        self._facts: KvTierFacts | None = None
+        self._lock = asyncio.Lock()
+
+    async def identity(self, model: str | None = None) -> EngineIdentity:
+        """The identity of ``model``, or of the first model served. CWM-1003 for one that is not."""
+        known = self._known.get(model or "")
+        if known is not None:
+            return known
+        async with self._lock:
+            known = self._known.get(model or "")
+            if known is None:
+                known = await self._ask(model)
+                if known.chunk_size is not None or await self._without_cache():
+                    self._known[model or ""] = self._known[known.model] = known
+        return known
+
+    def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
+        return derive_cache_salt(self._secret, f"{tenant}\x1f{salt_scope}", identity)
+
+    async def cache_salt(self, tenant: str, salt_scope: str, model: str | None) -> str:
+        """The salt of a scope on the engine that serves ``model`` now."""
+        return self.salt(tenant, salt_scope, await self.identity(model))
+
+    def confirm(self, identity: EngineIdentity, fingerprint: str | None) -> None:
+        """Raise CWM-5002, and forget, when an answer came from another engine than ``identity``."""
+        if fingerprint is not None and fingerprint != identity.fingerprint:
+            self.forget()
+            raise EngineResponseError(
+                "The engine changed while it was being used; the next attempt sees the new one.",
+                expected=identity.fingerprint,
+                answered=fingerprint,
+            )
+
+    def forget(self) -> None:
+        """Ask again before the next use."""
+        self._known.clear()
+
+    async def watch(self, interval_seconds: float) -> None:
+        """Forget identities whenever the engine is seen down. Runs until cancelled.
+
+        The interval must be shorter than any engine takes to restart.
+        """
+        while True:
+            try:
+                await self._engine.health()
+            except CwmError:
+                self.forget()
+            await asyncio.sleep(interval_seconds)
+
+    async def _without_cache(self) -> bool:
+        return self._facts is None and await self._facts_now() is None
+
+    async def _facts_now(self) -> KvTierFacts | None:
+        try:
+            facts = await self._kv_tier.facts()
+        except EngineConnectionError:
+            return self._facts
+        self._facts = facts or self._facts
+        return facts
+
+    async def _ask(self, model: str | None) -> EngineIdentity:
+        served = _choose(await self._engine.models(), model)
+        facts = await self._facts_now()
+        probe = await self._probe_ids(served, facts)
+        answer = await self._engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
+        # The probe's own store is what makes LMCache list this model as attached.
+        attached = next((a for a in facts.attached if a.root == served.root), None) if facts else None
+        return EngineIdentity(
+            model=served.id,
+            root=served.root,
+            fingerprint=answer.fingerprint or "",
+            max_model_len=served.max_model_len,
+            vllm_version=await self._engine.version(),
+            chunk_size=facts.chunk_size if facts else None,
+            block_size=attached.block_size if attached else None,
+            hash_algorithm=facts.hash_algorithm if facts else None,
+            world_size=attached.world_size if attached else 1,
+            lmcache_version=facts.version if facts else None,
+            weights_digest=self._weights_digest,
+        )
+
+    async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
+        """More than one chunk of ids: also the warm-up that starts LMCache's heartbeat in vLLM."""
+        ids = await self._engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
+        wanted = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
+        return (ids * (wanted // len(ids) + 1))[:wanted]
+
+
+def _choose(models: list[ServedModel], wanted: str | None) -> ServedModel:
+    if not models:
+        raise EngineResponseError("The engine serves no model.")
+    if wanted is None:
+        return models[0]
+    for served in models:
+        if served.id == wanted:
+            return served
+    raise InvalidParameterError(
+        f"The engine does not serve the model '{wanted}'.",
+        field="model",
+        served=[served.id for served in models],
+    )

@@ -1,0 +1,152 @@
+"""Is everything there, and what does the cache hold: health and statistics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.principal import Principal
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Engine
+from cwm.ports.kv_tier import KvTier, TierUsage
+from cwm.ports.registry import Registry
+
+
+class Status(StrEnum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """``latency_ms`` is how long the answer took."""
+
+    name: str
+    status: Status
+    message: str
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    status: Status
+    uptime_seconds: float
+    version: str
+    components: tuple[Component, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """``hit_rate`` values are shares (0-1) of looked-up prompt tokens since the engine started.
+
+    Blocks and bytes are the tenant's own: distinct chunks its windows refer to, one copy each.
+    """
+
+    total_blocks: int
+    total_bytes: int
+    kv_hit_rate: float
+    tiers: tuple[TierUsage, ...]
+    vllm_connected: bool
+    vllm_hit_rate: float
+    cached_tokens: int
+
+
+COMPONENTS: Final = ("kv_store", "vllm", "registry")
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    registry: Registry
+    engine: Engine
+    kv_tier: KvTier
+    clock: Clock
+    version: str
+    started: float
+
+    async def health(self, component: str | None = None) -> Health:
+        """Ask each component, all at once. CWM-1003 for a component that does not exist."""
+        checks: dict[str, Callable[[], Awaitable[tuple[Status, str]]]] = {
+            "kv_store": self._kv_store,
+            "vllm": self._vllm,
+            "registry": self._registry,
+        }
+        if component is not None and component not in checks:
+            raise InvalidParameterError(
+                f"There is no component '{component}'; there are {', '.join(COMPONENTS)}.", field="component"
+            )
+        chosen = [component] if component else list(checks)
+        components = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
+        return Health(
+            status=_overall(components),
+            uptime_seconds=round(self.clock.monotonic() - self.started, 3),
+            version=self.version,
+            components=tuple(components),
+        )
+
+    async def cache_stats(self, principal: Principal) -> CacheStats:
+        """Counts of the registry, LMCache and vLLM; zeros for an engine that does not answer."""
+        totals = await self.registry.totals(principal.tenant)
+        try:
+            counters = await self.engine.counters()
+        except CwmError:
+            counters = None
+        try:
+            usage = await self.kv_tier.usage()
+        except CwmError:
+            usage = []
+        return CacheStats(
+            total_blocks=totals.chunks,
+            total_bytes=totals.chunk_bytes,
+            kv_hit_rate=_share(counters.external_hits, counters.external_queries) if counters else 0.0,
+            tiers=tuple(usage),
+            vllm_connected=counters is not None,
+            vllm_hit_rate=_share(counters.prefix_hits, counters.prefix_queries) if counters else 0.0,
+            cached_tokens=_cached(counters.prompt_tokens_by_source) if counters else 0,
+        )
+
+    async def _timed(self, name: str, check: Callable[[], Awaitable[tuple[Status, str]]]) -> Component:
+        started = self.clock.monotonic()
+        try:
+            status, message = await check()
+        except CwmError as error:
+            status, message = Status.UNHEALTHY, error.message
+        return Component(name, status, message, round((self.clock.monotonic() - started) * 1000, 3))
+
+    async def _registry(self) -> tuple[Status, str]:
+        await self.registry.ping()
+        return Status.HEALTHY, "OK"
+
+    async def _vllm(self) -> tuple[Status, str]:
+        await self.engine.health()
+        models = await self.engine.models()
+        return Status.HEALTHY, f"serves {', '.join(model.id for model in models)}"
+
+    async def _kv_store(self) -> tuple[Status, str]:
+        facts = await self.kv_tier.facts()
+        if facts is None:
+            return Status.DEGRADED, "This engine has no LMCache: windows keep tokens, thaws recompute."
+        if not facts.attached:
+            return Status.DEGRADED, "No vLLM is attached to LMCache."
+        return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
+
+
+def _overall(components: list[Component]) -> Status:
+    """Without its cache an engine still answers; without engine or registry nothing works."""
+    if any(c.status is Status.UNHEALTHY and c.name != "kv_store" for c in components):
+        return Status.UNHEALTHY
+    if any(c.status is not Status.HEALTHY for c in components):
+        return Status.DEGRADED
+    return Status.HEALTHY
+
+
+def _share(part: float, whole: float) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+def _cached(by_source: Mapping[str, float]) -> int:
+    return round(sum(tokens for source, tokens in by_source.items() if source != "local_compute"))

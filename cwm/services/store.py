@@ -1,0 +1,111 @@
+"""Make the engine's cache hold a prefix, and prove that it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.errors import StorageWriteError
+from cwm.domain.prefix import TokenIds, full_chunks
+from cwm.domain.window import Chunk
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Engine, Generation
+from cwm.ports.kv_tier import KvTier, Placement, PrefixKey
+from cwm.ports.registry import StoredChunks
+from cwm.services.engine_directory import EngineDirectory
+
+_SHARED: Final = frozenset({Tier.REDIS, Tier.DISK})
+_LOOKUP_INTERVAL_SECONDS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Token ids under a salt on one engine: everything a store or a load is about."""
+
+    token_ids: TokenIds
+    cache_salt: str
+    identity: EngineIdentity
+
+    @property
+    def chunk_count(self) -> int:
+        return (
+            full_chunks(len(self.token_ids), self.identity.chunk_size or 0) if self.identity.chunk_size else 0
+        )
+
+    @property
+    def key(self) -> PrefixKey:
+        return PrefixKey(self.identity.root, self.identity.world_size, self.token_ids, self.cache_salt)
+
+    def request(self) -> Generation:
+        """The shortest request that makes the engine hold this prefix: it computes one more token."""
+        return Generation(
+            self.identity.model, self.token_ids, self.cache_salt, max_tokens=1, sampling={"temperature": 0}
+        )
+
+
+def fitting(token_ids: TokenIds, identity: EngineIdentity) -> TokenIds:
+    """What can be sent: the engine needs room for one more token, and clamps silently."""
+    return token_ids[: identity.max_model_len - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Flush, wait for the lower tiers, drop L1, prefetch: what comes back was really stored.
+
+    Pins are the caller's. ``timeout_seconds`` bounds the whole of it.
+    """
+
+    engine: Engine
+    kv_tier: KvTier
+    directory: EngineDirectory
+    clock: Clock
+    timeout_seconds: float
+
+    async def __call__(self, prefix: Prefix) -> StoredChunks:
+        """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout."""
+        if prefix.chunk_count == 0:
+            return StoredChunks((), Tier.DISK, {})
+        deadline = self.clock.monotonic() + self.timeout_seconds
+        found = 0
+        while self.clock.monotonic() < deadline:
+            answer = await self.engine.complete(prefix.request())
+            self.directory.confirm(prefix.identity, answer.fingerprint)
+            placements = await self._wait_for_lower_tier(prefix)
+            await self.kv_tier.drop_l1(prefix.key)
+            prefetched = await self.kv_tier.prefetch(prefix.key)
+            if prefetched.complete and prefetched.total == prefix.chunk_count:
+                return _stored(placements)
+            found = prefetched.found
+        raise StorageWriteError(
+            f"Only {found} of {prefix.chunk_count} blocks could be stored and read back.",
+            blocks_found=found,
+            blocks_total=prefix.chunk_count,
+        )
+
+    async def _wait_for_lower_tier(self, prefix: Prefix) -> list[Placement]:
+        """Placements once all are below L1, or as they are when the directory has had its time.
+
+        The directory is late by design and forgets after a crash: it speeds the proof up, no more.
+        """
+        patience = self.clock.monotonic() + 1.5 + 0.02 * prefix.chunk_count
+        while True:
+            placements = await self.kv_tier.lookup(prefix.key)
+            settled = len(placements) == prefix.chunk_count and all(
+                Tier.REDIS in placement.tiers for placement in placements
+            )
+            if settled or self.clock.monotonic() > patience:
+                return placements
+            await asyncio.sleep(_LOOKUP_INTERVAL_SECONDS)
+
+
+def _stored(placements: list[Placement]) -> StoredChunks:
+    held = Counter(str(tier) for placement in placements for tier in placement.tiers)
+    lowest = next(
+        (tier for tier in (Tier.REDIS, Tier.DISK) if held[str(tier)] == len(placements)),
+        Tier.DISK if any(placement.tiers & _SHARED for placement in placements) else Tier.CPU,
+    )
+    chunks = tuple(Chunk(placement.hash, placement.size_bytes) for placement in placements)
+    return StoredChunks(chunks, lowest, dict(sorted(held.items())))

@@ -1,0 +1,267 @@
+"""Thaw: a new session that goes on from a window, its KV loaded instead of computed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.errors import (
+    CwmError,
+    EngineResponseError,
+    InvalidParameterError,
+    SessionAlreadyExistsError,
+    WindowNotFoundError,
+)
+from cwm.domain.names import require_session_id, require_window_name
+from cwm.domain.prefix import TokenIds, full_chunks
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session, SessionState
+from cwm.domain.window import Durability, Window
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Completion, Counters, Engine
+from cwm.ports.kv_tier import KvTier, Placement, Prefetched
+from cwm.ports.meter import Meter
+from cwm.ports.registry import Registry
+from cwm.services.audited import Journal
+from cwm.services.engine_directory import EngineDirectory
+from cwm.services.generate import Generate, Generated, TurnInput
+from cwm.services.store import Prefix, fitting
+
+ENGINE_TIER = "gpu"
+UNKNOWN_TIER = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a thaw did, as the engine and its cache report it; counts in tokens, times in ms.
+
+    ``tokens_by_tier`` says where restored tokens came from: ``gpu`` is the engine's own cache.
+    """
+
+    tokens_restored: int
+    tokens_recomputed: int
+    tokens_by_tier: Mapping[str, int]
+    blocks_found: int
+    blocks_total: int
+    prefetch_ms: float
+    engine_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Thawed:
+    session: Session
+    window: Window
+    restoration_time_ms: int
+    partial: bool
+    receipt: Receipt
+    warning: str | None = None
+    continuation: Generated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    prefetched: Prefetched
+    placements: list[Placement]
+    prefetch_ms: float
+
+
+@dataclass(slots=True)
+class Thaw:
+    registry: Registry
+    engine: Engine
+    kv_tier: KvTier
+    directory: EngineDirectory
+    generate: Generate
+    journal: Journal
+    meter: Meter
+    clock: Clock
+    _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
+
+    async def __call__(
+        self,
+        principal: Principal,
+        window_name: str,
+        new_session_id: str | None = None,
+        continuation_prompt: str | None = None,
+    ) -> Thawed:
+        """Restore a window into a new session; the window itself is never changed.
+
+        Blocks that are gone are computed again by the engine: ``partial`` then, with a warning that says
+        how many tokens. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001.
+        """
+        require_window_name(window_name)
+        session_id = require_session_id(new_session_id or _session_id_for(window_name))
+        async with self.journal.entry(
+            principal, "window_thaw", session_id=session_id, window_name=window_name
+        ) as details:
+            thawed = await self._thaw(principal, window_name, session_id)
+            details.update(
+                tokens_restored=thawed.receipt.tokens_restored,
+                tokens_recomputed=thawed.receipt.tokens_recomputed,
+                partial=thawed.partial,
+            )
+        if continuation_prompt:
+            turn = TurnInput(messages=[{"role": "user", "content": continuation_prompt}])
+            continuation = await self.generate(principal, session_id, turn)
+            return replace(thawed, continuation=continuation)
+        return thawed
+
+    async def _thaw(self, principal: Principal, window_name: str, session_id: str) -> Thawed:
+        window = await self.registry.window(principal.tenant, window_name)
+        if window is None:
+            raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+        if await self.registry.session(principal.tenant, session_id) is not None:
+            raise SessionAlreadyExistsError(
+                f"There is a session '{session_id}' already.", session_id=session_id
+            )
+        snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
+        identity = await self._engine_of(window)
+        if len(snapshot.token_ids) > identity.max_model_len:
+            raise InvalidParameterError(
+                f"The window has {len(snapshot.token_ids)} tokens, '{identity.model}' takes "
+                f"{identity.max_model_len}.",
+                token_count=len(snapshot.token_ids),
+                max_model_len=identity.max_model_len,
+            )
+        prefix = Prefix(
+            fitting(snapshot.token_ids, identity),
+            self.directory.salt(principal.tenant, window.salt_scope, identity),
+            identity,
+        )
+        started = self.clock.monotonic()
+        loaded, before = await asyncio.gather(self._load(prefix), self.engine.counters())
+        answer, engine_ms = await self._restore(prefix)
+        elapsed_ms = round((self.clock.monotonic() - started) * 1000)
+        self.directory.confirm(identity, answer.fingerprint)
+        by_tier = _by_tier(answer, before, await self.engine.counters(), loaded, prefix)
+        receipt = Receipt(
+            tokens_restored=answer.cached_tokens,
+            tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
+            tokens_by_tier=by_tier,
+            blocks_found=loaded.prefetched.found,
+            blocks_total=prefix.chunk_count,
+            prefetch_ms=loaded.prefetch_ms,
+            engine_ms=engine_ms,
+        )
+        for tier, tokens in by_tier.items():
+            self.meter.tokens(tier, tokens)
+        self.meter.tokens("computed", receipt.tokens_recomputed)
+        session = await self._open(principal, window, session_id, snapshot.token_ids)
+        warning = _warning(window, prefix, receipt)
+        return Thawed(session, window, elapsed_ms, warning is not None, receipt, warning)
+
+    async def _engine_of(self, window: Window) -> EngineIdentity:
+        try:
+            return await self.directory.identity(window.model)
+        except InvalidParameterError as unserved:
+            raise EngineResponseError(
+                f"Window '{window.name}' was frozen with the model '{window.model}', "
+                "which the engine does not serve now. Serve it and thaw again.",
+                **unserved.context,
+            ) from unserved
+
+    async def _load(self, prefix: Prefix) -> _Loaded:
+        """Bring what the lower tiers hold into L1. Without LMCache the engine computes it all."""
+        started = self.clock.monotonic()
+        nothing = Prefetched(0, prefix.chunk_count)
+        if prefix.chunk_count == 0:
+            return _Loaded(nothing, [], 0.0)
+        try:
+            placements = await self.kv_tier.lookup(prefix.key)
+            prefetched = await self.kv_tier.prefetch(prefix.key)
+        except CwmError:
+            self.meter.event("thaw_without_lmcache")
+            return _Loaded(nothing, [], self._ms_since(started))
+        return _Loaded(prefetched, placements, self._ms_since(started))
+
+    async def _restore(self, prefix: Prefix) -> tuple[Completion, float]:
+        """One request that is never abandoned: dropping it during the KV load can kill the engine."""
+        started = self.clock.monotonic()
+        request = asyncio.create_task(self.engine.complete(prefix.request()))
+        self._restoring.add(request)
+        request.add_done_callback(self._restoring.discard)
+        answer = await asyncio.shield(request)
+        return answer, self._ms_since(started)
+
+    def _ms_since(self, started: float) -> float:
+        return round((self.clock.monotonic() - started) * 1000, 3)
+
+    async def _open(
+        self, principal: Principal, window: Window, session_id: str, token_ids: TokenIds
+    ) -> Session:
+        now = self.clock.now()
+        session = Session(
+            tenant=principal.tenant,
+            id=session_id,
+            owner=principal.subject,
+            model=window.model,
+            state=SessionState.THAWED,
+            salt_scope=window.salt_scope,
+            token_count=len(token_ids),
+            revision=0,
+            created_at=now,
+            updated_at=now,
+            thawed_from=window.name,
+            branch_token=len(token_ids),
+        )
+        await self.registry.add_session(session, token_ids)
+        return session
+
+
+def _session_id_for(window_name: str) -> str:
+    return f"thaw_{window_name[:46]}_{uuid4().hex[:12]}"
+
+
+def _by_tier(
+    answer: Completion, before: Counters, after: Counters, loaded: _Loaded, prefix: Prefix
+) -> dict[str, int]:
+    """Split the engine's cached tokens by origin.
+
+    The engine's totals tell its own cache from LMCache exactly while nobody else was prefilling; the
+    directory's view before the load splits LMCache's part. What neither can tell is ``unknown``.
+    """
+    cached = answer.cached_tokens
+    if cached == 0:
+        return {}
+    sources = Counter(after.prompt_tokens_by_source)
+    sources.subtract(before.prompt_tokens_by_source)
+    alone = sum(sources.values()) == answer.prompt_tokens
+    if not alone:
+        return {UNKNOWN_TIER: cached}
+    external = min(round(sources["external_kv_transfer"]), cached)
+    split = Counter({ENGINE_TIER: cached - external})
+    chunk = prefix.identity.chunk_size or 1
+    skipped = (cached - external) // chunk
+    for placement in loaded.placements[skipped:]:
+        taken = min(chunk, external)
+        external -= taken
+        split[_nearest(placement)] += taken
+    split[UNKNOWN_TIER] += external
+    return {tier: tokens for tier, tokens in split.items() if tokens}
+
+
+def _nearest(placement: Placement) -> str:
+    """Where LMCache reads a chunk from: L1, then its adapters in their order."""
+    return next((str(t) for t in (Tier.CPU, Tier.REDIS, Tier.DISK) if t in placement.tiers), UNKNOWN_TIER)
+
+
+def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
+    """Why less came back than was frozen; None when every block did.
+
+    The tail shorter than a block is always computed again, and so is the last token.
+    """
+    chunk = window.identity.chunk_size or 0
+    blocks = window.block_count
+    if window.durability is not Durability.DURABLE and chunk:
+        blocks = full_chunks(len(prefix.token_ids), chunk)
+    missing = min(blocks * chunk, len(prefix.token_ids) - 1) - receipt.tokens_restored
+    if missing <= 0:
+        return None
+    reason = ""
+    if prefix.cache_salt != window.cache_salt:
+        reason = " The engine is not the one the window was frozen on."
+    return f"{missing} tokens could not be restored and were computed again.{reason}"
