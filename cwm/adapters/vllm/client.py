@@ -1,0 +1,231 @@
+"""vLLM over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx2
+
+from cwm.adapters.vllm import wire
+from cwm.adapters.vllm.faults import Freshness, told_as_coded_errors, was_stale
+from cwm.domain.errors import EngineConnectionError, EngineResponseError
+from cwm.domain.prefix import TokenIds
+from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Generation, ServedModel
+from cwm.settings import Engine as EngineSettings
+
+# vLLM closes an idle connection after five seconds; leaving it first avoids writing into a dead one.
+_KEEPALIVE_SECONDS: Final = 4.0
+_IDLE_CONNECTIONS: Final = 64
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_NOT_FORWARDED: Final = _HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"accept-encoding",
+    b"authorization",
+    b"expect",
+}
+_JSON: Final = (b"content-type", b"application/json")
+
+
+@dataclass(slots=True)
+class _Forwarded:
+    """A :class:`cwm.ports.engine.ForwardedResponse` over a response being read."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    _response: httpx2.Response
+    _engine: VllmEngine
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        with self._engine.faults():
+            async for chunk in self._response.aiter_raw():
+                yield chunk
+
+
+class VllmEngine:
+    """The port :class:`cwm.ports.engine.Engine` over one vLLM server.
+
+    A GET and ``/tokenize`` are tried a second time on any broken connection; a generation only when a
+    pooled connection was dead before a byte of the answer came.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._url = settings.vllm_url
+        self._timeout_seconds = settings.request_timeout_seconds
+        key = settings.vllm_api_key
+        self._key = [(b"authorization", b"Bearer " + key.get_secret_value().encode())] if key else []
+        self._special_tokens: dict[str, frozenset[str]] = {}
+        self._client = httpx2.AsyncClient(
+            base_url=settings.vllm_url,
+            headers=[(b"accept-encoding", b"identity"), *self._key],
+            timeout=httpx2.Timeout(
+                settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
+            ),
+            limits=httpx2.Limits(
+                max_connections=None,
+                max_keepalive_connections=_IDLE_CONNECTIONS,
+                keepalive_expiry=_KEEPALIVE_SECONDS,
+            ),
+            trust_env=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def models(self) -> list[ServedModel]:
+        return wire.understand(wire.models, await self._get("/v1/models"), "/v1/models")
+
+    async def version(self) -> str:
+        return wire.understand(wire.version, await self._get("/version"), "/version")
+
+    async def health(self) -> None:
+        await self._get("/health")
+
+    async def tokenize(self, model: str, text: str, *, add_special_tokens: bool) -> TokenIds:
+        return await self._tokenize(
+            {"model": model, "prompt": text, "add_special_tokens": add_special_tokens}
+        )
+
+    async def render(
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> TokenIds:
+        return await self._tokenize(
+            {
+                **(options or {}),
+                "model": model,
+                "messages": list(messages),
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+
+    async def special_tokens(self, model: str) -> frozenset[str]:
+        known = self._special_tokens.get(model)
+        if known is None:
+            known = self._special_tokens[model] = await self._ask_special_tokens()
+        return known
+
+    async def complete(self, generation: Generation) -> Completion:
+        """Abandoning this call aborts the request, which can kill a vLLM that is loading KV: shield it."""
+        body = wire.completion_body(generation, stream=False)
+        async with self._answer("POST", "/v1/completions", body, model=generation.model) as response:
+            content = await response.aread()
+        return wire.understand(wire.completion, content, "/v1/completions")
+
+    async def stream(self, generation: Generation) -> AsyncIterator[Delta]:
+        """As :meth:`complete`: shield it until the first delta."""
+        body = wire.completion_body(generation, stream=True)
+        async with self._answer("POST", "/v1/completions", body, model=generation.model) as response:
+            ended = False
+            async for line in response.aiter_lines():
+                data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+                if data == "[DONE]":
+                    ended = True
+                elif data:
+                    yield _delta(data.encode())
+        if not ended:
+            raise EngineConnectionError(f"vLLM at {self._url} ended a stream before its end.", url=self._url)
+
+    async def counters(self) -> Counters:
+        exposition = await self._get("/metrics")
+        try:
+            return wire.counters(exposition.decode())
+        except ValueError as garbled:
+            raise EngineResponseError("vLLM's /metrics is no Prometheus text.", url=self._url) from garbled
+
+    @asynccontextmanager
+    async def forward(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> AsyncIterator[ForwardedResponse]:
+        """``path`` carries its query. The caller's authorization is not passed on, ours is."""
+        passed = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
+        passed = [(name, value) for name, value in passed if name.lower() not in _NOT_FORWARDED]
+        with self.faults():
+            response = await self._send(method, path, body, passed)
+        try:
+            kept = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
+            yield _Forwarded(response.status_code, kept, response, self)
+        finally:
+            await response.aclose()
+
+    def faults(self) -> AbstractContextManager[None]:
+        """Coded errors for whatever the HTTP client raises inside."""
+        return told_as_coded_errors(self._url, self._timeout_seconds)
+
+    async def _ask_special_tokens(self) -> frozenset[str]:
+        with self.faults():
+            response = await self._send("GET", "/tokenizer_info", b"", [], again=True)
+            content = await response.aread()
+        if response.status_code == 404:
+            return frozenset()
+        if response.is_error:
+            raise wire.refusal(response.status_code, content, "/tokenizer_info", None)
+        return wire.understand(wire.special_tokens, content, "/tokenizer_info")
+
+    async def _tokenize(self, request: Mapping[str, Any]) -> TokenIds:
+        body = json.dumps(request).encode()
+        async with self._answer("POST", "/tokenize", body, model=request["model"], again=True) as response:
+            content = await response.aread()
+        return wire.understand(wire.token_ids, content, "/tokenize")
+
+    async def _get(self, path: str) -> bytes:
+        async with self._answer("GET", path, b"", again=True) as response:
+            return await response.aread()
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: bytes, *, model: str | None = None, again: bool = False
+    ) -> AsyncIterator[httpx2.Response]:
+        with self.faults():
+            response = await self._send(method, path, body, [_JSON] if body else [], again=again)
+            try:
+                if response.is_error:
+                    raise wire.refusal(response.status_code, await response.aread(), path, model)
+                yield response
+            finally:
+                await response.aclose()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        again: bool = False,
+    ) -> httpx2.Response:
+        freshness = Freshness()
+        request = self._client.build_request(
+            method, path, content=body or None, headers=headers, extensions={"trace": freshness}
+        )
+        try:
+            return await self._client.send(request, stream=True)
+        except httpx2.TransportError as fault:
+            broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
+            if not (was_stale(fault, freshness) or (again and broken)):
+                raise
+        request.extensions = {"timeout": request.extensions["timeout"]}
+        return await self._client.send(request, stream=True)
+
+
+def _delta(data: bytes) -> Delta:
+    return wire.understand(wire.delta, data, "a streamed /v1/completions")

@@ -1,0 +1,71 @@
+"""What went wrong between CWM and vLLM, in CWM's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
+
+
+@contextmanager
+def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
+    """Map the HTTP client's exceptions, most specific first; the cause is kept."""
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
+        raise EngineConnectionError(
+            f"vLLM cannot be reached at {url}. Is it running, and is CWM_VLLM_URL right?", url=url
+        ) from cause
+    except httpx2.TimeoutException as cause:
+        raise EngineTimeoutError(
+            f"vLLM at {url} did not answer within {timeout_seconds:g} s.",
+            url=url,
+            timeout_seconds=timeout_seconds,
+        ) from cause
+    except httpx2.NetworkError as cause:
+        raise EngineConnectionError(
+            f"The connection to vLLM at {url} broke before the answer was complete.", url=url
+        ) from cause
+    except httpx2.RemoteProtocolError as cause:
+        raise _half_an_answer(url, cause) from cause
+    except (httpx2.HTTPError, httpx2.InvalidURL) as cause:
+        raise EngineResponseError(
+            f"vLLM at {url} did not speak HTTP as expected: {cause}", url=url
+        ) from cause
+
+
+def _half_an_answer(
+    url: str, cause: httpx2.RemoteProtocolError
+) -> EngineConnectionError | EngineResponseError:
+    """A peer that hangs up is gone, one that sends nonsense is there."""
+    text = str(cause).lower()
+    if "disconnected" in text or "closed connection" in text:
+        return EngineConnectionError(
+            f"vLLM at {url} hung up before the answer was complete; it may be restarting.", url=url
+        )
+    return EngineResponseError(f"vLLM at {url} did not speak HTTP as expected: {cause}", url=url)
+
+
+class Freshness:
+    """A trace of one request that tells whether it ran on a connection opened for it."""
+
+    __slots__ = ("opened",)
+
+    def __init__(self) -> None:
+        self.opened = False
+
+    async def __call__(self, event: str, _info: object) -> None:
+        if event == "connection.connect_tcp.started":
+            self.opened = True
+
+
+def was_stale(fault: httpx2.TransportError, freshness: Freshness) -> bool:
+    """Whether a pooled connection turned out to be dead, with no byte of an answer received.
+
+    Only then is a second sending sure not to follow an answer that was begun.
+    """
+    broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
+    return broken and not freshness.opened

@@ -1,0 +1,188 @@
+"""An answer of the pass-through: ids read and, where the client did not ask for them, taken out again.
+
+The ids are found in the bytes by the names of their fields. Inside a JSON string every quote is
+escaped, so the pattern of a name, a colon and an array of numbers cannot be anyone's text. vLLM writes
+``null`` where ids were not asked for; with it in their place the bytes are those of an unrecorded answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from cwm.domain.prefix import TokenIds
+from cwm.ports.turn_wire import PromptUsage
+
+_IDS: Final = re.compile(rb'(?<!\\)("(?:prompt_)?token_ids"\s*:\s*)\[[\d\s,]*\]')
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_NULL: Final = rb"\1null"
+_DONE: Final = b"[DONE]"
+
+
+def without_ids(content: bytes) -> bytes:
+    return _IDS.sub(_NULL, content)
+
+
+class _Ids:
+    """Ids of a turn, gathered from the objects that carry them. Choice 0 counts where there are several."""
+
+    __slots__ = ("_known", "_new", "_prompt", "usage")
+
+    def __init__(self) -> None:
+        self._prompt: list[int] | None = None
+        self._new: list[int] = []
+        self._known = True
+        self.usage: PromptUsage | None = None
+
+    def take(self, answer: dict[str, Any]) -> None:
+        self._take_prompt(answer.get("prompt_token_ids"))
+        for choice in _choices(answer):
+            if choice.get("index") == 0:
+                self._take_prompt(choice.get("prompt_token_ids"))
+                self._take_new(choice)
+        self.usage = usage_of(answer.get("usage")) or self.usage
+
+    def together(self) -> TokenIds | None:
+        if self._prompt is None or not self._known:
+            return None
+        return (*self._prompt, *self._new)
+
+    def _take_prompt(self, ids: Any) -> None:
+        if isinstance(ids, list) and ids:
+            self._prompt = ids
+
+    def _take_new(self, choice: dict[str, Any]) -> None:
+        ids = choice.get("token_ids")
+        if isinstance(ids, list):
+            self._new.extend(ids)
+        elif "token_ids" in choice:
+            # An explicit null is an engine that hides what it computed: the sequence has a hole.
+            self._known = False
+
+
+def usage_of(usage: Any) -> PromptUsage | None:
+    """None where the engine does not tell how much of the prompt was cached."""
+    if not isinstance(usage, dict):
+        return None
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    prompt = usage.get("prompt_tokens")
+    return None if cached is None or prompt is None else PromptUsage(prompt, cached)
+
+
+def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = answer.get("choices")
+    return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """The JSON object in ``content``; empty for anything else, which then passes unread."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class BodyAnswer:
+    """An answer in one JSON body: it is handed on when it is whole."""
+
+    __slots__ = ("_chunks", "_hide_ids", "_ids")
+
+    # An aborted request would leave nothing to record: a body is always read to its end.
+    begun = False
+    ended = False
+
+    def __init__(self, *, hide_ids: bool) -> None:
+        self._chunks: list[bytes] = []
+        self._ids = _Ids()
+        self._hide_ids = hide_ids
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._chunks.append(chunk)
+        return b""
+
+    def finish(self) -> bytes:
+        content = b"".join(self._chunks)
+        self._chunks.clear()
+        self._ids.take(_object(content))
+        return without_ids(content) if self._hide_ids else content
+
+    def token_ids(self) -> TokenIds | None:
+        return self._ids.together()
+
+    def usage(self) -> PromptUsage | None:
+        return self._ids.usage
+
+
+class StreamAnswer:
+    """Server-sent events: each is handed on the moment its last byte is there, half a one never."""
+
+    __slots__ = ("_hide_ids", "_ids", "_pending", "_recorded", "begun", "ended")
+
+    def __init__(self, *, recorded: bool, hide_ids: bool) -> None:
+        self._pending = b""
+        self._ids = _Ids()
+        self._recorded = recorded
+        self._hide_ids = hide_ids
+        self.begun = False
+        self.ended = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        text = self._pending + chunk
+        passed: list[bytes] = []
+        start = 0
+        for end in _EVENT_END.finditer(text, max(0, len(self._pending) - 3)):
+            passed.append(self._event(text[start : end.end()]))
+            start = end.end()
+        self._pending = text[start:]
+        return b"".join(passed)
+
+    def finish(self) -> bytes:
+        rest, self._pending = self._pending, b""
+        return self._event(rest) if rest else b""
+
+    def token_ids(self) -> TokenIds | None:
+        return self._ids.together()
+
+    def usage(self) -> PromptUsage | None:
+        return self._ids.usage
+
+    def _event(self, event: bytes) -> bytes:
+        data = _data_of(event)
+        if not data:
+            return event
+        self.begun = True
+        if data == _DONE:
+            self.ended = True
+            return event
+        if not self._recorded:
+            if b'"usage"' in data:
+                self._ids.take(_object(data))
+            return event
+        answer = _object(data)
+        self._ids.take(answer)
+        if not self._hide_ids:
+            return event
+        return b"" if _is_only_for_ids(answer) else without_ids(event)
+
+
+def _data_of(event: bytes) -> bytes:
+    """The joined ``data:`` lines of an event; empty for comments and the like."""
+    if event.startswith(b"data:") and event.count(b"\n") <= 2 and b"\r" not in event:
+        return event[5:].strip()
+    lines = (line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(lines)
+
+
+def _is_only_for_ids(answer: dict[str, Any]) -> bool:
+    """Whether vLLM sends this chat event only because ids were asked for.
+
+    Tokens that a tool or reasoning parser keeps to itself have an empty delta, and no event otherwise.
+    """
+    choices = _choices(answer)
+    return len(choices) == 1 and (
+        choices[0].get("delta") == {}
+        and choices[0].get("finish_reason") is None
+        and choices[0].get("logprobs") is None
+    )

@@ -1,0 +1,118 @@
+"""A request body of the pass-through: read once, sent on with two fields more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.domain.errors import InvalidParameterError
+from cwm.ports.turn_wire import TurnAnswer
+
+_OURS: Final = ("cache_salt", "kv_transfer_params")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiRequest:
+    """A :class:`cwm.ports.turn_wire.TurnRequest` of ``/v1/completions`` or ``/v1/chat/completions``."""
+
+    fields: dict[str, Any]
+    raw: bytes
+    is_chat: bool
+
+    @property
+    def model(self) -> str | None:
+        model = self.fields.get("model")
+        return model if isinstance(model, str) else None
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        prompt = self.fields.get("prompt")
+        if self.is_chat or not isinstance(prompt, list):
+            return None
+        prompts = [prompt] if _is_ids(prompt) else prompt
+        return max((len(ids) for ids in prompts if isinstance(ids, list) and _is_ids(ids)), default=None)
+
+    def require_recordable(self) -> None:
+        prompt = self.fields.get("prompt")
+        if not self.is_chat and isinstance(prompt, list) and len(prompt) > 1 and not _is_ids(prompt):
+            raise InvalidParameterError("A session takes one prompt at a time.", field="prompt")
+        if not self.is_chat and self.fields.get("echo"):
+            raise InvalidParameterError(
+                "In a session the engine does not echo the prompt; ask without 'echo'.", field="echo"
+            )
+        if self.is_chat and self.fields.get("include_reasoning") is False:
+            raise InvalidParameterError(
+                "A session needs all tokens of an answer; ask without 'include_reasoning': false.",
+                field="include_reasoning",
+            )
+
+    def texts(self) -> Iterable[str]:
+        return _strings(self.fields.get("messages" if self.is_chat else "prompt"))
+
+    def body(self, cache_salt: str, *, recorded: bool) -> bytes:
+        """The bytes as they came, with our fields behind the last one.
+
+        A JSON reader takes the last of equal names, so this also overrides a ``return_token_ids: false``.
+        """
+        ours: dict[str, Any] = {"cache_salt": cache_salt}
+        if recorded:
+            ours["return_token_ids"] = True
+        if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
+            return json.dumps({**self.fields, **ours}).encode()
+        opened = self.raw.rstrip(b" \t\r\n")[:-1]
+        comma = b"," if self.fields else b""
+        return opened + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
+
+    def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer:
+        hide_ids = recorded and not self.fields.get("return_token_ids")
+        if streamed:
+            return StreamAnswer(recorded=recorded, hide_ids=hide_ids)
+        return BodyAnswer(hide_ids=hide_ids)
+
+
+class OpenAiWire:
+    """The :class:`cwm.ports.turn_wire.TurnWire` of a vLLM."""
+
+    def read(self, path: str, body: bytes) -> OpenAiRequest:
+        fields = _json_object(body)
+        for name in _OURS:
+            if name in fields:
+                raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
+        return OpenAiRequest(fields, body, path.partition("?")[0].endswith("/chat/completions"))
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as broken:
+        raise InvalidParameterError(
+            f"The request body is not valid JSON: {_why(broken)}.", field="body"
+        ) from broken
+    if not isinstance(fields, dict):
+        raise InvalidParameterError("The request body must be a JSON object.", field="body")
+    return fields
+
+
+def _why(broken: Exception) -> str:
+    if isinstance(broken, json.JSONDecodeError):
+        return f"{broken.msg} at character {broken.pos}"
+    return "it is nested too deeply" if isinstance(broken, RecursionError) else "it is not UTF-8 text"
+
+
+def _is_ids(prompt: list[Any]) -> bool:
+    return bool(prompt) and isinstance(prompt[0], int)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a prompt or in the contents of messages."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in () if _is_ids(value) else value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for name in ("content", "text", "reasoning"):
+            yield from _strings(value.get(name))

@@ -1,0 +1,154 @@
+"""vLLM's JSON and metrics, as it writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
+from cwm.domain.prefix import TokenIds
+from cwm.ports.engine import Completion, Counters, Delta, Generation, ServedModel
+
+_QUOTED_CHARS: Final = 300
+_PROMPT_SOURCES: Final = "vllm:prompt_tokens_by_source_total"
+
+_Answer = TypeVar("_Answer")
+
+
+def completion_body(generation: Generation, *, stream: bool) -> bytes:
+    """A request of ``/v1/completions``: what CWM sets wins over ``sampling``."""
+    body: dict[str, Any] = {
+        **generation.sampling,
+        "model": generation.model,
+        "prompt": generation.token_ids,
+        "max_tokens": generation.max_tokens,
+        "cache_salt": generation.cache_salt,
+        "return_token_ids": True,
+        "stream": stream,
+    }
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def completion(answer: Mapping[str, Any]) -> Completion:
+    choice, usage = answer["choices"][0], answer["usage"]
+    return Completion(
+        text=choice["text"],
+        token_ids=tuple(choice["token_ids"]),
+        finish_reason=choice["finish_reason"],
+        prompt_tokens=usage["prompt_tokens"],
+        cached_tokens=_cached(usage) or 0,
+        fingerprint=answer.get("system_fingerprint"),
+        ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
+    )
+
+
+def delta(event: Mapping[str, Any]) -> Delta:
+    """One event of a streamed completion; the one with the usage has no choice. CWM-5002 for an error."""
+    if "error" in event:
+        raise EngineResponseError(f"vLLM broke off a stream: {_message(event['error'])}")
+    usage = event.get("usage") or {}
+    for choice in event["choices"][:1]:
+        return Delta(
+            text=choice["text"],
+            token_ids=tuple(choice.get("token_ids") or ()),
+            finish_reason=choice.get("finish_reason"),
+            prompt_tokens=usage.get("prompt_tokens"),
+            cached_tokens=_cached(usage),
+        )
+    return Delta(prompt_tokens=usage.get("prompt_tokens"), cached_tokens=_cached(usage))
+
+
+def models(answer: Mapping[str, Any]) -> list[ServedModel]:
+    return [ServedModel(m["id"], m.get("root") or m["id"], m["max_model_len"]) for m in answer["data"]]
+
+
+def token_ids(answer: Mapping[str, Any]) -> TokenIds:
+    return tuple(answer["tokens"])
+
+
+def version(answer: Mapping[str, Any]) -> str:
+    return str(answer["version"])
+
+
+def special_tokens(answer: Mapping[str, Any]) -> frozenset[str]:
+    """Values of the tokenizer's added tokens: plain strings, or objects that hold one."""
+    added = answer.get("added_tokens_decoder") or {}
+    contents = (v.get("content") if isinstance(v, dict) else v for v in added.values())
+    return frozenset(text for text in contents if isinstance(text, str) and text)
+
+
+def understand(read: Callable[[Mapping[str, Any]], _Answer], content: bytes, asked: str) -> _Answer:
+    """Apply ``read`` to a JSON answer, or raise CWM-5002."""
+    try:
+        return read(json.loads(content))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as garbled:
+        raise EngineResponseError(
+            f"vLLM's answer to {asked} is not what it documents; is this URL a vLLM?",
+            request=asked,
+            received=content[:_QUOTED_CHARS].decode(errors="replace"),
+        ) from garbled
+
+
+def refusal(status: int, content: bytes, asked: str, model: str | None) -> CwmError:
+    """The error of an answer that is none: what vLLM refuses is the request's fault, the rest vLLM's."""
+    said, param = _said(content)
+    if status in {401, 403}:
+        return EngineResponseError(
+            "vLLM refuses the gateway's key; set CWM_VLLM_API_KEY to its --api-key.", status=status
+        )
+    if status == 404 and model is not None and param == "model":
+        return InvalidParameterError(said, model=model, field="model")
+    if 400 <= status < 500 and status != 404:
+        return InvalidParameterError(said, field=param, status=status)
+    return EngineResponseError(f"vLLM answered {asked} with {status}: {said}", status=status, request=asked)
+
+
+def counters(exposition: str) -> Counters:
+    """Totals over all engines of a process. Raises ValueError for text that is no exposition."""
+    totals: dict[str, float] = {}
+    sources: dict[str, float] = {}
+    for name, labels, value in _samples(exposition):
+        totals[name] = totals.get(name, 0.0) + value
+        if name == _PROMPT_SOURCES:
+            source = labels.get("source", "")
+            sources[source] = sources.get(source, 0.0) + value
+    return Counters(
+        prompt_tokens_by_source=sources,
+        prefix_queries=totals.get("vllm:prefix_cache_queries_total", 0.0),
+        prefix_hits=totals.get("vllm:prefix_cache_hits_total", 0.0),
+        external_queries=totals.get("vllm:external_prefix_cache_queries_total", 0.0),
+        external_hits=totals.get("vllm:external_prefix_cache_hits_total", 0.0),
+        requests_running=totals.get("vllm:num_requests_running", 0.0),
+    )
+
+
+def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def _cached(usage: Mapping[str, Any]) -> int | None:
+    count = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return count if count is None else int(count)
+
+
+def _said(content: bytes) -> tuple[str, str | None]:
+    """The message, and the field it is about."""
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return content[:_QUOTED_CHARS].decode(errors="replace") or "nothing", None
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(error, dict):
+        return _message(error), error.get("param")
+    return str(error or answer)[:_QUOTED_CHARS], None
+
+
+def _message(error: Any) -> str:
+    return str(error.get("message") if isinstance(error, dict) else error)[:_QUOTED_CHARS]

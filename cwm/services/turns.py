@@ -1,0 +1,113 @@
+"""Turns: which sessions are being spoken to in this process, and what a turn leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from cwm.domain.audit import AuditEvent, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cwm.domain.principal import Principal
+    from cwm.domain.session import Session
+    from cwm.ports.audit import AuditLog
+    from cwm.ports.clock import Clock
+    from cwm.ports.registry import Registry
+
+_Key: TypeAlias = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Lock:
+    """A session's lock, and how many hold it or wait for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    registry: Registry
+    audit: AuditLog
+    clock: Clock
+    _running: Counter[_Key] = field(default_factory=Counter)
+    _locks: dict[_Key, _Lock] = field(default_factory=dict)
+
+    def in_flight(self, tenant: str, session_id: str) -> bool:
+        return self._running[tenant, session_id] > 0
+
+    @contextmanager
+    def begin(self, principal: Principal, session_id: str) -> Iterator[Turn]:
+        """A turn that depends on no other: its prompt is complete, so several may run at once.
+
+        The turn that ends last is the session's context.
+        """
+        with self._counted((principal.tenant, session_id)):
+            yield Turn(self, principal, session_id)
+
+    @asynccontextmanager
+    async def exclusive(self, tenant: str, session_id: str) -> AsyncIterator[None]:
+        """A turn that continues the recorded context: one at a time in each session."""
+        key = (tenant, session_id)
+        held = self._locks.setdefault(key, _Lock())
+        held.users += 1
+        try:
+            async with held.lock:
+                with self._counted(key):
+                    yield
+        finally:
+            held.users -= 1
+            if not held.users:
+                del self._locks[key]
+
+    @contextmanager
+    def _counted(self, key: _Key) -> Iterator[None]:
+        self._running[key] += 1
+        try:
+            yield
+        finally:
+            self._running[key] -= 1
+            if not self._running[key]:
+                del self._running[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn in flight; it keeps a freeze of its session out."""
+
+    _turns: Turns
+    _principal: Principal
+    _session_id: str
+
+    async def record(self, token_ids: Sequence[int]) -> Session | None:
+        """Make ``token_ids`` the session's context.
+
+        None, and an audit event, when the session was frozen or ended meanwhile. CWM-4001.
+        """
+        turns, principal = self._turns, self._principal
+        now = turns.clock.now()
+        session = await turns.registry.record_turn(principal.tenant, self._session_id, token_ids, now)
+        if session is None:
+            await self.lost("session no longer live", len(token_ids))
+        return session
+
+    async def lost(self, reason: str, token_count: int) -> None:
+        """Write down that a turn which took place is not in the session's context."""
+        await self._turns.audit.record(
+            AuditEvent(
+                timestamp=self._turns.clock.now(),
+                tenant=self._principal.tenant,
+                subject=self._principal.subject,
+                event="session.turn",
+                outcome="not_recorded",
+                session_id=self._session_id,
+                severity=Severity.WARNING,
+                details={"reason": reason, "token_count": token_count},
+            )
+        )

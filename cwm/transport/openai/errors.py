@@ -1,0 +1,53 @@
+"""Coded errors as an OpenAI client reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from cwm.domain.errors import CwmError, ErrorKind
+
+STATUS: Final[dict[ErrorKind, int]] = {
+    ErrorKind.INVALID: 400,
+    ErrorKind.FORBIDDEN: 403,
+    ErrorKind.NOT_FOUND: 404,
+    ErrorKind.CONFLICT: 409,
+    ErrorKind.INTERNAL: 500,
+    ErrorKind.STORAGE: 503,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.TIMEOUT: 504,
+}
+_TYPES: Final[dict[ErrorKind, str]] = {
+    ErrorKind.INVALID: "invalid_request_error",
+    ErrorKind.FORBIDDEN: "permission_error",
+    ErrorKind.NOT_FOUND: "not_found_error",
+    ErrorKind.CONFLICT: "conflict_error",
+}
+_RETRY_AFTER: Final = (b"retry-after", b"1")
+
+
+def error_body(error: CwmError) -> bytes:
+    """``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null."""
+    described = error.as_dict()
+    shape: dict[str, Any] = {
+        "message": described["message"],
+        "type": _TYPES.get(error.kind, "server_error"),
+        "param": described["context"].get("field"),
+        "code": described["code"],
+        "retryable": described["retryable"],
+        "context": described["context"],
+    }
+    return json.dumps({"error": shape}, separators=(",", ":")).encode()
+
+
+def error_event(error: CwmError) -> bytes:
+    """The same as the last event of a stream that cannot go on."""
+    return b"data: " + error_body(error) + b"\n\n"
+
+
+def status_of(error: CwmError) -> int:
+    return STATUS[error.kind]
+
+
+def error_headers(error: CwmError) -> list[tuple[bytes, bytes]]:
+    return [_RETRY_AFTER] if error.kind is ErrorKind.UNAVAILABLE else []

@@ -1,0 +1,163 @@
+"""The OpenAI-compatible face: requests go to the engine, answers come back as it wrote them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from starlette.routing import Route
+
+from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
+from cwm.services.pass_through import Answered, Asked
+from cwm.transport.openai.envelope import (
+    SESSION_HEADER,
+    ClientLeftError,
+    body_of,
+    forwarded,
+    headers_of,
+    returned,
+    send_error,
+    send_whole,
+    target_of,
+)
+from cwm.transport.openai.errors import error_event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import Receive, Scope, Send
+
+    from cwm.ports.identity import Identity
+    from cwm.services.pass_through import PassThrough
+
+Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
+
+
+def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
+    """Completions, chat completions and models under ``/v1``; the last route says no to the rest of it."""
+    turn = _Turns(pass_through, identity)
+    models = _Models(pass_through, identity)
+    return [
+        Route("/v1/chat/completions", _Endpoint("POST", turn)),
+        Route("/v1/completions", _Endpoint("POST", turn)),
+        Route("/v1/models", _Endpoint("GET", models)),
+        Route("/v1/models/{model:path}", _Endpoint("GET", models)),
+        Route("/v1/{rest:path}", _Unknown()),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """One method of one path; coded errors in the OpenAI shape."""
+
+    method: str
+    serve: Serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != self.method:
+            refusal = InvalidParameterError(
+                f"{scope['path']} takes {self.method}.", method=scope["method"], allowed=self.method
+            )
+            await send_error(send, refusal, 405, [(b"allow", self.method.encode())])
+            return
+        try:
+            await self.serve(scope, receive, send)
+        except CwmError as error:
+            await send_error(send, error)
+        except ClientLeftError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    pass_through: PassThrough
+    identity: Identity
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        principal = await self.identity.authenticate(headers)
+        session_id = headers.get(SESSION_HEADER)
+        asked = Asked(
+            method="POST",
+            path=target_of(scope, scope["path"]),
+            headers=forwarded(headers),
+            body=await body_of(receive),
+            session_id=session_id,
+        )
+        answered = await self.pass_through.turn(principal, asked)
+        async with _leaving_with_the_client(answered, receive):
+            await _send(send, answered, session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    pass_through: PassThrough
+    identity: Identity
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        await self.identity.authenticate(headers)
+        asked = Asked("GET", target_of(scope, "/v1/models"), forwarded(headers))
+        answered = await self.pass_through.relay(asked)
+        content = b"".join([chunk async for chunk in answered.chunks()])
+        status, wanted = answered.status, scope.get("path_params", {}).get("model")
+        if wanted is not None and status == 200:
+            status, content = _one_model(content, wanted)
+        await send_whole(send, status, returned(answered.headers, None), content)
+
+
+class _Unknown:
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_error(send, InvalidParameterError(f"{scope['path']} is not served here."), 404)
+
+
+@asynccontextmanager
+async def _leaving_with_the_client(answered: Answered, receive: Receive) -> AsyncIterator[None]:
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        answered.leave()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        answered.leave()
+
+
+async def _send(send: Send, answered: Answered, session_id: str | None) -> None:
+    headers = returned(answered.headers, session_id)
+    if not answered.streamed:
+        content = b"".join([chunk async for chunk in answered.chunks()])
+        await send_whole(send, answered.status, headers, content)
+        return
+    await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+    try:
+        async for chunk in answered.chunks():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except CwmError as error:
+        await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _one_model(listed: bytes, wanted: str) -> tuple[int, bytes]:
+    """Pick one model out of the list: vLLM tells of none alone."""
+    try:
+        models = json.loads(listed)["data"]
+        found = next((model for model in models if model["id"] == wanted), None)
+    except (ValueError, KeyError, TypeError) as garbled:
+        raise EngineResponseError("vLLM's list of models is not what it documents.") from garbled
+    if found is None:
+        error = {
+            "message": f"The model `{wanted}` does not exist.",
+            "type": "NotFoundError",
+            "param": "model",
+            "code": 404,
+        }
+        return 404, json.dumps({"error": error}).encode()
+    return 200, json.dumps(found, separators=(",", ":")).encode()
