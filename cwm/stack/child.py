@@ -1,0 +1,91 @@
+"""One program of the stack: started in a session of its own, its output in a log file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cwm.stack import proc
+
+_POLL_SECONDS = 0.05
+_KILLED_SECONDS = 10.0
+_LEASH = Path(__file__).with_name("leash.py")
+# What the gateway alone may know, and what would bend the engine away from the flags it is given.
+_WITHHELD = (
+    "CWM_SECRET", "CWM_DATABASE_URL", "CWM_REDIS_URL", "CWM_VLLM_API_KEY", "VIRTUAL_ENV", "PYTHONHOME",
+    "LMCACHE_CONFIG_FILE", "LMCACHE_COORDINATOR_URL", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE", "VLLM_USE_V1",
+)  # fmt: skip
+
+
+class Child:
+    """A started program. Its pid names a session; whatever it starts stays in that session."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.started = proc.start_time(process.pid)
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], variables: Mapping[str, str], log: Path) -> Child:
+        """Run ``argv`` with ``variables`` added to our environment; output is appended to ``log``."""
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *leashed(argv, variables),
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=STDOUT,
+                start_new_session=True,
+            )
+        return cls(process)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def ended(self) -> int:
+        """Wait for the program to end; its exit status, negative for a signal."""
+        return await self._process.wait()
+
+    def pids(self) -> list[int]:
+        return proc.session_members(self.pid)
+
+    def kill(self) -> None:
+        """SIGKILL to everything in the session."""
+        proc.send(self.pids(), signal.SIGKILL)
+
+    async def stop(self, grace_seconds: float) -> bool:
+        """SIGTERM, then SIGKILL to what is left after the grace. False where that was needed."""
+        if self.alive:
+            proc.send([self.pid], signal.SIGTERM)
+        in_time = await gone(self.pid, grace_seconds)
+        await self.wipe()
+        return in_time
+
+    async def wipe(self) -> None:
+        """Leave nothing of the session behind, and collect the exit status."""
+        self.kill()
+        await gone(self.pid, _KILLED_SECONDS)
+        if not self.alive or not self.pids():
+            await self._process.wait()
+
+
+def leashed(argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    withheld = [part for name in _WITHHELD for part in ("-u", name)]
+    added = [f"{name}={value}" for name, value in variables.items()]
+    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), "env", *withheld, *added, *argv]
+
+
+async def gone(session: int, seconds: float) -> bool:
+    """Wait until nothing lives in ``session``; False when something still does after ``seconds``."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while proc.session_members(session):
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(_POLL_SECONDS)
+    return True

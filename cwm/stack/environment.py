@@ -1,0 +1,199 @@
+"""The engine's own Python environment: made once per set of pins, complete or not there at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cwm import shipped
+from cwm.stack.errors import StackError
+from cwm.stack.locks import locked
+from cwm.stack.tool import ToolFailedError, run_tool
+
+Device = Literal["cpu", "cuda"]
+Report = Callable[[str], None]
+
+GIB = 1024**3
+_MARKER = "cwm-complete.json"
+_PROGRESS_SECONDS = 3.0
+_NEEDS_GIB: dict[Device, float] = {"cpu": 4.5, "cuda": 14.0}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnvironment:
+    """A virtual environment that holds vLLM and LMCache."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    @property
+    def complete(self) -> bool:
+        return (self.folder / _MARKER).is_file() and (self.folder / "bin" / "python").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """A requirements file and how pip is to read it."""
+
+    file: Path
+    device: Device
+
+    @classmethod
+    def for_device(cls, device: Device) -> Pins:
+        name = "requirements-cpu.txt" if device == "cpu" else "requirements-gpu.txt"
+        return cls(shipped.folder("engine") / name, device)
+
+    @property
+    def short_hash(self) -> str:
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return hashlib.sha256(python.encode() + self.file.read_bytes()).hexdigest()[:10]
+
+    @property
+    def total(self) -> int | None:
+        """How many packages there will be; None where pip resolves their dependencies itself."""
+        lines = self.file.read_text(encoding="utf-8").splitlines()
+        return sum(bool(line.strip()) and line[0] != "#" for line in lines) if self.exact else None
+
+    @property
+    def exact(self) -> bool:
+        return self.device == "cpu"
+
+
+async def prepare_environment(home: Path, pins: Pins, report: Report) -> EngineEnvironment:
+    """The environment for ``pins`` under ``home``, installed now if it is not there yet. Raises StackError.
+
+    It counts only with its marker, which is written last: one whose installation was killed is made anew.
+    Two processes that want it at once wait for each other.
+    """
+    folder = home / "engine" / f"{pins.device}-{pins.short_hash}"
+    environment = EngineEnvironment(folder)
+    if environment.complete:
+        return environment
+    async with locked(
+        folder.with_suffix(".lock"),
+        lambda pid: report(f"waiting for process {pid}, which is installing the engine"),
+    ):
+        if not environment.complete:
+            await _install(environment, pins, report)
+    return environment
+
+
+async def _install(environment: EngineEnvironment, pins: Pins, report: Report) -> None:
+    folder = environment.folder
+    require_space(folder.parent, _NEEDS_GIB[pins.device], "the engine environment")
+    if folder.exists():
+        report("removing an engine environment whose installation was broken off")
+        await asyncio.to_thread(shutil.rmtree, folder)
+    log = folder.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    report(f"installing the engine into {folder} (once; pip's output is in {log})")
+    await _make_venv(folder, log)
+    await _pip_install(environment, pins, log, report)
+    (folder / _MARKER).write_text(json.dumps({"requirements": pins.file.name}), encoding="utf-8")
+    report("the engine is installed")
+
+
+async def _make_venv(folder: Path, log: Path) -> None:
+    try:
+        await run_tool([sys.executable, "-I", "-m", "venv", str(folder)], log)
+    except ToolFailedError as failed:
+        raise StackError(
+            "Python cannot make a virtual environment for the engine: "
+            f"{' '.join(failed.lines[-3:]) or failed}. On Debian and Ubuntu install python3-venv."
+        ) from failed
+
+
+async def _pip_install(environment: EngineEnvironment, pins: Pins, log: Path, report: Report) -> None:
+    progress = _Progress(environment.folder, pins.total, report)
+    argv = [environment.python, "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+    argv += ["--disable-pip-version-check", *(["--no-deps"] if pins.exact else []), "-r", str(pins.file)]
+    try:
+        async with progress.told():
+            await run_tool(argv, log, progress.read)
+    except ToolFailedError as failed:
+        raise StackError(_why_pip_failed(failed, log)) from failed
+
+
+def _why_pip_failed(failed: ToolFailedError, log: Path) -> str:
+    if failed.matching(r"(No matching distribution|satisfies the requirement).*torch==\S*\+cpu"):
+        return (
+            "pip finds no CPU build of PyTorch (torch …+cpu): it is not on PyPI. Let pip know PyTorch's CPU "
+            "wheel index (PIP_EXTRA_INDEX_URL, or extra-index-url in pip.conf), or a folder that holds the "
+            "wheel (PIP_FIND_LINKS), and start again."
+        )
+    errors = failed.matching("^ERROR") or failed.lines[-3:]
+    return f"pip could not install the engine: {' '.join(errors)} (everything it said is in {log})"
+
+
+class _Progress:
+    """Reads pip's lines and says, every few seconds, how far it is."""
+
+    def __init__(self, folder: Path, total: int | None, report: Report) -> None:
+        self._folder, self._total, self._report = folder, total, report
+        self._found = 0
+        self._installing = False
+        self._before = set(self._records())  # pip itself
+        self._sizes: dict[Path, int] = {}
+
+    def read(self, line: str) -> None:
+        if line.startswith(("Collecting ", "Processing ")):
+            self._found += 1
+        elif line.startswith("Installing collected packages"):
+            self._installing = True
+
+    @asynccontextmanager
+    async def told(self) -> AsyncIterator[None]:
+        """Report for as long as the block runs."""
+        teller = asyncio.create_task(self._tell())
+        try:
+            yield
+        finally:
+            teller.cancel()
+            await asyncio.wait({teller})
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            self._report(await asyncio.to_thread(self._line) if self._installing else self._fetching())
+
+    def _fetching(self) -> str:
+        return f"fetching the engine: {self._found}{self._of} packages"
+
+    def _line(self) -> str:
+        for record in self._records():
+            if record not in self._sizes and record not in self._before:
+                self._sizes[record] = _recorded_bytes(record)
+        size = sum(self._sizes.values()) / GIB
+        return f"installing the engine: {len(self._sizes)}{self._of} packages, {size:.1f} GiB"
+
+    def _records(self) -> Iterator[Path]:
+        return self._folder.glob("lib/python*/site-packages/*.dist-info/RECORD")
+
+    @property
+    def _of(self) -> str:
+        return f" of {self._total}" if self._total else ""
+
+
+def _recorded_bytes(record: Path) -> int:
+    """Bytes that a wheel's RECORD lists; its lines end in ``,<hash>,<size>``."""
+    lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+    return sum(int(size) for size in (line.rpartition(",")[2] for line in lines) if size.isdigit())
+
+
+def require_space(folder: Path, gib: float, what: str) -> None:
+    """Raise StackError where ``folder``'s file system has less than ``gib`` GiB free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free / GIB
+    if free < gib:
+        raise StackError(f"{what} needs {gib:.1f} GiB in {folder}, which has {free:.1f} GiB free.")

@@ -1,0 +1,92 @@
+"""Asks the parts of a local stack whether they are there, and whether they know of each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from cwm.stack.errors import StackError
+from cwm.stack.redis_url import RedisAddress
+
+_ASK_SECONDS = 5.0
+_WARM_UP_SECONDS = 240.0
+WARM_UP_SALT = "cwm-warm-up"
+
+
+class Health:
+    """One HTTP client for all checks; closed with ``close``."""
+
+    def __init__(self) -> None:
+        # Loopback only: a proxy of the environment has no business here.
+        self._http = httpx2.AsyncClient(timeout=_ASK_SECONDS, trust_env=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def responds(self, url: str) -> bool:
+        try:
+            return (await self._http.get(url)).status_code == httpx2.codes.OK
+        except httpx2.TransportError:
+            return False
+
+    async def json(self, url: str) -> dict[str, Any]:
+        """The object at ``url``; empty where there is none."""
+        try:
+            response = await self._http.get(url)
+            document = response.json() if response.status_code == httpx2.codes.OK else {}
+        except (httpx2.TransportError, ValueError):
+            return {}
+        return document if isinstance(document, dict) else {}
+
+    async def vllm_is_attached(self, lmcache_url: str) -> bool:
+        status = await self.json(f"{lmcache_url}/status")
+        liveness = status.get("worker_liveness") or {}
+        return int(liveness.get("tracked_instances") or 0) >= 1
+
+    async def instance_is_registered(self, coordinator_url: str, instance: str) -> bool:
+        known = (await self.json(f"{coordinator_url}/instances")).get("instances") or []
+        return any(entry.get("instance_id") == instance for entry in known)
+
+    async def warm_up(self, vllm_url: str, model: str, chunk_size: int) -> None:
+        """Send one completion that stores a chunk. Raises StackError.
+
+        It starts the connector's heartbeat: an LMCache that restarted before it would end vLLM.
+        """
+        body = {
+            "model": model,
+            "prompt": [5 + place % 40 for place in range(chunk_size + 8)],
+            "max_tokens": 1,
+            "temperature": 0,
+            "cache_salt": WARM_UP_SALT,
+        }
+        try:
+            response = await self._http.post(
+                f"{vllm_url}/v1/completions", json=body, timeout=_WARM_UP_SECONDS
+            )
+        except httpx2.TransportError as lost:
+            raise StackError(f"vLLM did not survive its first request: {lost}") from lost
+        if response.status_code != httpx2.codes.OK:
+            raise StackError(f"vLLM refuses a first request: {response.text[:300]}")
+
+
+async def redis_answers(address: RedisAddress) -> bool:
+    """PING; False while it is loading its data or not there."""
+    client = Redis(
+        host=address.host,
+        port=address.port,
+        username=address.username or None,
+        password=address.password or None,
+        db=address.database,
+        ssl=address.tls,
+        socket_connect_timeout=_ASK_SECONDS,
+        socket_timeout=_ASK_SECONDS,
+    )
+    try:
+        return bool(await client.ping())
+    except (RedisError, OSError):
+        return False
+    finally:
+        await client.aclose()

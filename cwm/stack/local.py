@@ -1,0 +1,299 @@
+"""``cwm up``'s engine: Valkey, LMCache's coordinator and server, and vLLM, started in order and kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from cwm.stack import shm
+from cwm.stack.child import Child
+from cwm.stack.commands import VARIABLES, Commands, PartName
+from cwm.stack.environment import Pins, Report, prepare_environment
+from cwm.stack.errors import StackError
+from cwm.stack.health import Health, redis_answers
+from cwm.stack.locks import FileLock
+from cwm.stack.models import Model, prepare_model
+from cwm.stack.part import Hooks, LogWatch, Part, Recipe
+from cwm.stack.plan import StackPlan, plan_from_settings
+from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts
+from cwm.stack.redis_url import RedisAddress
+from cwm.stack.runfile import RunFile
+
+__all__ = ["LocalStack", "PartName", "StackError", "StackPlan", "plan_from_settings"]
+
+_READY_POLL_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
+_SEGMENTS_EVERY = 20  # watches
+
+
+class LocalStack:
+    """A local engine for as long as the ``async with`` lasts.
+
+    Entering prepares what is missing, starts all parts and returns when the engine answers; leaving stops
+    them and removes their shared memory. Raises StackError. Belongs to the event loop it was entered in.
+    """
+
+    vllm_url: str
+    lmcache_url: str
+    coordinator_url: str
+    redis_url: str
+    weights_digest: str
+    model_name: str
+    model_root: str
+
+    def __init__(self, plan: StackPlan, *, report: Report) -> None:
+        self.plan = plan
+        self.chunk_size = plan.chunk_size
+        self.storage_path = plan.storage_path
+        self.ports = plan.ports
+        self._report = report
+        self._parts: dict[PartName, Part] = {}
+        self._segments: dict[PartName, set[shm.Segment]] = {}
+        self._health = Health()
+        self._runfile = RunFile(plan.run_folder / f"{plan.key}.json")
+        self._open = AsyncExitStack()
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each part was started again."""
+        return {name: part.restarts for name, part in self._parts.items()}
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as undo:
+            self._lock_storage(undo)
+            await self._runfile.clear_leftovers(self._report)
+            environment = await prepare_environment(
+                self.plan.home, Pins.for_device(self.plan.device), self._report
+            )
+            model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
+            reserved = ReservedPorts.take(self.plan.ports)
+            undo.callback(reserved.release)
+            key = master_key(self.plan.storage_path)
+            commands = Commands(self.plan, environment, model, reserved.chosen, key)
+            self._describe(commands, model)
+            await self._start(commands, reserved, undo)
+            self._open = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    async def wait_ready(self, timeout_seconds: float = 300) -> None:
+        """Wait until every part answers and vLLM, LMCache and coordinator know each other. Raises StackError."""
+        waiting = asyncio.ensure_future(self._until_connected())
+        failures = [part.failed for part in self._parts.values()]
+        try:
+            done, _ = await asyncio.wait(
+                {waiting, *failures}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            waiting.cancel()
+        for ended in done:
+            ended.result()
+        if not done:
+            missing = [name for name, part in self._parts.items() if not part.ready.is_set()]
+            raise StackError(
+                f"after {timeout_seconds:g} s not ready: {', '.join(missing) or 'their connection'}."
+            )
+
+    async def kill(self, part: PartName) -> None:
+        """SIGKILL a part as a crash would. It is started again; ``wait_ready`` tells when it is back."""
+        await self._note_segments(part)
+        self._known(part).kill()
+
+    def pids(self, part: PartName) -> list[int]:
+        """The part's living processes; empty while it is down, or where the part runs elsewhere."""
+        return self._known(part).pids() if part in self._parts else []
+
+    async def run_until_failure(self) -> NoReturn:
+        """Sleep for as long as the stack can be kept alive. Raises StackError when a part dies for good."""
+        failures = [part.failed for part in self._parts.values()]
+        done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
+        for ended in done:
+            ended.result()
+        raise StackError("a part of the local engine ended for good.")
+
+    def _known(self, part: PartName) -> Part:
+        if part not in self._parts:
+            raise StackError(f"this stack runs no '{part}' of its own.")
+        return self._parts[part]
+
+    def _lock_storage(self, undo: AsyncExitStack) -> None:
+        lock = FileLock(self.plan.storage_path / "cwm-up.lock")
+        if not lock.take():
+            raise StackError(
+                f"another cwm up (process {lock.holder()}) is using {self.plan.storage_path}. Stop it, or set "
+                "CWM_STORAGE_PATH to another folder."
+            )
+        undo.callback(lock.release)
+
+    def _describe(self, commands: Commands, model: Model) -> None:
+        ports = self.ports = commands.ports
+        self.vllm_url = f"http://{LOOPBACK}:{ports.vllm}"
+        self.lmcache_url = f"http://{LOOPBACK}:{ports.lmcache}"
+        self.coordinator_url = f"http://{LOOPBACK}:{ports.coordinator}"
+        self.redis_url = f"redis://{self._redis}/{self._redis.database}"
+        self.weights_digest = model.digest
+        self.model_name = commands.served_name
+        self.model_root = str(model.folder)
+
+    @property
+    def _redis(self) -> RedisAddress:
+        return self.plan.redis or RedisAddress(LOOPBACK, self.ports.valkey)
+
+    async def _start(self, commands: Commands, reserved: ReservedPorts, undo: AsyncExitStack) -> None:
+        for folder in ("valkey", "coordinator", "kv"):
+            (self.plan.storage_path / folder).mkdir(parents=True, exist_ok=True)
+        undo.push_async_callback(self._health.close)
+        self._runfile.begin(self._facts(commands.ports))
+        undo.callback(self._runfile.remove)
+        undo.callback(shm.unlink_lmcache_pool, self.plan.key)
+        if self.plan.redis and not await redis_answers(self.plan.redis):
+            raise StackError(f"the Redis of CWM_REDIS_URL does not answer at {self.plan.redis}.")
+        recipes = self._recipes(commands, reserved)
+        for recipe in recipes:
+            await self._start_part(recipe, undo)
+        watcher = asyncio.create_task(self._watch(), name="watch the stack")
+        undo.push_async_callback(_cancel, watcher)
+        await self.wait_ready()
+
+    async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:
+        log = fresh_log(self.plan.run_folder / "logs", recipe.name)
+        hooks = Hooks(self._report, self._part_started, self._part_polled, self._part_cleared)
+        part = Part(recipe, list(self._parts.values()), log, hooks)
+        self._parts[recipe.name] = part
+        # Undone in reverse: vLLM first, Valkey last. Registered first, so that a cancelled start is stopped too.
+        undo.push_async_callback(part.stop)
+        await part.start()
+
+    def _facts(self, ports: Ports) -> dict[str, object]:
+        urls = {"vllm": self.vllm_url, "lmcache": self.lmcache_url, "coordinator": self.coordinator_url}
+        return {
+            "storage_path": str(self.storage_path),
+            "model": self.model_root,
+            "urls": urls,
+            "ports": ports.as_dict(),
+        }
+
+    def _recipes(self, commands: Commands, reserved: ReservedPorts) -> Sequence[Recipe]:
+        health = self._health
+        arguments = self.plan.run_folder / f"{self.plan.key}.lmcache.json"
+        write_private_json(arguments, commands.lmcache_arguments())
+        embedded = [
+            Recipe(
+                "valkey", "Valkey", commands.valkey(), VARIABLES,
+                lambda: redis_answers(self._redis),
+                start_seconds=120, stop_seconds=30, before_start=lambda: reserved.release("valkey"),
+            )
+        ]  # fmt: skip
+        return [
+            *(embedded if self.plan.redis is None else []),
+            Recipe(
+                "coordinator", "LMCache's coordinator", commands.coordinator(), VARIABLES,
+                lambda: health.responds(f"{self.coordinator_url}/healthz"),
+                start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"),
+            ),
+            Recipe(
+                "lmcache", "LMCache", commands.lmcache(arguments), VARIABLES,
+                lambda: health.responds(f"{self.lmcache_url}/healthcheck"),
+                start_seconds=120, stop_seconds=15,
+                before_start=lambda: reserved.release("lmcache", "lmcache_queue", "lmcache_metrics"),
+            ),
+            Recipe(
+                "vllm", "vLLM", commands.vllm(), commands.vllm_variables(),
+                lambda: health.responds(f"{self.vllm_url}/health"),
+                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"),
+                warm_up=lambda: health.warm_up(self.vllm_url, self.model_name, self.chunk_size),
+            ),
+        ]  # fmt: skip
+
+    def _part_started(self, name: PartName, child: Child) -> None:
+        self._runfile.part_started(name, child.pid, child.started)
+
+    async def _part_polled(self, name: PartName, _child: Child) -> None:
+        await self._note_segments(name)
+
+    async def _part_cleared(self, name: PartName) -> None:
+        await asyncio.to_thread(shm.unlink, self._segments.pop(name, set()))
+
+    async def _note_segments(self, name: PartName) -> None:
+        """Remember what a part has mapped while it can still be asked: after a SIGKILL nobody knows."""
+        mapped = await asyncio.to_thread(shm.mapped_by, self.pids(name))
+        self._segments[name] = self._segments.get(name, set()) | mapped
+        self._runfile.segments_seen(set().union(*self._segments.values()))
+
+    async def _watch(self) -> None:
+        logs = {name: LogWatch(part.log) for name, part in self._parts.items()}
+        for turn in range(1 << 62):
+            await asyncio.sleep(_WATCH_SECONDS)
+            if turn % _SEGMENTS_EVERY == 0:
+                for name in self._parts:
+                    await self._note_segments(name)
+            for name, log in logs.items():
+                for line in log.errors():
+                    self._report(f"{name}: {line}")
+
+    async def _until_connected(self) -> None:
+        while True:
+            for part in self._parts.values():
+                await part.ready.wait()
+            if await self._connected():
+                return
+            await asyncio.sleep(_READY_POLL_SECONDS)
+
+    async def _connected(self) -> bool:
+        return (
+            all([await part.recipe.answers() for part in self._parts.values()])
+            and await self._health.vllm_is_attached(self.lmcache_url)
+            and await self._health.instance_is_registered(self.coordinator_url, self.plan.key)
+        )
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def master_key(storage_path: Path) -> Path:
+    """The file with the key that all stored KV is encrypted with: 32 random bytes, mode 0600, made once.
+
+    Losing it loses the stored KV, not the windows. Written whole or not at all.
+    """
+    path = storage_path / "master.key"
+    if not path.exists():
+        fresh = path.with_name(f".master.key.{os.getpid()}")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        fresh.rename(path)
+    if path.stat().st_size < 32:
+        raise StackError(
+            f"{path} is damaged: it must hold at least 32 bytes. Remove it to start an empty store."
+        )
+    return path
+
+
+def write_private_json(path: Path, document: object) -> None:
+    """Write JSON that only this user can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(document, file)
+
+
+def fresh_log(folder: Path, name: PartName) -> Path:
+    """An empty ``<name>.log``; the one of the run before is kept as ``<name>.log.1``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    if log.exists():
+        log.replace(folder / f"{name}.log.1")
+    log.touch()
+    return log

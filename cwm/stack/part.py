@@ -1,0 +1,206 @@
+"""Keeps one part of the stack running: starts it, waits until it answers, starts it again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import Signals
+
+from cwm.stack.child import Child
+from cwm.stack.commands import PartName
+from cwm.stack.environment import Report
+from cwm.stack.errors import StackError
+from cwm.stack.tool import readable
+
+_POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 5.0
+_LAST_LINES = 30
+_FIRST_START_DEATHS = 2  # a wrong setting dies every time; a user should not wait for five
+_RESTART_DEATHS = 5
+_BACKOFF_SECONDS = (0.0, 0.5, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one part is started and known to be well. ``answers`` returns False while it is not there yet."""
+
+    name: PartName
+    title: str
+    argv: Sequence[str]
+    variables: Mapping[str, str]
+    answers: Callable[[], Awaitable[bool]]
+    start_seconds: float
+    stop_seconds: float
+    warm_up: Callable[[], Awaitable[None]] | None = None
+    before_start: Callable[[], None] = field(default=lambda: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the stack wants to know of its parts."""
+
+    report: Report
+    started: Callable[[PartName, Child], None]
+    polled: Callable[[PartName, Child], Awaitable[None]]
+    cleared: Callable[[PartName], Awaitable[None]]
+
+
+class Part:
+    """A supervised part. ``ready`` is set while it is known to answer."""
+
+    def __init__(self, recipe: Recipe, needs: Sequence[Part], log: Path, hooks: Hooks) -> None:
+        self.recipe, self.log = recipe, log
+        self.ready = asyncio.Event()
+        self.restarts = 0
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._needs, self._hooks = needs, hooks
+        self._child: Child | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> PartName:
+        return self.recipe.name
+
+    def pids(self) -> list[int]:
+        return self._child.pids() if self._child else []
+
+    async def start(self) -> None:
+        """Start it for the first time, and from then on keep it running. Raises StackError."""
+        child = await self._until_ready(_FIRST_START_DEATHS)
+        self._keeper = asyncio.create_task(self._keep(child), name=f"keep {self.name}")
+
+    async def stop(self) -> None:
+        """Ask it to end, and insist."""
+        if self._keeper:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+        self.ready.clear()
+        self.failed.cancel()
+        if self._child and not await self._child.stop(self.recipe.stop_seconds):
+            self._hooks.report(f"{self.recipe.title} did not stop by itself and was killed")
+        if self._child:
+            await self._hooks.cleared(self.name)
+
+    def kill(self) -> None:
+        """SIGKILL everything of it, as a crash would; the keeper starts it again."""
+        self.ready.clear()
+        if self._child:
+            self._child.kill()
+
+    async def _keep(self, child: Child) -> None:
+        while True:
+            status = await child.ended()
+            self.ready.clear()
+            self.restarts += 1
+            self._hooks.report(f"{self.recipe.title} ended ({_told(status)}); starting it again")
+            await self._clear(child)
+            try:
+                child = await self._until_ready(_RESTART_DEATHS)
+            except StackError as hopeless:
+                if not self.failed.done():
+                    self.failed.set_exception(hopeless)
+                return
+
+    async def _until_ready(self, deaths_allowed: int) -> Child:
+        for deaths in range(deaths_allowed):
+            await asyncio.sleep(_BACKOFF_SECONDS[min(deaths, len(_BACKOFF_SECONDS) - 1)])
+            for need in self._needs:
+                await need.ready.wait()
+            child = await self._spawn()
+            if await self._answers_in_time(child):
+                self.ready.set()
+                return child
+            await self._clear(child)
+            self._hooks.report(f"{self.recipe.title} did not get ready")
+        lines = "\n".join(last_lines(self.log, _LAST_LINES))
+        raise StackError(
+            f"{self.recipe.title} does not start; {deaths_allowed} attempts failed. Its last lines ({self.log}):\n{lines}"
+        )
+
+    async def _spawn(self) -> Child:
+        self.recipe.before_start()
+        child = await Child.start(self.recipe.argv, self.recipe.variables, self.log)
+        self._child = child
+        self._hooks.started(self.name, child)
+        return child
+
+    async def _answers_in_time(self, child: Child) -> bool:
+        """Poll until it answers and is warm. False when it ended, or took too long and was killed."""
+        loop = asyncio.get_running_loop()
+        began = told = loop.time()
+        while child.alive and loop.time() - began < self.recipe.start_seconds:
+            await self._hooks.polled(self.name, child)
+            if await self.recipe.answers() and await self._warm(child):
+                self._hooks.report(f"{self.recipe.title} is ready ({loop.time() - began:.0f} s)")
+                return True
+            if loop.time() - told >= _PATIENCE_SECONDS:
+                told = loop.time()
+                self._hooks.report(f"{self.recipe.title} is starting ({told - began:.0f} s)")
+            await asyncio.sleep(_POLL_SECONDS)
+        return False
+
+    async def _warm(self, child: Child) -> bool:
+        if self.recipe.warm_up is None:
+            return child.alive
+        warming = asyncio.ensure_future(self.recipe.warm_up())
+        ending = asyncio.ensure_future(child.ended())
+        await asyncio.wait({warming, ending}, return_when=asyncio.FIRST_COMPLETED)
+        refusal = warming.exception() if warming.done() else None
+        if refusal:
+            self._hooks.report(str(refusal))
+        warm = warming.done() and refusal is None and child.alive
+        for task in (warming, ending):
+            task.cancel()
+            await asyncio.wait({task})
+        return warm
+
+    async def _clear(self, child: Child) -> None:
+        await child.wipe()
+        await self._hooks.cleared(self.name)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The end of a log, without colours and empty lines."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 64 * 1024))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    return [line for line in map(readable, lines) if line][-count:]
+
+
+_IMPORTANT = re.compile(r"\b(ERROR|CRITICAL|Traceback)\b")
+
+
+class LogWatch:
+    """Reads what a part has written since the last look, and picks out its errors."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read = log.stat().st_size if log.exists() else 0
+
+    def errors(self, most: int = 3) -> list[str]:
+        """New lines that tell of an error; at most ``most``, then how many more there were."""
+        if not self._log.exists() or self._log.stat().st_size <= self._read:
+            return []
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+            self._read = file.tell()
+        found = [
+            line
+            for line in map(readable, text.decode("utf-8", errors="replace").splitlines())
+            if _IMPORTANT.search(line)
+        ]
+        more = [f"… and {len(found) - most} more"] if len(found) > most else []
+        return [line[:300] for line in found[:most]] + more
+
+
+def _told(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    with suppress(ValueError):
+        return Signals(-status).name
+    return f"signal {-status}"

@@ -1,0 +1,158 @@
+"""What is to be started, settled before anything is: sizes that fit the machine, names, folders."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cwm import settings
+from cwm.stack import shm
+from cwm.stack.environment import GIB, Device
+from cwm.stack.errors import StackError
+from cwm.stack.models import TINY
+from cwm.stack.ports import Ports
+from cwm.stack.redis_url import RedisAddress
+
+_CHUNK_TINY = 32
+_CHUNK_CPU = 256
+# Untested: no GPU machine has run this. 64 is a block size that vLLM's CUDA attention backends all accept.
+_CHUNK_CUDA = 64
+_CPU_BLOCK_STEP = 32
+_CUDA_BLOCK_STEP = 16
+_SHM_KEPT_FREE_GB = 0.6  # vLLM's own segments
+_SMALLEST_L1_GB = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """Everything a LocalStack needs to know. Sizes are in GiB, the chunk and context in tokens."""
+
+    device: Device
+    model: str
+    served_name: str | None
+    max_model_len: int | None
+    dtype: str
+    chunk_size: int
+    kv_cache_gb: float
+    l1_gb: float
+    disk_gb: float
+    redis_gb: float
+    redis: RedisAddress | None
+    storage_path: Path
+    home: Path
+    run_folder: Path
+    ports: Ports = field(default_factory=Ports)
+
+    @property
+    def key(self) -> str:
+        """Names this storage: its shared memory, its instance in the coordinator, its run file."""
+        return "cwm-" + hashlib.sha256(str(self.storage_path).encode()).hexdigest()[:12]
+
+
+def plan_from_settings(
+    storage: settings.Storage,
+    local: settings.LocalEngine,
+    *,
+    log: Callable[[str], None] | None = None,
+) -> StackPlan:
+    """The plan that the settings ask for on this machine; ``log`` hears what had to be made smaller.
+
+    Raises StackError where they cannot be met.
+    """
+    device = choose_device(local.device)
+    chunk_size = _chunk_size(local.chunk_size, local.model, device)
+    if local.max_model_len is not None and local.max_model_len < 2 * chunk_size:
+        raise StackError(
+            f"CWM_MAX_MODEL_LEN is {local.max_model_len}; with chunks of {chunk_size} tokens it must be at least "
+            f"{2 * chunk_size}."
+        )
+    storage_path = storage.storage_path.absolute()
+    home = local.home.absolute()
+    return StackPlan(
+        device=device,
+        model=local.model,
+        served_name=local.served_model_name,
+        max_model_len=local.max_model_len,
+        dtype=_dtype(local.dtype, device),
+        chunk_size=chunk_size,
+        kv_cache_gb=local.kv_cache_gb,
+        l1_gb=l1_size(storage.cpu_cache_gb, _memory_gb(), _shm_free_gb(), log or _ignore),
+        disk_gb=storage.disk_cache_gb,
+        redis_gb=storage.redis_cache_gb,
+        redis=RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None,
+        storage_path=storage_path,
+        home=home,
+        run_folder=home / "run",
+    )
+
+
+def choose_device(wanted: str) -> Device:
+    """``cuda`` where it is asked for, or where ``auto`` finds NVIDIA's tool; else ``cpu``."""
+    if wanted == "cpu":
+        return "cpu"
+    present = shutil.which("nvidia-smi") is not None
+    if wanted == "cuda" and not present:
+        raise StackError("CWM_DEVICE is cuda, but there is no nvidia-smi on this machine; use cpu.")
+    return "cuda" if present else "cpu"
+
+
+def l1_size(wanted: float, memory: float, shm_free: float, log: Callable[[str], None]) -> float:
+    """The CPU tier's size in GiB: what was asked for, at most a quarter of the memory and what /dev/shm holds."""
+    size = wanted
+    for limit, why in (
+        (memory / 4, "a quarter of this machine's memory"),
+        (shm_free - _SHM_KEPT_FREE_GB, "what /dev/shm has free"),
+    ):
+        if limit < size:
+            log(f"the CPU tier is {max(limit, 0):.1f} GB instead of {wanted:g}: {why}")
+            size = limit
+    if size < _SMALLEST_L1_GB:
+        raise StackError(
+            f"the CPU tier would have {max(size, 0):.2f} GB, which holds no window. In a container give /dev/shm "
+            "more room (docker run --shm-size 4g)."
+        )
+    return round(size, 3)
+
+
+def _dtype(wanted: str, device: Device) -> str:
+    # float32 makes thaw, uninterrupted run and recompute agree always; on a GPU the model's own type is kept.
+    return "float32" if wanted == "auto" and device == "cpu" else wanted
+
+
+def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
+    usual = _CHUNK_CPU if device == "cpu" else _CHUNK_CUDA
+    chunk = wanted or (_CHUNK_TINY if model == TINY else usual)
+    step = _CPU_BLOCK_STEP if device == "cpu" else _CUDA_BLOCK_STEP
+    if chunk % step:
+        raise StackError(
+            f"CWM_CHUNK_SIZE is {chunk}; vLLM's blocks, which are as long, need a multiple of {step} on {device}."
+        )
+    return chunk
+
+
+def _memory_gb() -> float:
+    """Memory of the machine, or of the container where that is less."""
+    limits = [_meminfo_bytes()]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        path = Path(file)
+        if path.is_file() and (text := path.read_text(encoding="ascii").strip()).isdigit():
+            limits.append(int(text))
+    return min(limits) / GIB
+
+
+def _meminfo_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    raise StackError("/proc/meminfo does not say how much memory this machine has.")
+
+
+def _shm_free_gb() -> float:
+    return shutil.disk_usage(shm.FOLDER).free / GIB if shm.FOLDER.is_dir() else 0.0
+
+
+def _ignore(_line: str) -> None:
+    """Nobody listens."""

@@ -1,0 +1,63 @@
+"""What the kernel knows about processes: when they started, which session they are in, what they map."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+# Places in /proc/<pid>/stat after the command's closing parenthesis, which may itself hold spaces.
+_STATE, _SESSION, _START = 0, 3, 19
+_DEAD = {"Z", "X"}
+
+
+def boot_id() -> str:
+    """Changes with every boot, so that pids of an earlier one are never mistaken for ours."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks since boot when ``pid`` started; with the pid it names one process. None when it is gone."""
+    fields = _stat(pid)
+    return None if fields is None or fields[_STATE] in _DEAD else int(fields[_START])
+
+
+def session_members(leader: int) -> list[int]:
+    """Living processes in the session that ``leader`` opened, the leader included."""
+    return [pid for pid in every_pid() if _in_session(pid, leader)]
+
+
+def send(pids: Iterable[int], signum: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signum)
+
+
+def mapped_files(pid: int, folder: str) -> set[str]:
+    """Names of the files directly under ``folder`` that ``pid`` has mapped; empty where it may not be asked."""
+    try:
+        maps = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ProcessLookupError):
+        return set()
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if folder in line)
+    return {path.removeprefix(folder).removesuffix(" (deleted)") for path in paths if path.startswith(folder)}
+
+
+def every_pid() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _in_session(pid: int, leader: int) -> bool:
+    fields = _stat(pid)
+    return fields is not None and int(fields[_SESSION]) == leader and fields[_STATE] not in _DEAD
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()

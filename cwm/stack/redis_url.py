@@ -1,0 +1,63 @@
+"""A Redis URL as LMCache's ``valkey`` adapter wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from cwm.stack.errors import StackError
+
+_PLAIN = {"redis", "valkey"}
+_TLS = {"rediss", "valkeys"}
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """Where a Redis or Valkey listens, and how to sign in."""
+
+    host: str
+    port: int
+    username: str = ""
+    password: str = field(default="", repr=False)
+    database: int = 0
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> RedisAddress:
+        """Read ``redis[s]://[user[:password]@]host[:port][/database]``. Raises StackError, without the secret."""
+        parts = urlsplit(url)
+        if parts.scheme not in _PLAIN | _TLS:
+            raise StackError(
+                f"CWM_REDIS_URL has the scheme '{parts.scheme}'; the shared tier takes redis:// or rediss://."
+            )
+        try:
+            port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
+        except ValueError:
+            raise StackError(
+                "CWM_REDIS_URL must end in host:port or host:port/database, both numbers."
+            ) from None
+        if not parts.hostname:
+            raise StackError("CWM_REDIS_URL names no host.")
+        return cls(
+            host=parts.hostname,
+            port=port,
+            username=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            database=database,
+            tls=parts.scheme in _TLS,
+        )
+
+    def adapter(self) -> dict[str, Any]:
+        """The fields of the adapter's JSON that say where to connect."""
+        fields: dict[str, Any] = {"startup_nodes": f"{self.host}:{self.port}", "tls_enable": self.tls}
+        if self.username:
+            fields["username"] = self.username
+        if self.password:
+            fields["password"] = self.password
+        if self.database:
+            fields["database_id"] = self.database
+        return fields
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"

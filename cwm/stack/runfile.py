@@ -1,0 +1,110 @@
+"""What a running stack writes down about itself, so that the next start can clean up after one that was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cwm.stack import proc, shm
+from cwm.stack.child import gone
+from cwm.stack.commands import PART_NAMES
+from cwm.stack.environment import Report
+from cwm.stack.models import write_json
+
+_STOP_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that cannot be confused with a later one of the same pid."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def current(cls) -> Process:
+        pid = os.getpid()
+        return cls(pid, proc.start_time(pid) or 0)
+
+    def session(self) -> list[int]:
+        """Living processes of the session this one opened; empty once the pid belongs to somebody else.
+
+        A dead leader's pid is not given away while its session lives, so members without a leader are ours.
+        """
+        now = proc.start_time(self.pid)
+        return proc.session_members(self.pid) if now in {None, self.started} else []
+
+
+class RunFile:
+    """``<run>/<stack>.json``: ports, processes and shared memory of one stack."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._document: dict[str, Any] = {}
+
+    def begin(self, facts: dict[str, Any]) -> None:
+        owner = Process.current()
+        self._document = {
+            **facts,
+            "boot": proc.boot_id(),
+            "owner": {"pid": owner.pid, "started": owner.started},
+            "parts": {},
+            "shared_memory": {},
+        }
+        self._write()
+
+    def part_started(self, part: str, pid: int, started: int | None) -> None:
+        self._document["parts"][part] = {"pid": pid, "started": started or 0}
+        self._write()
+
+    def segments_seen(self, segments: Iterable[shm.Segment]) -> None:
+        seen = {segment.name: segment.inode for segment in sorted(segments, key=lambda found: found.name)}
+        if seen != self._document["shared_memory"]:
+            self._document["shared_memory"] = seen
+            self._write()
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        write_json(self._path, self._document)
+
+    async def clear_leftovers(self, report: Report) -> None:
+        """Stop what an earlier stack left running, remove its shared memory, and forget it.
+
+        Only to be called by the holder of the storage's lock: then whoever wrote the file is dead.
+        """
+        document = self._read()
+        if document is None:
+            return
+        if document.get("boot") == proc.boot_id():
+            parts = document.get("parts", {})
+            for part in reversed(PART_NAMES):
+                if part in parts:
+                    await _stop(part, Process(parts[part]["pid"], parts[part]["started"]), report)
+            left = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
+            await asyncio.to_thread(shm.unlink, left)
+        self.remove()
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            document = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+
+async def _stop(part: str, process: Process, report: Report) -> None:
+    if not process.session():
+        return
+    report(f"stopping {part} (process {process.pid}), left behind by a cwm up that was killed")
+    proc.send(process.session(), signal.SIGTERM)
+    if not await gone(process.pid, _STOP_SECONDS):
+        proc.send(process.session(), signal.SIGKILL)
+        await gone(process.pid, _STOP_SECONDS)

@@ -1,0 +1,55 @@
+"""Shared memory that a killed vLLM leaves in /dev/shm, and how to remove it without touching anybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cwm.stack import proc
+
+FOLDER = Path("/dev/shm")  # noqa: S108 - where the kernel keeps shared memory
+_LMCACHE_PREFIX = "lmcache_l1_pool_"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A file in /dev/shm; the inode tells it from a later one of the same name."""
+
+    name: str
+    inode: int
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.name
+
+
+def mapped_by(pids: Iterable[int]) -> set[Segment]:
+    """Segments that these processes have mapped now, without LMCache's pool, which outlives vLLM on purpose."""
+    names = {name for pid in pids for name in proc.mapped_files(pid, f"{FOLDER}/")}
+    found = (_segment(name) for name in names if not name.startswith(_LMCACHE_PREFIX))
+    return {segment for segment in found if segment is not None}
+
+
+def unlink(segments: Iterable[Segment]) -> list[str]:
+    """Remove those that still exist and that no living process has mapped; their names."""
+    present = {segment for segment in segments if _segment(segment.name) == segment}
+    if not present:
+        return []
+    in_use = mapped_by(proc.every_pid())
+    removed = sorted(present - in_use, key=lambda segment: segment.name)
+    for segment in removed:
+        segment.path.unlink(missing_ok=True)
+    return [segment.name for segment in removed]
+
+
+def unlink_lmcache_pool(name: str) -> None:
+    """Remove the pool of an LMCache server that was started with ``--shm-name name`` and is gone."""
+    (FOLDER / f"{_LMCACHE_PREFIX}{name}").unlink(missing_ok=True)
+
+
+def _segment(name: str) -> Segment | None:
+    try:
+        return Segment(name, (FOLDER / name).stat().st_ino)
+    except OSError:
+        return None

@@ -1,0 +1,68 @@
+"""Run a program to its end while its lines are watched: pip, and the scripts that make models."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cwm.stack import proc
+from cwm.stack.child import gone, leashed
+
+_KEPT_LINES = 40
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class ToolFailedError(Exception):
+    """A program ended with a status other than 0; ``lines`` are its last ones."""
+
+    def __init__(self, status: int, lines: Sequence[str]) -> None:
+        super().__init__(f"it ended with status {status}")
+        self.lines = list(lines)
+
+    def matching(self, pattern: str) -> list[str]:
+        return [line for line in self.lines if re.search(pattern, line)]
+
+
+async def run_tool(
+    argv: Sequence[str],
+    log: Path,
+    on_line: Callable[[str], None] = lambda _line: None,
+    variables: dict[str, str] | None = None,
+) -> None:
+    """Run ``argv``; every line goes to ``log`` and to ``on_line``. Raises ToolFailedError.
+
+    When the wait is cancelled the program and everything it started are killed.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *leashed(argv, variables or {}),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        start_new_session=True,
+        limit=1 << 20,
+    )
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    try:
+        assert process.stdout is not None
+        with log.open("a", encoding="utf-8") as output:
+            async for raw in process.stdout:
+                line = readable(raw.decode("utf-8", errors="replace"))
+                output.write(line + "\n")
+                kept.append(line)
+                on_line(line)
+        status = await process.wait()
+    finally:
+        proc.send(proc.session_members(process.pid), signal.SIGKILL)
+        await gone(process.pid, 5.0)
+    if status != 0:
+        raise ToolFailedError(status, kept)
+
+
+def readable(line: str) -> str:
+    """A line of a log without colours, and of a progress bar only its last state."""
+    return _CONTROL.sub("", line).rstrip().rpartition("\r")[2]
