@@ -40,6 +40,10 @@ class Http(Group):
 
     host: str = Field("127.0.0.1", description="Address the gateway listens on.")
     port: int = Field(8700, ge=0, le=65535, description="Port the gateway listens on; 0 takes a free one.")
+    allow_unauthenticated: bool = Field(
+        False,
+        description="Listen on an address other than loopback although there is no authentication.",
+    )
     max_body_bytes: int = Field(
         8 * 1024 * 1024, ge=1024, description="Largest request body accepted, in bytes."
     )

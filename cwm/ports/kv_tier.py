@@ -65,8 +65,6 @@ class KvTierFacts:
     attached: tuple[AttachedModel, ...]
     adapters: tuple[str, ...]
     instances: tuple[str, ...]
-    coordinator_chunk_size: int | None = None
-    coordinator_hash_algorithm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,14 @@ class KvTier(Protocol):
     async def facts(self) -> KvTierFacts | None:
         """None where the configuration says that the engine has no LMCache."""
 
+    async def coordinator_chunk_size(self) -> int | None:
+        """Tokens in a chunk by the coordinator, which hashes for itself; None where it does not tell."""
+
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
-        """Placements by position. Stops at the first chunk the directory does not know."""
+        """Placements of the full chunks by position; no tiers and no size for one the directory misses."""
+
+    def expected_hashes(self, prefix: PrefixKey) -> list[str] | None:
+        """The hashes these chunks must have; None for an algorithm that CWM does not compute."""
 
     async def pin(self, prefix: PrefixKey) -> int:
         """Pins are counters without an owner: call once per window."""
@@ -90,6 +94,9 @@ class KvTier(Protocol):
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
         """Load what exists into L1 and wait for it: the one proof that chunks are really there."""
+
+    async def storing(self) -> bool:
+        """Whether chunks are being written from L1 to a lower tier right now."""
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
         """Forget the L1 copies of a prefix on every instance."""

@@ -80,7 +80,10 @@ class Registry(Protocol):
         """Newest first."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
-        """Ids of active and thawed sessions of a scope whose first 16 token ids are ``head``'s."""
+        """Ids of a scope's sessions that need their chunks and whose first 16 token ids are ``head``'s.
+
+        Active and thawed ones, and frozen ones whose window is still pending: its chunks are on no list yet.
+        """
 
     # windows
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, SessionNotActiveError, SessionNotFoundError, StorageWriteError
@@ -19,6 +22,8 @@ from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.store import Prefix, Store, fitting
 from cwm.services.turns import Turns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Freeze:
     turns: Turns
     journal: Journal
     clock: Clock
-    _storing: set[asyncio.Task[None]] = field(default_factory=set)
+    _storing: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def __call__(
         self,
@@ -70,24 +75,35 @@ class Freeze:
             window = replace(window, description=description, tags=tuple(tags))
             await self.registry.begin_freeze(window, token_ids, session.revision)
             if wait:
-                window = await self._finish_or_undo(window, token_ids, session)
+                window = await asyncio.shield(self._run(self._finish_or_undo(window, token_ids, session)))
             else:
-                self._start(window, token_ids)
+                self._run(self._finish_or_fail(window, token_ids))
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms, _warning(window, identity))
 
-    async def resume(self) -> int:
-        """Go on with freezes that a stopped gateway left pending; how many there were."""
+    async def resume(self, *, others_may_store: bool) -> int:
+        """Go on with freezes that a stopped gateway left pending; how many there were.
+
+        Where other gateways share the registry, one that is still at it gets its whole time first.
+        """
         pending = await self.registry.pending_windows_of_every_tenant()
         for window in pending:
-            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-            self._start(window, snapshot.token_ids)
+            self._run(self._resume(window, others_may_store=others_may_store))
         return len(pending)
 
     async def settle(self) -> None:
-        """Wait for freezes that were acknowledged and are still being stored."""
+        """Wait for freezes whose callers have left or were answered, and are still being stored."""
         await asyncio.gather(*self._storing, return_exceptions=True)
+
+    async def _resume(self, window: Window, *, others_may_store: bool) -> None:
+        if others_may_store:
+            age = (self.clock.now() - window.created_at).total_seconds()
+            await asyncio.sleep(max(0.0, 2 * self.store.timeout_seconds - age))
+        current = await self.registry.window(window.tenant, window.name)
+        if current is not None and current.durability is Durability.PENDING:
+            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+            await self._finish_or_fail(current, snapshot.token_ids)
 
     async def _freezable(self, principal: Principal, session_id: str) -> tuple[Session, TokenIds]:
         session = await self.registry.session(principal.tenant, session_id)
@@ -143,7 +159,7 @@ class Freeze:
         try:
             return await self._finish(window, token_ids)
         except BaseException:
-            await asyncio.shield(self.registry.undo_freeze(window.tenant, window.name, session.state))
+            await self.registry.undo_freeze(window.tenant, window.name, session.state)
             raise
 
     async def _finish(self, window: Window, token_ids: TokenIds) -> Window:
@@ -163,13 +179,16 @@ class Freeze:
             await self.registry.set_pinned(window.tenant, window.name, pinned=True)
             return await self.registry.finish_freeze(window.tenant, window.name, stored, self.clock.now())
         except BaseException:
-            await asyncio.shield(self.kv_tier.unpin(prefix.key))
+            with contextlib.suppress(CwmError):
+                await self.kv_tier.unpin(prefix.key)
             raise
 
-    def _start(self, window: Window, token_ids: TokenIds) -> None:
-        task = asyncio.create_task(self._finish_or_fail(window, token_ids))
+    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of its own: a caller who leaves neither stops a freeze nor aborts its request."""
+        task = asyncio.create_task(work)
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
+        return task
 
     async def _finish_or_fail(self, window: Window, token_ids: TokenIds) -> None:
         try:

@@ -18,7 +18,7 @@ from cwm.ports.registry import StoredChunks
 from cwm.services.engine_directory import EngineDirectory
 
 _SHARED: Final = frozenset({Tier.REDIS, Tier.DISK})
-_LOOKUP_INTERVAL_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,12 @@ class Store:
         while self.clock.monotonic() < deadline:
             answer = await self.engine.complete(prefix.request())
             self.directory.confirm(prefix.identity, answer.fingerprint)
-            placements = await self._wait_for_lower_tier(prefix)
+            patience = self.clock.monotonic() + 1.5 + 0.02 * prefix.chunk_count
+            await self._wait_for_stores(patience)
             await self.kv_tier.drop_l1(prefix.key)
             prefetched = await self.kv_tier.prefetch(prefix.key)
             if prefetched.complete and prefetched.total == prefix.chunk_count:
-                return _stored(placements)
+                return _stored(await self._placements(prefix, patience))
             found = prefetched.found
         raise StorageWriteError(
             f"Only {found} of {prefix.chunk_count} blocks could be stored and read back.",
@@ -85,20 +86,22 @@ class Store:
             blocks_total=prefix.chunk_count,
         )
 
-    async def _wait_for_lower_tier(self, prefix: Prefix) -> list[Placement]:
-        """Placements once all are below L1, or as they are when the directory has had its time.
+    async def _wait_for_stores(self, until: float) -> None:
+        """Dropping L1 before its chunks were written below would only mean to flush again."""
+        while await self.kv_tier.storing() and self.clock.monotonic() < until:  # noqa: ASYNC110 - polled over HTTP
+            await asyncio.sleep(_POLL_SECONDS)
 
-        The directory is late by design and forgets after a crash: it speeds the proof up, no more.
+    async def _placements(self, prefix: Prefix, until: float) -> list[Placement]:
+        """Placements once the directory shows all in the shared tier, or as they are when its time is up.
+
+        The directory is late by design and forgets after a crash: it says where, never whether.
         """
-        patience = self.clock.monotonic() + 1.5 + 0.02 * prefix.chunk_count
         while True:
             placements = await self.kv_tier.lookup(prefix.key)
-            settled = len(placements) == prefix.chunk_count and all(
-                Tier.REDIS in placement.tiers for placement in placements
-            )
-            if settled or self.clock.monotonic() > patience:
+            settled = all(Tier.REDIS in placement.tiers for placement in placements)
+            if settled or self.clock.monotonic() > until:
                 return placements
-            await asyncio.sleep(_LOOKUP_INTERVAL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:

@@ -1,0 +1,60 @@
+# Two commands are all a new machine needs: make demo, make test.
+PYTHON ?= python3.11
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/.installed: requirements.lock pyproject.toml
+	@echo "Installing CWM into .venv (about half a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --no-deps -e .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed requirements-dev.lock
+	@echo "Installing the tools that check and test CWM ..."
+	@$(BIN)/pip install --quiet --require-hashes -r requirements-dev.lock
+	@touch $@
+
+.PHONY: install
+install: .venv/.installed ## Make .venv with CWM in it: .venv/bin/cwm
+	@echo "CWM is installed: $(BIN)/cwm --help"
+
+.PHONY: dev
+dev: .venv/.installed-dev ## Add the development tools to .venv
+
+.PHONY: demo
+demo: .venv/.installed ## Freeze a context, kill the engine, thaw it: the story, on the real engine
+	@$(BIN)/cwm demo
+
+.PHONY: up
+up: .venv/.installed ## Start a local engine and the gateway
+	@$(BIN)/cwm up
+
+.PHONY: check
+check: .venv/.installed-dev ## Lint, types, import map and the fast tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -m "not live"
+
+.PHONY: test
+test: .venv/.installed-dev ## The whole suite, with the real engine
+	$(BIN)/pytest
+
+.PHONY: bench
+bench: .venv/.installed ## Measure: pass-through, freeze, thaw, lists, memory
+	$(BIN)/cwm bench main
+
+.PHONY: lock
+lock: ## Pin every dependency again (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-header --quiet --extra embedded -o requirements.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-header --quiet --extra embedded --group dev -o requirements-dev.lock

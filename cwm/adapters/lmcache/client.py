@@ -1,0 +1,285 @@
+"""LMCache's server and coordinator over HTTP, as ``ports.kv_tier`` needs them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+
+from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
+from cwm.domain.engine import Tier
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
+from cwm.ports.kv_tier import (
+    AttachedModel,
+    KvTierFacts,
+    Placement,
+    Prefetched,
+    PrefixKey,
+    TierUsage,
+)
+from cwm.settings import Engine
+
+_TIERS: Final = {"valkey": Tier.REDIS, "resp": Tier.REDIS, "fs_native": Tier.DISK, "fs": Tier.DISK}
+_CALL_TIMEOUT_SECONDS: Final = 15.0
+_PREFETCH_TIMEOUT_SECONDS: Final = 60.0
+_PREFETCH_POLL_SECONDS: Final = 0.003
+_PROBE_SALT: Final = "cwm1-doctor"
+_PROBE_TOKENS: Final = 8192
+_MAX_KEYS_PER_DELETE: Final = 10_000
+
+
+class LmcacheTier:
+    """One coordinator and the LMCache servers registered with it.
+
+    Connections are pooled; a call that changes nothing is repeated once on a broken connection.
+    """
+
+    def __init__(self, settings: Engine) -> None:
+        self._present = settings.has_lmcache
+        self._server = settings.lmcache_url
+        self._coordinator = settings.coordinator_url
+        self._last_facts: KvTierFacts | None = None
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
+            limits=httpx2.Limits(max_connections=64, max_keepalive_connections=16),
+            trust_env=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def facts(self) -> KvTierFacts | None:
+        if not self._present:
+            return None
+        status, version, adapters, instances = await asyncio.gather(
+            self._get(f"{self._server}/status"),
+            self._get(f"{self._server}/version"),
+            self._get(f"{self._server}/config/adapters"),
+            self._instances(),
+        )
+        attached = {**status.get("cache_context_meta", {}), **status.get("non_cuda_context_meta", {})}
+        self._last_facts = KvTierFacts(
+            version=str(version).partition("-")[0],
+            chunk_size=status["chunk_size"],
+            hash_algorithm=status["hash_algorithm"],
+            attached=tuple(
+                AttachedModel(meta["model_name"], meta["world_size"], meta["block_size"])
+                for meta in attached.values()
+            ),
+            adapters=tuple(adapter["type_name"] for adapter in adapters["adapters"]),
+            instances=tuple(instance["instance_id"] for instance in instances),
+        )
+        return self._last_facts
+
+    async def coordinator_chunk_size(self) -> int | None:
+        """Tokens in the coordinator's chunk: it tells only how many chunks it makes of a prefix."""
+        probe = PrefixKey("cwm-probe", 1, tuple([0] * _PROBE_TOKENS), _PROBE_SALT)
+        chunks = await self.pin(probe)
+        await self.unpin(probe)
+        return _PROBE_TOKENS // chunks if chunks else None
+
+    async def lookup(self, prefix: PrefixKey) -> list[Placement]:
+        if not self._present:
+            return []
+        answer = await self._post(f"{self._coordinator}/directory/lookup", _body(prefix))
+        merged: dict[str, tuple[int, set[Tier]]] = {}
+        for result in answer["results"]:
+            known = merged.setdefault(result["key"]["chunk_hash_hex"], (0, set()))
+            sizes = [place["size_bytes"] for place in result["placements"]]
+            tiers = known[1] | {tier for place in result["placements"] if (tier := _tier(place)) is not None}
+            merged[result["key"]["chunk_hash_hex"]] = (max([known[0], *sizes]), tiers)
+        names = self.expected_hashes(prefix) or list(merged)
+        return [Placement(name, *_found(merged.get(name))) for name in names]
+
+    def expected_hashes(self, prefix: PrefixKey) -> list[str] | None:
+        if self._last_facts is None or self._last_facts.hash_algorithm != ALGORITHM:
+            return None
+        return chunk_hashes(prefix.token_ids, self._last_facts.chunk_size)
+
+    async def pin(self, prefix: PrefixKey) -> int:
+        if not self._present:
+            return 0
+        answer = await self._post(f"{self._coordinator}/cache/pins", _body(prefix), repeat=False)
+        return int(answer["affected"])
+
+    async def unpin(self, prefix: PrefixKey) -> int:
+        if not self._present:
+            return 0
+        answer = await self._call("DELETE", f"{self._coordinator}/cache/pins", _body(prefix), repeat=False)
+        return int(answer["affected"])
+
+    async def prefetch(self, prefix: PrefixKey) -> Prefetched:
+        if not self._present:
+            return Prefetched(0, 0)
+        submitted = await self._post(f"{self._server}/cache/prefetches", _body(prefix))
+        total = int(submitted["chunks"])
+        if submitted["status"] == "noop":
+            return Prefetched(0, 0)
+        url = f"{self._server}/cache/prefetches/{submitted['request_id']}"
+        try:
+            async with asyncio.timeout(_PREFETCH_TIMEOUT_SECONDS):
+                while True:
+                    polled = await self._call("GET", url, repeat=False)
+                    if polled["status"] == "completed":
+                        return Prefetched(int(polled["found_keys"]), int(polled["total_keys"]))
+                    await asyncio.sleep(_PREFETCH_POLL_SECONDS)
+        except TimeoutError as late:
+            raise EngineTimeoutError(
+                f"LMCache did not finish a prefetch of {total} blocks in {_PREFETCH_TIMEOUT_SECONDS:.0f} s."
+            ) from late
+
+    async def storing(self) -> bool:
+        if not self._present:
+            return False
+        storage = (await self._get(f"{self._server}/status"))["storage_manager"]
+        return any(
+            controller["pending_keys_count"] or controller["in_flight_task_count"]
+            for controller in storage["store_controllers"].values()
+        ) or any(l1["write_locked_count"] for l1 in storage["l1_managers"].values())
+
+    async def drop_l1(self, prefix: PrefixKey) -> None:
+        if not self._present:
+            return
+        for instance in await self._instances():
+            body = {
+                **_body(prefix),
+                "instance_id": instance["instance_id"],
+                "tier": "l1",
+                "force": False,
+            }
+            await self._post(f"{self._coordinator}/cache/delete", body)
+
+    async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
+        if not self._present or not hashes:
+            return 0
+        keys = [
+            {
+                "chunk_hash_hex": name,
+                "model_name": prefix.root,
+                "kv_rank": rank,
+                "object_group_id": 0,
+                "cache_salt": prefix.cache_salt,
+            }
+            for name in hashes
+            for rank in kv_ranks(prefix.world_size)
+        ]
+        for instance in await self._instances():
+            await self._delete_on(_node_url(instance), keys)
+        return len(hashes)
+
+    async def usage(self) -> list[TierUsage]:
+        if not self._present:
+            return []
+        answer = await self._get(f"{self._coordinator}/instances/usage")
+        modules = [m for instance in answer["instances"] for m in instance["modules"]]
+        used: dict[Tier, tuple[int, int]] = {}
+        for module in [*modules, *answer.get("shared_modules", [])]:
+            tier = _tier(module)
+            if tier is not None:
+                before = used.get(tier, (0, 0))
+                used[tier] = (before[0] + module["used_bytes"], before[1] + (module["capacity_bytes"] or 0))
+        return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in used.items()]
+
+    async def counters(self) -> Mapping[str, float]:
+        if not self._present:
+            return {}
+        response = await self._send("GET", f"{self._server}/metrics", None, repeat=True)
+        totals: dict[str, float] = {}
+        for family in text_string_to_metric_families(response.text):
+            for sample in family.samples:
+                if sample.name.startswith("lmcache_mp_") and sample.name.endswith("_total"):
+                    totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        return totals
+
+    async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
+        """From L1 and from each adapter by name: without one LMCache takes the first only."""
+        adapters = (await self._get(f"{node}/config/adapters"))["adapters"]
+        for start in range(0, len(keys), _MAX_KEYS_PER_DELETE):
+            some = keys[start : start + _MAX_KEYS_PER_DELETE]
+            await self._call("DELETE", f"{node}/cache/objects", {"keys": some, "tier": "l1"})
+            for adapter in adapters:
+                body = {"keys": some, "tier": "l2", "adapter": adapter["type_name"]}
+                await self._call("DELETE", f"{node}/cache/objects", body)
+
+    async def _instances(self) -> list[dict[str, Any]]:
+        instances: list[dict[str, Any]] = (await self._get(f"{self._coordinator}/instances"))["instances"]
+        return instances
+
+    async def _get(self, url: str) -> Any:
+        return await self._call("GET", url)
+
+    async def _post(self, url: str, body: Mapping[str, Any], *, repeat: bool = True) -> Any:
+        return await self._call("POST", url, body, repeat=repeat)
+
+    async def _call(
+        self, method: str, url: str, body: Mapping[str, Any] | None = None, *, repeat: bool = True
+    ) -> Any:
+        response = await self._send(method, url, body, repeat=repeat)
+        try:
+            return response.json()
+        except ValueError as garbled:
+            raise EngineResponseError("LMCache's answer is not JSON.", url=url) from garbled
+
+    async def _send(
+        self, method: str, url: str, body: Mapping[str, Any] | None, *, repeat: bool
+    ) -> httpx2.Response:
+        try:
+            response = await self._http.request(method, url, json=body)
+        except httpx2.TimeoutException as late:
+            if isinstance(late, httpx2.ConnectTimeout):
+                raise _unreachable(url) from late
+            raise EngineTimeoutError("LMCache did not answer in time.", url=url) from late
+        except httpx2.RemoteProtocolError as broken:
+            if repeat:
+                return await self._send(method, url, body, repeat=False)
+            raise _unreachable(url) from broken
+        except httpx2.TransportError as broken:
+            raise _unreachable(url) from broken
+        if response.is_error:
+            raise EngineResponseError(
+                f"LMCache answered {response.status_code}: {_detail(response)}",
+                url=url,
+                status=response.status_code,
+            )
+        return response
+
+
+def _found(known: tuple[int, set[Tier]] | None) -> tuple[int, frozenset[Tier]]:
+    return (0, frozenset()) if known is None else (known[0], frozenset(known[1]))
+
+
+def _body(prefix: PrefixKey) -> dict[str, Any]:
+    return {
+        "model_name": prefix.root,
+        "world_size": prefix.world_size,
+        "token_ids": prefix.token_ids,
+        "cache_salt": prefix.cache_salt,
+    }
+
+
+def _tier(place: Mapping[str, Any]) -> Tier | None:
+    if place["tier"] == "l1":
+        return Tier.CPU
+    return _TIERS.get(place["backend"])
+
+
+def _node_url(instance: Mapping[str, Any]) -> str:
+    return f"http://{instance['ip']}:{instance['http_port']}"
+
+
+def _unreachable(url: str) -> EngineConnectionError:
+    return EngineConnectionError(
+        f"LMCache does not answer at {url}. Is it running, and are CWM_LMCACHE_URL and "
+        "CWM_COORDINATOR_URL right? ('none' for an engine without LMCache)",
+        url=url,
+    )
+
+
+def _detail(response: httpx2.Response) -> str:
+    try:
+        return str(response.json().get("detail", ""))[:300]
+    except (ValueError, AttributeError):
+        return response.text[:300]

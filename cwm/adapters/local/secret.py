@@ -1,0 +1,39 @@
+"""The key that cache salts are derived with: given, or made once and kept in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from cwm.settings import Isolation, SettingsError
+
+_BYTES = 32
+
+
+def load_secret(settings: Isolation) -> bytes:
+    """``CWM_SECRET``, else the content of ``CWM_SECRET_FILE``, which is made (mode 0600) when missing."""
+    if settings.secret is not None:
+        return settings.secret.get_secret_value().encode()
+    path = settings.secret_file
+    try:
+        if not path.exists():
+            _create(path)
+        key = path.read_bytes().strip()
+    except OSError as unreadable:
+        raise SettingsError(f"CWM_SECRET_FILE {path} cannot be used: {unreadable.strerror}.") from unreadable
+    if not key:
+        raise SettingsError(f"CWM_SECRET_FILE {path} is empty.")
+    return key
+
+
+def _create(path: Path) -> None:
+    """Write aside and link into place: of two gateways starting at once, one key wins whole."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.touch(mode=0o600)
+    aside.write_text(secrets.token_hex(_BYTES) + "\n")
+    with contextlib.suppress(FileExistsError):
+        os.link(aside, path)
+    aside.unlink()

@@ -1,0 +1,223 @@
+"""The composition root: settings in, ASGI application out. Read top to bottom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from cwm import __version__
+from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.local.secret import load_secret
+from cwm.adapters.sql import schema
+from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.services.audited import Journal
+from cwm.services.browse import Browse
+from cwm.services.catalogue import Services
+from cwm.services.clone import Clone
+from cwm.services.delete import Delete
+from cwm.services.engine_directory import EngineDirectory
+from cwm.services.freeze import Freeze
+from cwm.services.generate import Generate
+from cwm.services.grow import Grow
+from cwm.services.inspect import Inspect
+from cwm.services.open_session import OpenSession
+from cwm.services.pass_through import PassThrough
+from cwm.services.store import Store
+from cwm.services.thaw import Thaw
+from cwm.services.turns import Turns
+from cwm.settings import Settings, SettingsError
+from cwm.transport.http.body_limit import BodyLimit
+from cwm.transport.http.health import routes as health_routes
+from cwm.transport.mcp.server import build_mcp, mcp_app
+from cwm.transport.mcp.sessions import InProcessMcpSessions
+from cwm.transport.openai.routes import routes as openai_routes
+
+# Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
+_WATCH_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything the gateway is made of, by name."""
+
+    registry: SqlRegistry
+    audit: SqlAuditLog
+    engine: VllmEngine
+    kv_tier: LmcacheTier
+    directory: EngineDirectory
+    meter: PrometheusMeter
+    identity: LocalIdentity
+    services: Services
+    pass_through: PassThrough
+    close: Callable[[], AsyncExitStack]
+
+
+def build_parts(settings: Settings) -> Parts:
+    """Wire adapters into services. Opens nothing yet; ``close`` gives what must be closed."""
+    clock, meter = SystemClock(), PrometheusMeter()
+    database = open_database(settings.database.url())
+    registry, audit = SqlRegistry(database), SqlAuditLog(database)
+    engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
+    directory = EngineDirectory(
+        engine,
+        kv_tier,
+        secret=load_secret(settings.isolation),
+        weights_digest=settings.engine.weights_digest,
+    )
+    journal = Journal(audit, clock, meter)
+    turns = Turns(registry, audit, clock)
+    store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
+    generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
+    services = Services(
+        open_session=OpenSession(registry, directory, journal, clock, settings.isolation.cache_scope),
+        generate=generate,
+        freeze=Freeze(registry, kv_tier, directory, store, turns, journal, clock),
+        thaw=Thaw(registry, engine, kv_tier, directory, generate, journal, meter, clock),
+        clone=Clone(registry, kv_tier, journal, clock),
+        delete=Delete(registry, kv_tier, journal),
+        browse=Browse(registry, kv_tier, directory),
+        inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic()),
+    )
+    pass_through = PassThrough(
+        engine, directory, registry, turns, audit, clock, meter, settings.isolation.cache_scope
+    )
+
+    def close() -> AsyncExitStack:
+        stack = AsyncExitStack()
+        stack.push_async_callback(database.dispose)
+        stack.push_async_callback(kv_tier.aclose)
+        stack.push_async_callback(engine.aclose)
+        return stack
+
+    identity = LocalIdentity(settings.isolation.tenant)
+    return Parts(registry, audit, engine, kv_tier, directory, meter, identity, services, pass_through, close)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
+    refuse_open_socket(settings)
+    parts = build_parts(settings)
+    mcp = mcp_app(
+        build_mcp(parts.services, parts.identity, parts.meter, version=__version__),
+        allowed_hosts=[settings.http.host],
+        allowed_origins=[],
+        sessions=InProcessMcpSessions(),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with parts.close():
+            await _require_schema(settings, parts)
+            await parts.services.freeze.resume(others_may_store=settings.database.database_url is not None)
+            watch = asyncio.create_task(parts.directory.watch(_WATCH_SECONDS))
+            async with mcp.lifespan(mcp):
+                _settle_garbage_collector()
+                yield
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+            await _drain(settings, parts)
+
+    app = FastAPI(
+        title="CWM",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        telemetry={"exclude": lambda scope: scope["path"].startswith("/mcp")},
+    )
+    app.state.parts = parts
+    app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
+    app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
+    app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
+    app.mount("/", mcp)
+    return app
+
+
+async def run(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, then let running streams finish. ``ready`` gets the URL."""
+    server = _Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=settings.http.host,
+            port=settings.http.port,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=round(settings.http.drain_seconds),
+        ),
+        ready,
+    )
+    await server.serve()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None] | None) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[object] | None = None) -> None:
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.started and self._ready is not None:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._ready(f"http://{host}:{port}")
+
+
+def refuse_open_socket(settings: Settings) -> None:
+    """There is no authentication yet, so the socket stays on this machine unless told otherwise."""
+    host = settings.http.host
+    if settings.http.allow_unauthenticated or host == "localhost" or _is_loopback(host):
+        return
+    raise SettingsError(
+        f"CWM_HOST is {host}: without authentication the gateway listens on loopback only. "
+        "Set CWM_ALLOW_UNAUTHENTICATED=true if whoever can reach that address may do everything."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _require_schema(settings: Settings, parts: Parts) -> None:
+    """An empty SQLite file is ours to fill; any other unknown schema is refused."""
+    if settings.database.database_url is None and await schema.is_empty(parts.registry.database):
+        await schema.upgrade(settings.database.url())
+    await schema.require_current(parts.registry.database)
+
+
+async def _drain(settings: Settings, parts: Parts) -> None:
+    await parts.pass_through.drain(settings.http.drain_seconds)
+    try:
+        async with asyncio.timeout(settings.http.drain_seconds):
+            await parts.services.generate.settle()
+            await parts.services.freeze.settle()
+    except TimeoutError:
+        structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
+
+
+def _settle_garbage_collector() -> None:
+    """What exists after start-up lives as long as the process: collecting it makes the long tail of latency."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)

@@ -1,0 +1,72 @@
+"""A gateway in a process of its own, as it would run for users, with its start and its memory measured."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+_START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """``start_seconds`` from exec to the first answer of /healthz."""
+
+    url: str
+    pid: int
+    start_seconds: float
+
+    def rss_mb(self) -> float:
+        """Resident memory now, in MB."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
+
+
+@asynccontextmanager
+async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gateway]:
+    """Run ``cwm serve`` with these ``CWM_*`` variables on a free port until the block ends."""
+    port = _free_port()
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("CWM_")}
+    environ |= {"CWM_PORT": str(port), "CWM_LOG_LEVEL": "WARNING", **variables}
+    started = time.monotonic()
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cwm", "serve", env=environ, stdout=output, stderr=output
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await _answering(url, process, log)
+        yield Gateway(url, process.pid, round(time.monotonic() - started, 2))
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
+        while True:
+            if process.returncode is not None:
+                raise RuntimeError(f"cwm serve ended at once:\n{log.read_text()[-2000:]}")
+            try:
+                await http.get(f"{url}/healthz")
+            except httpx2.TransportError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,111 @@
+"""``cwm bench main``: pass-through, freeze, thaw, lists, memory and start of the gateway, on the real engine."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from fastmcp import Client
+
+from cwm import __version__, domain
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.bench import pass_through, records
+from cwm.bench.figures import Report, Section
+from cwm.bench.gateway import Gateway, gateway
+from cwm.bench.postgres import postgres
+from cwm.bench.windows import Bench
+from cwm.domain.prefix import TokenIds
+from cwm.settings import Engine, Settings
+from cwm.stack.local import LocalStack
+from cwm.stack.plan import plan_from_settings
+
+_SIZES = (1024, 2048, 4096, 8064)
+_IDLE_SESSIONS = 1000
+
+
+async def run(settings: Settings, report: Callable[[str], None], *, requests: int = 60) -> Report:
+    """Measure everything once, on a stack of its own in a temporary folder; ``report`` gets progress."""
+    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
+        folder = Path(name)
+        storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
+        plan = replace(plan_from_settings(storage, settings.local_engine, log=report), dev_endpoints=True)
+        async with LocalStack(plan, report=report) as stack:
+            return await _measure(stack, folder, report, requests)
+
+
+async def _measure(stack: LocalStack, folder: Path, report: Callable[[str], None], requests: int) -> Report:
+    result = Report("main", {"cwm": __version__, "model": stack.model_name, "machine": platform.machine()})
+    variables = {
+        "CWM_VLLM_URL": stack.vllm_url,
+        "CWM_LMCACHE_URL": stack.lmcache_url,
+        "CWM_COORDINATOR_URL": stack.coordinator_url,
+        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
+        "CWM_DB_PATH": str(folder / "cwm.db"),
+        "CWM_SECRET_FILE": str(folder / "secret"),
+    }
+    async with (
+        gateway(variables, folder / "gateway.log") as served,
+        httpx2.AsyncClient(timeout=600, trust_env=False) as http,
+        Client(f"{served.url}/mcp") as mcp,
+    ):
+        started_mb = served.rss_mb()
+        corpus = await _corpus(stack, max(_SIZES) + 64)
+        bench = Bench(stack, served.url, http, mcp, corpus)
+
+        def add(measured: tuple[Section, dict[str, Any]]) -> None:
+            section, summary = measured
+            result.sections.append(section)
+            result.summary |= summary
+
+        report("freezing")
+        add(await bench.freezes(list(_SIZES)))
+        report("thawing from each tier, beside cold prefills")
+        add(await bench.thaws(list(_SIZES)))
+        report("pass-through, beside the same vLLM called directly")
+        add(await pass_through.compare(stack.vllm_url, served.url, stack.model_name, requests))
+        report(f"memory with {_IDLE_SESSIONS} sessions")
+        add(await _footprint(served, mcp, started_mb))
+    report("lists over 10,000 windows, on SQLite and Postgres")
+    async with postgres() as url:
+        add(await records.lists({"sqlite": records.sqlite_url(folder), "postgres": url}))
+    return result
+
+
+async def _corpus(stack: LocalStack, size: int) -> TokenIds:
+    """Real text in tokens: the source of the standard library's own modules."""
+    engine = VllmEngine(Engine(vllm_url=stack.vllm_url))
+    try:
+        ids: TokenIds = ()
+        for module in (inspect, platform, tempfile, domain):
+            source = inspect.getsource(module)
+            ids += await engine.tokenize(stack.model_name, source[:60_000], add_special_tokens=False)
+            if len(ids) >= size:
+                return ids[:size]
+        return (ids * (size // len(ids) + 1))[:size]
+    finally:
+        await engine.aclose()
+
+
+async def _footprint(served: Gateway, mcp: Client[Any], started_mb: float) -> tuple[Section, dict[str, Any]]:
+    before = served.rss_mb()
+    for _ in range(_IDLE_SESSIONS):
+        await mcp.call_tool("session_create", {})
+    section = Section("gateway process", ("figure", "value"))
+    section.rows += [
+        ("start until it answers, s", served.start_seconds),
+        ("memory at start, MB", started_mb),
+        ("memory after the load above, MB", before),
+        (f"memory with {_IDLE_SESSIONS} sessions more, MB", served.rss_mb()),
+    ]
+    summary = {
+        "start_seconds": served.start_seconds,
+        "memory_start_mb": started_mb,
+        "memory_1000_sessions_mb": served.rss_mb(),
+    }
+    return section, summary

@@ -1,0 +1,187 @@
+"""Freeze and thaw on the real engine, by size and by tier, beside a cold prefill of the same tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+from uuid import uuid4
+
+import httpx2
+import redis.asyncio as redis
+from fastmcp import Client
+
+from cwm.bench.figures import Section, median, ratio
+from cwm.domain.prefix import TokenIds
+
+_REPEATS = 3
+# One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
+_SLOT_RESTORE_MS = {1024: 30, 4096: 64}
+
+
+class Stack(Protocol):
+    vllm_url: str
+    lmcache_url: str
+    redis_url: str
+    model_name: str
+    chunk_size: int
+
+
+@dataclass(slots=True)
+class Bench:
+    """A gateway, its engine, and the tokens to fill contexts with."""
+
+    stack: Stack
+    gateway_url: str
+    http: httpx2.AsyncClient
+    mcp: Client[Any]
+    corpus: TokenIds
+
+    async def freezes(self, sizes: list[int]) -> tuple[Section, dict[str, Any]]:
+        section = Section(
+            "freeze: until proven by prefetch, and until acknowledged",
+            ("tokens", "blocks", "durable ms", "acknowledged ms"),
+            note=f"medians of {_REPEATS}; each a context of its own",
+        )
+        summary: dict[str, Any] = {}
+        for size in sizes:
+            proven, acknowledged, blocks = [], [], 0
+            for _ in range(_REPEATS):
+                frozen, ms = await self._freeze(size, wait=True)
+                proven.append(ms)
+                blocks = frozen["block_count"]
+                _, ms = await self._freeze(size, wait=False)
+                acknowledged.append(ms)
+            section.rows.append((size, blocks, median(proven), median(acknowledged)))
+            summary[f"freeze_ms_{size}"] = median(proven)
+            summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
+        return section, summary
+
+    async def thaws(self, sizes: list[int]) -> tuple[Section, dict[str, Any]]:
+        section = Section(
+            "thaw against a cold prefill of the same tokens",
+            (
+                "tokens",
+                "tier",
+                "cold ms",
+                "thaw ms",
+                "speed-up",
+                "engine alone ms",
+                "thaw / engine",
+                "slot restore ms",
+            ),
+            note=f"medians of {_REPEATS}; vLLM's own cache reset before each; slot restore: llama.cpp, measured apart",
+        )
+        summary: dict[str, Any] = {}
+        for size in sizes:
+            name = f"bench-{uuid4().hex[:8]}"
+            session, ids = await self._fill(size)
+            await self._tool("window_freeze", session_id=session, window_name=name)
+            cold = await _median(partial(self._cold, ids))
+            for tier in ("cpu", "redis", "disk"):
+                prepare = partial(self._only, tier, name)
+                thaw = await _median(partial(self._thaw, name), prepare)
+                alone = await _median(partial(self._engine_alone, ids), prepare)
+                section.rows.append(
+                    (
+                        size,
+                        tier,
+                        cold,
+                        thaw,
+                        ratio(cold, thaw),
+                        alone,
+                        ratio(thaw, alone),
+                        _SLOT_RESTORE_MS.get(size, "-"),
+                    )
+                )
+                summary[f"speed_up_{tier}_{size}"] = ratio(cold, thaw)
+                summary[f"thaw_to_engine_{tier}_{size}"] = ratio(thaw, alone)
+        return section, summary
+
+    async def _fill(self, size: int) -> tuple[str, list[int]]:
+        """A session of exactly ``size`` tokens, the last one sampled; its id and its tokens."""
+        session = f"bench_{uuid4().hex[:12]}"
+        response = await self.http.post(
+            f"{self.gateway_url}/v1/completions",
+            json={
+                "model": self.stack.model_name,
+                "prompt": list(self.corpus[: size - 1]),
+                "max_tokens": 1,
+                "temperature": 0,
+                "return_token_ids": True,
+            },
+            headers={"CWM-Session-Id": session},
+        )
+        choice = response.raise_for_status().json()["choices"][0]
+        return session, choice["prompt_token_ids"] + choice["token_ids"]
+
+    async def _freeze(self, size: int, *, wait: bool) -> tuple[dict[str, Any], float]:
+        self.corpus = self.corpus[7:] + self.corpus[:7]
+        session, _ = await self._fill(size)
+        started = time.perf_counter()
+        frozen = await self._tool(
+            "window_freeze", session_id=session, window_name=f"bench-{uuid4().hex[:12]}", wait=wait
+        )
+        ms = (time.perf_counter() - started) * 1000
+        while not wait and (await self._status(frozen["window_name"]))["durability"] == "pending":
+            pass
+        return frozen, ms
+
+    async def _thaw(self, name: str) -> None:
+        thawed = await self._tool("window_thaw", window_name=name)
+        if thawed["partial"]:
+            raise RuntimeError(f"a block is missing: {thawed['warning']}")
+
+    async def _cold(self, ids: list[int]) -> None:
+        """Straight to vLLM under a salt that nothing is stored for."""
+        await self._complete(self.stack.vllm_url, ids, cache_salt=f"bench-{uuid4().hex}")
+
+    async def _engine_alone(self, ids: list[int]) -> None:
+        """The bare request under the tenant's salt, without the window around it."""
+        await self._complete(self.gateway_url, ids)
+
+    async def _complete(self, url: str, ids: list[int], **more: Any) -> None:
+        body = {"model": self.stack.model_name, "prompt": ids, "max_tokens": 1, "temperature": 0, **more}
+        (await self.http.post(f"{url}/v1/completions", json=body)).raise_for_status()
+
+    async def _only(self, tier: str, name: str) -> None:
+        """Leave the window's chunks in this tier and those below it."""
+        if tier == "cpu":
+            await self._thaw(name)
+        await self._reset_vllm()
+        if tier == "cpu":
+            return
+        (await self.http.post(f"{self.stack.lmcache_url}/cache/clear", json={})).raise_for_status()
+        if tier == "disk":
+            async with redis.Redis.from_url(self.stack.redis_url) as shared:
+                await shared.flushdb()
+
+    async def _reset_vllm(self) -> None:
+        for _ in range(50):
+            response = await self.http.post(f"{self.stack.vllm_url}/reset_prefix_cache")
+            if response.json().get("success"):
+                return
+        raise RuntimeError("vLLM did not reset its prefix cache")
+
+    async def _status(self, name: str) -> dict[str, Any]:
+        return await self._tool("window_status", window_name=name)
+
+    async def _tool(self, name: str, **arguments: Any) -> dict[str, Any]:
+        result = await self.mcp.call_tool(name, arguments)
+        return dict(result.structured_content or {})
+
+
+async def _median(
+    action: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
+) -> float:
+    """Median duration in ms; ``before`` is not timed."""
+    taken = []
+    for _ in range(_REPEATS):
+        if before is not None:
+            await before()
+        started = time.perf_counter()
+        await action()
+        taken.append((time.perf_counter() - started) * 1000)
+    return median(taken)
