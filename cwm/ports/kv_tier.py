@@ -57,7 +57,10 @@ class AttachedModel:
 
 @dataclass(frozen=True, slots=True)
 class KvTierFacts:
-    """What server and coordinator say of themselves; sizes in tokens, None where not told."""
+    """What server and coordinator say of themselves; sizes in tokens, None where not told.
+
+    ``bare_adapters`` are those that store without an authenticating serde.
+    """
 
     version: str
     chunk_size: int
@@ -65,6 +68,7 @@ class KvTierFacts:
     attached: tuple[AttachedModel, ...]
     adapters: tuple[str, ...]
     instances: tuple[str, ...]
+    bare_adapters: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

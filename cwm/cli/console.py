@@ -1,0 +1,181 @@
+"""What every command shares: how it speaks, how it fails, how it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from cwm.settings import Group, Settings
+
+OK, FOUND_FAULTS, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+T = TypeVar("T")
+
+
+def fail(code: str, message: str, status: int = FOUND_FAULTS) -> NoReturn:
+    """One coded sentence on stderr, and out."""
+    print(f"{code}: {message}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: str = "") -> None:
+    """Columns of text: ruled on a terminal, plainly aligned in a file. ``none`` is said when there are no rows."""
+    if not rows and none:
+        print(none)
+    elif on_terminal():
+        _print_ruled(columns, rows)
+    else:
+        _print_aligned(columns, rows)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """One fact a line, the values below each other."""
+    width = max((len(name) for name, _ in facts), default=0)
+    for name, value in facts:
+        print(f"{name:<{width}}  {value}".rstrip())
+
+
+def load_settings(**flags: Any) -> Settings:
+    """The settings in force, with the flags that were given laid over them; a bad one ends the command."""
+    from cwm import settings
+
+    with expected_failures():
+        return overridden(settings.load(), flags)
+
+
+def overridden(loaded: Settings, flags: Mapping[str, Any]) -> Settings:
+    """``loaded`` with the flags that are not None, checked like any other value. Raises SettingsError."""
+    from cwm import settings
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    changed: dict[str, Any] = {}
+    for title, group in settings.GROUPS.items():
+        mine = {name: given.pop(name) for name in group.model_fields if name in given}
+        if mine:
+            changed[title] = _revised(getattr(loaded, title), mine)
+    if given:
+        raise KeyError(f"no setting is called {', '.join(sorted(given))}")
+    return replace(loaded, **changed)
+
+
+def _revised(group: Group, given: Mapping[str, Any]) -> Group:
+    from pydantic import ValidationError
+
+    from cwm.settings import SettingsError
+
+    try:
+        return type(group)(**{**dict(group), **given})
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False, include_input=False)[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        raise SettingsError(f"--{name}: {first['msg']}.") from None
+
+
+@contextmanager
+def expected_failures() -> Iterator[None]:
+    """Failures that CWM knows become one sentence; anything else is a bug and keeps its traceback."""
+    from cwm.adapters.sql.schema import SchemaError
+    from cwm.domain.errors import CwmError
+    from cwm.settings import SettingsError
+    from cwm.stack.errors import StackError
+
+    try:
+        yield
+    except CwmError as error:
+        fail(error.code, error.message)
+    except SettingsError as error:
+        fail("CWM-1003", str(error), USAGE)
+    except SchemaError as error:
+        fail("CWM-4002", str(error))
+    except StackError as error:
+        fail("CWM-5001", sentence(str(error)))
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+class Interrupts:
+    """SIGINT and SIGTERM while a command runs: the first cancels its work, further ones change nothing.
+
+    A second Ctrl-C must not cut the clean-up short. ``disarm`` is for work that is ending anyway.
+    """
+
+    def __init__(self) -> None:
+        self._work: asyncio.Task[Any] | None = None
+
+    def disarm(self) -> None:
+        self._work = None
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        self._work = task
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._interrupt)
+        try:
+            return await task
+        finally:
+            self.disarm()
+
+    def _interrupt(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+
+
+def run_to_end(work: Callable[[Interrupts], Coroutine[Any, Any, T]], *, fast: bool = False) -> T:
+    """Run ``work`` and await its clean-up, also after Ctrl-C. ``fast`` takes the quicker event loop."""
+    interrupts = Interrupts()
+    factory = _uvloop() if fast else None
+    with expected_failures(), asyncio.Runner(loop_factory=factory) as runner:
+        try:
+            return runner.run(interrupts.watch(work(interrupts)))
+        except asyncio.CancelledError:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _print_ruled(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def _print_aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [columns, *rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,147 @@
+"""``cwm doctor``: what is in force, what is there, and what to do about the rest."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, print_json, print_table, run_to_end
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from cwm.services.doctor import Doctor, Examined
+    from cwm.services.findings import Finding
+    from cwm.settings import Settings
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
+    """Examine this installation: settings, versions, registry, vLLM, LMCache, and whether they agree.
+
+    Sends a few small probes under a salt of its own and deletes what they stored. Exit code 1 when
+    anything is at fault; warnings alone are 0.
+    """
+    settings = load_settings()
+
+    async def work(_: Interrupts) -> Examined:
+        async with AsyncExitStack() as closing:
+            return await (await _doctor(settings, closing))()
+
+    examined = run_to_end(work)
+    findings = [*_settings_findings(settings), *examined.findings]
+    faults = sum(finding.status == "fault" for finding in findings)
+    if as_json:
+        print_json(_document(settings, examined, findings, ok=not faults))
+    else:
+        _print(settings, examined, findings)
+    if faults:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
+    """Only what is needed to look: no secret is made, no schema is changed."""
+    from cwm.adapters.lmcache.client import LmcacheTier
+    from cwm.adapters.local.clock import SystemClock
+    from cwm.adapters.redis.eviction import eviction_policy
+    from cwm.adapters.sql.database import open_database
+    from cwm.adapters.sql.registry import SqlRegistry
+    from cwm.adapters.vllm.client import VllmEngine
+    from cwm.services.doctor import Doctor
+
+    database = open_database(settings.database.url())
+    engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
+    closing.push_async_callback(database.dispose)
+    closing.push_async_callback(engine.aclose)
+    closing.push_async_callback(kv_tier.aclose)
+    redis_url = settings.storage.redis_url
+
+    return Doctor(
+        SqlRegistry(database),
+        engine,
+        kv_tier,
+        SystemClock(),
+        lambda: _schema(settings, database),
+        (lambda: eviction_policy(redis_url.get_secret_value())) if redis_url else None,
+    )
+
+
+async def _schema(settings: Settings, database: AsyncEngine) -> tuple[bool, str]:
+    from cwm.adapters.sql import schema
+
+    if settings.database.database_url is None and await schema.is_empty(database):
+        return True, "no tables yet; the gateway makes them when it starts"
+    try:
+        await schema.require_current(database)
+    except schema.SchemaError as error:
+        return False, str(error)
+    return True, f"reachable, schema {schema.REVISIONS[-1]}"
+
+
+def _settings_findings(settings: Settings) -> list[Finding]:
+    from cwm.services.findings import Findings
+
+    findings = Findings()
+    for variable in settings.unknown_env:
+        guess = difflib.get_close_matches(variable, [source.env for source in settings.sources], n=1)
+        findings.warn(
+            "settings",
+            f"{variable} is set, but there is no such setting.",
+            f"Did you mean {guess[0]}?" if guess else "Unset it; docs/settings.md lists them all.",
+        )
+    if not findings.made:
+        findings.ok("settings", "every CWM_* variable is known")
+    return findings.made
+
+
+def _versions(examined: Examined) -> dict[str, str]:
+    return {
+        "cwm": version("cwm"),
+        "python": platform.python_version(),
+        "fastmcp": version("fastmcp-slim"),
+        "vllm": examined.vllm_version or "unknown",
+        "lmcache": examined.lmcache_version or "unknown",
+    }
+
+
+def _document(settings: Settings, examined: Examined, findings: list[Finding], *, ok: bool) -> dict[str, Any]:
+    return {
+        "ok": ok,
+        "settings": [
+            {"group": s.group, "name": s.name, "value": s.value, "origin": s.origin} for s in settings.sources
+        ],
+        "versions": _versions(examined),
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> None:
+    print("Settings")
+    print_table(
+        ("GROUP", "SETTING", "VALUE", "FROM"),
+        [(s.group, s.name, s.value or "unset", s.origin) for s in settings.sources],
+    )
+    print("\nVersions")
+    print_table(("PART", "VERSION"), list(_versions(examined).items()))
+    print("\nChecks")
+    print_table(("CHECK", "STATUS", "FOUND"), [(f.name, f.status, f.message) for f in findings])
+    to_do = [f for f in findings if f.fix]
+    if to_do:
+        print("\nWhat to do")
+        print_table(("CHECK", "FIX"), [(f.name, f.fix) for f in to_do])
+    print(f"\n{_summary(findings)}")
+
+
+def _summary(findings: list[Finding]) -> str:
+    faults = sum(f.status == "fault" for f in findings)
+    warnings = sum(f.status == "warn" for f in findings)
+    if not faults and not warnings:
+        return "Everything that could be checked is well."
+    return f"{faults} fault{'s' * (faults != 1)}, {warnings} warning{'s' * (warnings != 1)}."

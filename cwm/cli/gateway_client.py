@@ -1,0 +1,101 @@
+"""Calls the tools of a running gateway, as any agent would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
+
+if TYPE_CHECKING:
+    from fastmcp.client.client import CallToolResult
+
+UrlOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        help="The gateway's URL. Default: http://127.0.0.1 at CWM_PORT.",
+        metavar="URL",
+    ),
+]
+JsonOption: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the tool's answer as JSON instead of text.")
+]
+OnPiece: TypeAlias = Callable[[str], None]
+
+
+class ToolRefusedError(Exception):
+    """The gateway's own error object: ``{code, message, retryable, context}``."""
+
+    def __init__(self, code: str, message: str, context: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.code, self.message, self.context = code, message, context
+
+
+def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnPiece | None = None) -> Any:
+    """One tool's answer. What is None is not sent; ``on_piece`` hears text while it is generated.
+
+    Ends the command with CWM-5001 when no gateway answers, with the tool's code when it refuses.
+    """
+    where = base_url(url)
+    given = {name: value for name, value in arguments.items() if value is not None}
+
+    async def work(_: Interrupts) -> Any:
+        return await call_tool(where, tool, given, on_piece)
+
+    try:
+        return run_to_end(work)
+    except ToolRefusedError as refused:
+        fail(refused.code, refused.message)
+    except ConnectionError as gone:
+        fail("CWM-5001", str(gone))
+
+
+def base_url(url: str | None) -> str:
+    if url is None:
+        return f"http://127.0.0.1:{load_settings().http.port}"
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter("must begin with http:// or https://", param_hint="--url")
+    return url.rstrip("/").removesuffix("/mcp")
+
+
+async def call_tool(url: str, tool: str, arguments: dict[str, Any], on_piece: OnPiece | None = None) -> Any:
+    """Raises ToolRefusedError, or ConnectionError when no gateway answers."""
+    from fastmcp import Client
+    from mcp.shared.exceptions import MCPError
+
+    async def heard(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
+        if on_piece is not None and message:
+            on_piece(message)
+
+    client = Client(f"{url}/mcp")
+    async with AsyncExitStack() as leaving:
+        try:
+            await leaving.enter_async_context(client)
+        except (MCPError, RuntimeError) as failed:
+            raise ConnectionError(
+                f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
+            ) from failed
+        try:
+            result = await client.call_tool(
+                tool, arguments, raise_on_error=False, progress_handler=heard if on_piece else None
+            )
+        except (MCPError, RuntimeError) as failed:
+            raise ConnectionError(f"The gateway at {url} did not answer {tool}: {failed}") from failed
+    return _answer(result)
+
+
+def _answer(result: CallToolResult) -> Any:
+    text = "".join(getattr(block, "text", "") for block in result.content)
+    if not result.is_error:
+        return result.structured_content or json.loads(text)
+    try:
+        error = json.loads(text)
+        refused = ToolRefusedError(error["code"], error["message"], error.get("context") or {})
+    except (ValueError, KeyError, TypeError):
+        refused = ToolRefusedError("CWM-9001", text or "The gateway refused without a reason.", {})
+    raise refused

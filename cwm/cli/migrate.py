@@ -1,0 +1,23 @@
+"""``cwm migrate``: bring the registry's schema up to this version."""
+
+from __future__ import annotations
+
+from cwm.cli.console import Interrupts, load_settings, run_to_end
+
+
+def migrate() -> None:
+    """Bring the registry's database up to this version's schema (CWM_DATABASE_URL or CWM_DB_PATH).
+
+    Applies every missing migration or none. Safe to run again, and from several machines at once.
+    """
+    settings = load_settings()
+
+    async def work(_: Interrupts) -> list[str]:
+        from cwm.adapters.sql import schema
+
+        return await schema.upgrade(settings.database.url())
+
+    applied = run_to_end(work)
+    for revision in applied:
+        print(f"Applied {revision}.")
+    print("The schema is up to date.")

@@ -1,0 +1,55 @@
+"""The command line, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cwm.cli import bench, sessions, windows
+from cwm.cli.doctor import doctor
+from cwm.cli.migrate import migrate
+from cwm.cli.serve import serve
+from cwm.cli.up import up
+
+app = typer.Typer(
+    name="cwm",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Freeze, thaw and clone the context windows of LLMs served by vLLM + LMCache.",
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=lambda given: _version(given=given),
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+def _version(*, given: bool) -> None:
+    if given:
+        from cwm import __version__
+
+        print(f"cwm {__version__}")
+        raise typer.Exit
+
+
+_RUN, _LOOK, _CLIENT = "Run", "Check", "Use a running gateway"
+
+app.command(rich_help_panel=_RUN)(up)
+app.command(rich_help_panel=_RUN)(serve)
+app.command(rich_help_panel=_LOOK)(doctor)
+app.command(rich_help_panel=_LOOK)(migrate)
+app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
+app.add_typer(windows.app, name="windows", rich_help_panel=_CLIENT)
+app.add_typer(sessions.app, name="sessions", rich_help_panel=_CLIENT)

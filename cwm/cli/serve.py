@@ -1,0 +1,81 @@
+"""``cwm serve``: the gateway alone."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
+
+if TYPE_CHECKING:
+    from cwm.settings import Settings
+
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on instead of CWM_HOST.")]
+PortOption = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port instead of CWM_PORT; 0 takes a free one.")
+]
+
+
+def serve(host: HostOption = None, port: PortOption = None) -> None:
+    """Run the gateway for an engine that runs elsewhere (CWM_VLLM_URL, CWM_LMCACHE_URL, CWM_COORDINATOR_URL).
+
+    Makes the SQLite database on first start; a database whose schema is not this version's is refused.
+    Ctrl-C or SIGTERM lets running streams finish first.
+    """
+    settings = load_settings(host=host, port=port)
+
+    async def work(interrupts: Interrupts) -> None:
+        await check(settings)
+        await _run(settings, interrupts)
+        print("Stopped.", flush=True)
+
+    run_to_end(work, fast=True)
+
+
+async def _run(settings: Settings, interrupts: Interrupts) -> None:
+    from cwm.app import run
+
+    await run(settings, ready=announce)
+    # The server has caught the signal itself and hands it on when it has drained.
+    interrupts.disarm()
+
+
+def announce(url: str) -> None:
+    """Where the gateway is, and who may reach it."""
+    print(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.", flush=True)
+    print("No auth, loopback only: whoever can reach this address may do everything.", flush=True)
+
+
+async def check(settings: Settings) -> None:
+    """Say no before anything is started: SchemaError, SettingsError, or the port is taken."""
+    from cwm.adapters.sql import schema
+    from cwm.adapters.sql.database import open_database
+    from cwm.app import refuse_open_socket
+
+    refuse_open_socket(settings)
+    _require_free_port(settings.http.host, settings.http.port)
+    database = open_database(settings.database.url())
+    try:
+        if settings.database.database_url is not None or not await schema.is_empty(database):
+            await schema.require_current(database)
+    finally:
+        await database.dispose()
+
+
+def _require_free_port(host: str, port: int) -> None:
+    import socket
+
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        why = (
+            f"port {port} on {host} is in use; choose another with --port or CWM_PORT"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot listen on {host} port {port}: {error.strerror}"
+        )
+        fail("CWM-1003", f"The gateway did not start: {why}.")

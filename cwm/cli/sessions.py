@@ -1,0 +1,132 @@
+"""``cwm sessions …``: the sessions of a running gateway."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cwm.cli.console import USAGE, fail, on_terminal, print_json, print_table
+from cwm.cli.gateway_client import JsonOption, UrlOption, call
+from cwm.cli.windows import print_status
+from cwm.cli.wording import moment
+
+app = typer.Typer(no_args_is_help=True, help="List, open, show and continue sessions of a running gateway.")
+
+SessionId = Annotated[str, typer.Argument(help="Id of the session.", metavar="SESSION")]
+
+
+@app.command("list")
+def list_sessions(
+    state: Annotated[
+        Literal["active", "frozen", "thawed", "expired"] | None,
+        typer.Option(help="Only sessions in this state."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Sessions to show.")] = 50,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """List the sessions, newest first."""
+    answer = call(url, "session_list", {"state_filter": state, "limit": limit})
+    if as_json:
+        print_json(answer)
+        return
+    print_table(
+        ("ID", "STATE", "TOKENS", "MODEL", "CREATED"),
+        [_row(session) for session in answer["sessions"]],
+        none="There are no sessions.",
+    )
+
+
+@app.command()
+def create(
+    session: Annotated[
+        str | None, typer.Option("--id", help="Id of the session; else one is made up.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model; else the first that the engine serves.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Open an empty session; prints its id."""
+    answer = call(url, "session_create", {"session_id": session, "model": model})
+    if as_json:
+        print_json(answer)
+        return
+    print(answer["session_id"])
+
+
+@app.command()
+def show(
+    session: SessionId,
+    blocks: Annotated[bool, typer.Option("--blocks", help="Add each block: hash, bytes, tier.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Show a session and where its blocks are now."""
+    answer = call(url, "window_status", {"session_id": session, "include_blocks": blocks})
+    print_status(answer, as_json=as_json)
+
+
+@app.command()
+def generate(
+    session: SessionId,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", help="What the user says; '-' reads standard input.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="Append this text as it is, without the chat template.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message before it; for a first turn.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2, help="0 is greedy.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Say something in a session and print the answer as it comes."""
+    said = sys.stdin.read() if message == "-" else message
+    if (said is None) == (text is None):
+        fail("CWM-1003", "Give either --message or --text.", USAGE)
+    live = on_terminal() and not as_json
+    pieces: list[str] = []
+    answer = call(
+        url,
+        "session_generate",
+        {
+            "session_id": session,
+            "messages": None if said is None else _messages(system, said),
+            "text": text,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        },
+        on_piece=(lambda piece: _say(piece, pieces)) if live else None,
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print(answer["text"].removeprefix("".join(pieces)))
+    print(
+        f"{answer['token_count']:,} tokens in the session; of {answer['prompt_tokens']:,} prompt tokens "
+        f"{answer['cached_tokens']:,} were cached.",
+        file=sys.stderr,
+    )
+
+
+def _messages(system: str | None, said: str) -> list[dict[str, str]]:
+    opening = [{"role": "system", "content": system}] if system else []
+    return [*opening, {"role": "user", "content": said}]
+
+
+def _say(piece: str, pieces: list[str]) -> None:
+    pieces.append(piece)
+    print(piece, end="", flush=True)
+
+
+def _row(session: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        session["id"],
+        session["state"],
+        f"{session['token_count']:,}",
+        session["model"],
+        moment(session["created_at"]),
+    )

@@ -1,0 +1,72 @@
+"""The table of settings in ``docs/settings.md``, made from the code: ``python -m cwm.cli.settings_table``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+
+from cwm.settings import CONFIG_ENV, ENV_PREFIX, GROUPS
+
+_INTRODUCTION = f"""\
+# Settings
+
+A value comes from its environment variable, else from `cwm.yaml` in the working directory (another file
+with `{CONFIG_ENV}`), else from its default. `cwm doctor` shows what is in force and where it came from.
+In `cwm.yaml` each group below is a key that holds its settings by name:
+
+```yaml
+http:
+  port: 8700
+engine:
+  vllm_url: http://gpu-1:8000
+```
+
+This page is made from the code by `python -m cwm.cli.settings_table > docs/settings.md`.
+"""
+
+
+def page() -> str:
+    """The whole page, Markdown."""
+    sections = (
+        f"## {title}\n\n{_told(group.__doc__)}\n\n{_table(group.model_fields)}"
+        for title, group in GROUPS.items()
+    )
+    return "\n".join([_INTRODUCTION, *sections])
+
+
+def _told(docstring: str | None) -> str:
+    return " ".join((docstring or "").split()).replace("``", "`")
+
+
+def _table(fields: dict[str, FieldInfo]) -> str:
+    head = "| variable | in cwm.yaml | default | meaning |\n| --- | --- | --- | --- |\n"
+    return head + "".join(_row(name, spec) for name, spec in fields.items())
+
+
+def _row(name: str, spec: FieldInfo) -> str:
+    meaning = f"{spec.description}{_choices(spec.annotation)}".replace("|", "\\|")
+    return f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {_default(spec.default)} | {meaning} |\n"
+
+
+def _default(value: Any) -> str:
+    if value is None or value == "":
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
+    return f"`{value}`"
+
+
+def _choices(annotation: Any) -> str:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        values = [str(member.value) for member in annotation]
+    else:
+        values = [value for value in get_args(annotation) if isinstance(value, str)]
+    return f" One of {', '.join(f'`{value}`' for value in values)}." if values else ""
+
+
+if __name__ == "__main__":
+    print(page(), end="")

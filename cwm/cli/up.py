@@ -1,0 +1,101 @@
+"""``cwm up``: a local engine and the gateway, in one command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cwm.cli.console import Interrupts, load_settings, run_to_end
+from cwm.cli.serve import HostOption, PortOption, announce, check
+
+if TYPE_CHECKING:
+    from cwm.settings import Settings
+    from cwm.stack.local import LocalStack
+
+
+def up(
+    model: Annotated[
+        str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
+    ] = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=64, help="Longest context in tokens, instead of CWM_MAX_MODEL_LEN.")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Instead of CWM_DEVICE.")
+    ] = None,
+    storage_path: Annotated[
+        Path | None, typer.Option(help="Folder of the stored KV, instead of CWM_STORAGE_PATH.")
+    ] = None,
+) -> None:
+    """Start vLLM, LMCache, Valkey and the gateway on this machine, and keep them running until Ctrl-C.
+
+    The first start prepares the engine's own Python environment and the model (a few minutes, about 3 GiB
+    under CWM_HOME). What dies is started again. Windows stay in CWM_STORAGE_PATH for the next start.
+    """
+    settings = load_settings(
+        model=model,
+        host=host,
+        port=port,
+        max_model_len=max_model_len,
+        device=device,
+        storage_path=storage_path,
+    )
+
+    async def work(interrupts: Interrupts) -> None:
+        from cwm.stack.local import LocalStack, plan_from_settings
+
+        await check(settings)
+        plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
+        try:
+            async with LocalStack(plan, report=log) as stack:
+                await _serve_until_either_ends(at_stack(settings, stack), stack, interrupts)
+                log("stopping the engine")
+        finally:
+            print("Stopped. Nothing of CWM is running any more.", flush=True)
+
+    run_to_end(work, fast=True)
+
+
+async def _serve_until_either_ends(settings: Settings, stack: LocalStack, interrupts: Interrupts) -> None:
+    """A stack that cannot be kept alive ends the gateway too. Raises StackError then."""
+    from cwm.app import run
+
+    failing = asyncio.create_task(stack.run_until_failure())
+    serving = asyncio.create_task(run(settings, ready=announce))
+    try:
+        done, _ = await asyncio.wait({failing, serving}, return_when=asyncio.FIRST_COMPLETED)
+        # A server that ended has caught the signal itself and hands it on now.
+        interrupts.disarm()
+        for ended in done:
+            ended.result()
+    finally:
+        for task in (failing, serving):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def at_stack(settings: Settings, stack: LocalStack) -> Settings:
+    """The settings with the engine that this stack runs."""
+    engine = settings.engine.model_copy(
+        update={
+            "vllm_url": stack.vllm_url,
+            "vllm_api_key": None,
+            "lmcache_url": stack.lmcache_url,
+            "coordinator_url": stack.coordinator_url,
+            "weights_digest": stack.weights_digest,
+        }
+    )
+    return replace(settings, engine=engine)
+
+
+def log(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)

@@ -1,0 +1,255 @@
+"""``cwm windows …``: the windows of a running gateway."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cwm.cli.console import FOUND_FAULTS, print_facts, print_json, print_table
+from cwm.cli.gateway_client import JsonOption, UrlOption, call
+from cwm.cli.wording import count, listed, moment, size
+
+app = typer.Typer(
+    no_args_is_help=True, help="List, show, freeze, thaw, clone and delete windows of a running gateway."
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the window.", metavar="WINDOW")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Repeat for several.", metavar="TAG")]
+
+
+@app.command("list")
+def list_windows(
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Only windows with this tag; repeat for several.", metavar="TAG"),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only windows of this model.")] = None,
+    search: Annotated[str | None, typer.Option(help="Only with this text in name or description.")] = None,
+    sort_by: Annotated[
+        Literal["name", "created_at", "token_count", "size"], typer.Option("--sort", help="Sort field.")
+    ] = "created_at",
+    ascending: Annotated[bool, typer.Option("--asc", help="Smallest or oldest first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Windows to show.")] = 20,
+    offset: Annotated[int, typer.Option(min=0, help="Windows to skip.")] = 0,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """List the windows, newest first."""
+    answer = call(
+        url,
+        "window_list",
+        {
+            "tags": tag or None,
+            "model": model,
+            "search": search,
+            "sort_by": sort_by,
+            "sort_order": "asc" if ascending else "desc",
+            "limit": limit,
+            "offset": offset,
+        },
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print_table(
+        ("NAME", "TOKENS", "SIZE", "MODEL", "TAGS", "CREATED", "FROM"),
+        [_row(window) for window in answer["windows"]],
+        none="There are no windows." if not answer["total"] else "",
+    )
+    if answer["has_more"]:
+        print(f"{answer['total']:,} in all; go on with --offset {offset + limit}.")
+
+
+@app.command()
+def show(
+    name: Name,
+    blocks: Annotated[bool, typer.Option("--blocks", help="Add each block: hash, bytes, tier.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Show a window and where its blocks are now."""
+    answer = call(url, "window_status", {"window_name": name, "include_blocks": blocks})
+    print_status(answer, as_json=as_json)
+
+
+@app.command()
+def freeze(
+    session: Annotated[str, typer.Argument(help="Id of the session to freeze.", metavar="SESSION")],
+    name: Annotated[str, typer.Argument(help="Name of the new window.", metavar="WINDOW")],
+    description: Annotated[str | None, typer.Option(help="What the context holds.")] = None,
+    tag: Tags = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Return before the blocks are proven to be stored.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Freeze a session's context under a name."""
+    answer = call(
+        url,
+        "window_freeze",
+        {
+            "session_id": session,
+            "window_name": name,
+            "description": description,
+            "tags": tag or None,
+            "wait": False if no_wait else None,
+        },
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print(
+        f"Froze {count(answer['token_count'], 'token')} of session {session} as window {name}: "
+        f"{count(answer['block_count'], 'block')}, {size(answer['total_size_bytes'])}, {answer['storage_tier']}."
+    )
+    _warn(answer)
+
+
+@app.command()
+def thaw(
+    name: Name,
+    session: Annotated[str | None, typer.Option(help="Id of the new session; else one is made up.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Go on with this message at once.")] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Thaw a window into a new session."""
+    answer = call(
+        url,
+        "window_thaw",
+        {"window_name": name, "new_session_id": session, "continuation_prompt": prompt},
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print(
+        f"Thawed {count(answer['token_count'], 'token')} of window {name} into session "
+        f"{answer['session_id']} in {answer['restoration_time_ms']} ms."
+    )
+    _warn(answer)
+    continuation = answer.get("continuation")
+    if continuation:
+        print(continuation["text"] if isinstance(continuation, dict) else continuation)
+
+
+@app.command()
+def clone(
+    source: Annotated[str, typer.Argument(help="Window to branch from.", metavar="SOURCE")],
+    target: Annotated[str, typer.Argument(help="Name of the new window.", metavar="TARGET")],
+    description: Annotated[str | None, typer.Option(help="What the branch is for.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Instead of the source's tags; repeat for several.", metavar="TAG"),
+    ] = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Branch a window: a second name that shares its blocks."""
+    answer = call(
+        url,
+        "window_clone",
+        {
+            "source_window": source,
+            "target_window": target,
+            "description": description,
+            "tags": tag or None,
+        },
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print(f"Window {target} shares {count(answer['shared_blocks'], 'block')} with {source}.")
+
+
+@app.command()
+def delete(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when windows or live sessions depend on it.")
+    ] = False,
+    keep_blocks: Annotated[bool, typer.Option("--keep-blocks", help="Leave its KV in the tiers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Delete a window, and the blocks that nothing else uses."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete window {name} for good?"):
+        raise typer.Exit(FOUND_FAULTS)
+    answer = call(
+        url, "window_delete", {"window_name": name, "force": force, "delete_blocks": not keep_blocks}
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print(
+        f"Deleted window {name}: {count(answer['blocks_deleted'], 'block')}, "
+        f"{size(answer['space_freed_bytes'])} freed."
+    )
+
+
+def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
+    """What ``window_status`` says of a window or a session."""
+    if as_json:
+        print_json(answer)
+        return
+    cache, times = answer["kv_cache"], answer["timestamps"]
+    facts = [
+        (answer["type"], answer["id"]),
+        ("state", answer["state"]),
+        ("model", answer["model"]),
+        ("tokens", f"{answer['token_count']:,}"),
+        ("blocks", f"{cache['block_count']:,}, {size(cache['total_size_bytes'])}"),
+        ("tier", str(cache.get("storage_tier") or "none")),
+        ("resident now", _share(cache.get("hit_rate"))),
+        ("created", moment(times["created_at"])),
+        ("updated", moment(times["updated_at"])),
+        ("frozen", moment(times.get("frozen_at"))),
+        *_more(answer),
+    ]
+    print_facts([(name, value) for name, value in facts if value])
+    if answer.get("blocks"):
+        print()
+        print_table(
+            ("BLOCK", "SIZE", "TIER"),
+            [
+                (block["hash"], size(block["size_bytes"]), str(block.get("storage_tier") or "nowhere"))
+                for block in answer["blocks"]
+            ],
+        )
+
+
+def _more(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """Plain fields beyond the contract's, in the words of the answer."""
+    shown = {"type", "id", "state", "model", "token_count"}
+    return [
+        (name.replace("_", " "), listed(value) if isinstance(value, list) else str(value))
+        for name, value in answer.items()
+        if name not in shown
+        and not isinstance(value, dict)
+        and name != "blocks"
+        and value not in (None, [], "")
+    ]
+
+
+def _row(window: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        window["name"],
+        f"{window['token_count']:,}",
+        size(window["size_bytes"]),
+        window["model"],
+        listed(window["tags"]),
+        moment(window["created_at"]),
+        window.get("parent_window") or "",
+    )
+
+
+def _share(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.0%} of its blocks"
+
+
+def _warn(answer: dict[str, Any]) -> None:
+    if answer.get("warning"):
+        print(f"Warning: {answer['warning']}", file=sys.stderr)

@@ -1,0 +1,203 @@
+"""Is this installation able to keep its promises? Every part is asked, then made to prove it.
+
+Nothing is changed: probes have their own salts and random content, and what they stored is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from cwm.domain.errors import CwmError
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Engine, ServedModel
+from cwm.ports.kv_tier import KvTier, KvTierFacts
+from cwm.ports.registry import Registry
+from cwm.services.examine_cache import CACHE_CHECKS, CacheExamination
+from cwm.services.examine_engine import ENGINE_CHECKS, EngineExamination
+from cwm.services.findings import Finding, Findings
+
+_GOOD_POLICY = "noeviction"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """``vllm_version`` and ``lmcache_version`` are None where they could not be asked."""
+
+    findings: tuple[Finding, ...]
+    vllm_version: str | None
+    lmcache_version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """``schema`` says whether CWM can work on the registry's schema, and what there is to say about it.
+
+    ``eviction_policy`` asks the shared tier for its policy; None where its URL is not known here, and
+    its answer is None where it does not tell.
+    """
+
+    registry: Registry
+    engine: Engine
+    kv_tier: KvTier
+    clock: Clock
+    schema: Callable[[], Awaitable[tuple[bool, str]]]
+    eviction_policy: Callable[[], Awaitable[str | None]] | None = None
+
+    async def __call__(self) -> Examined:
+        """Findings in order of dependence; an unreachable part is a finding, never an error."""
+        findings = Findings()
+        await self._registry(findings)
+        version, served = await self._vllm(findings)
+        facts = await self._lmcache(findings)
+        await self._redis(findings)
+        if served is None:
+            findings.skipped("vLLM does not serve a model", *ENGINE_CHECKS)
+            if facts is not None:
+                findings.skipped("vLLM does not serve a model", *CACHE_CHECKS)
+        else:
+            await self._probe(findings, served, facts)
+        return Examined(tuple(findings.made), version, facts.version if facts else None)
+
+    async def _probe(self, findings: Findings, served: ServedModel, facts: KvTierFacts | None) -> None:
+        cache = CacheExamination(findings, self.engine, self.kv_tier, self.clock, served) if facts else None
+        chunk = facts.chunk_size if facts else 16
+        engine = EngineExamination(findings, self.engine, served, chunk)
+        try:
+            probe = await engine.examine()
+            if cache is None:
+                return
+            if probe is None:
+                findings.skipped("vLLM does not complete a probe", *CACHE_CHECKS)
+            else:
+                await cache.examine(probe)
+        finally:
+            if cache is not None:
+                await cache.clean_up(engine.sent)
+
+    async def _registry(self, findings: Findings) -> None:
+        try:
+            await self.registry.ping()
+            usable, told = await self.schema()
+        except CwmError as error:
+            findings.fault("registry", error.message, "Check CWM_DATABASE_URL or CWM_DB_PATH.")
+            return
+        if usable:
+            findings.ok("registry", told)
+        else:
+            findings.fault("registry", told, "cwm migrate")
+
+    async def _vllm(self, findings: Findings) -> tuple[str | None, ServedModel | None]:
+        try:
+            await self.engine.health()
+            version = await self.engine.version()
+            models = await self.engine.models()
+        except CwmError as error:
+            findings.fault(
+                "vllm",
+                error.message,
+                "Start vLLM, or set CWM_VLLM_URL to where it runs; `cwm up` starts one.",
+            )
+            return None, None
+        if not models:
+            findings.fault("vllm", "vLLM serves no model.", "Start vLLM with --model.")
+            return version, None
+        findings.ok("vllm", f"{version}, serves {', '.join(model.id for model in models)}")
+        return version, models[0]
+
+    async def _lmcache(self, findings: Findings) -> KvTierFacts | None:
+        try:
+            facts = await self.kv_tier.facts()
+        except CwmError as error:
+            findings.fault(
+                "lmcache",
+                error.message,
+                "Start LMCache's server and coordinator, or set CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+            )
+            findings.skipped("LMCache does not answer", *CACHE_CHECKS)
+            return None
+        if facts is None:
+            findings.warn(
+                "lmcache",
+                "This engine is configured without LMCache: windows keep their tokens, a thaw computes all KV again.",
+                "Set CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+            )
+            return None
+        findings.ok(
+            "lmcache", f"{facts.version}, chunks of {facts.chunk_size} tokens, {facts.hash_algorithm}"
+        )
+        _instances(findings, facts)
+        _adapters(findings, facts)
+        _serde(findings, facts)
+        return facts
+
+    async def _redis(self, findings: Findings) -> None:
+        name = "eviction"
+        if self.eviction_policy is None:
+            findings.skipped("CWM_REDIS_URL is not set here", name)
+            return
+        try:
+            policy = await self.eviction_policy()
+        except CwmError as error:
+            findings.fault(name, error.message, "Start the Redis of CWM_REDIS_URL, or correct the URL.")
+            return
+        if policy == _GOOD_POLICY:
+            findings.ok(name, "Redis evicts nothing (noeviction)")
+        elif policy is None:
+            findings.warn(
+                name, "Redis does not tell its eviction policy.", "Make sure maxmemory-policy is noeviction."
+            )
+        else:
+            findings.fault(
+                name,
+                f"Redis evicts ({policy}): frozen windows vanish when it is full, and nothing notices.",
+                "CONFIG SET maxmemory-policy noeviction",
+            )
+
+
+def _instances(findings: Findings, facts: KvTierFacts) -> None:
+    if facts.instances:
+        findings.ok("instances", f"registered with the coordinator: {', '.join(facts.instances)}")
+    else:
+        findings.fault(
+            "instances",
+            "No LMCache server is registered with the coordinator: chunks cannot be dropped or deleted.",
+            "Start LMCache's server with --coordinator-url of this coordinator.",
+        )
+
+
+def _adapters(findings: Findings, facts: KvTierFacts) -> None:
+    told = ", ".join(facts.adapters)
+    if not facts.adapters:
+        findings.fault(
+            "adapters",
+            "LMCache has no tier below memory: frozen windows are lost with its process.",
+            'Give LMCache\'s server --l2-adapter \'{"type":"valkey",…}\'.',
+        )
+    elif "resp" in facts.adapters:
+        findings.warn(
+            "adapters",
+            f"LMCache uses {told}; 'resp' never reconnects, and one short value ends it for every key.",
+            'Use "type":"valkey" in --l2-adapter; it speaks to Redis as well.',
+        )
+    elif "valkey" not in facts.adapters:
+        findings.warn(
+            "adapters",
+            f"LMCache uses {told}: without a shared tier windows stay on their node.",
+            'Add --l2-adapter \'{"type":"valkey",…}\' to thaw on any replica.',
+        )
+    else:
+        findings.ok("adapters", told)
+
+
+def _serde(findings: Findings, facts: KvTierFacts) -> None:
+    if facts.bare_adapters is None:
+        findings.skipped("LMCache does not tell", "serde")
+    elif facts.bare_adapters:
+        findings.fault(
+            "serde",
+            f"Stored chunks are not authenticated ({', '.join(facts.bare_adapters)}): damaged bytes would be loaded.",
+            'Add "serde":{"type":"aesgcm",…} to every --l2-adapter.',
+        )
+    else:
+        findings.ok("serde", "stored chunks are encrypted and authenticated")
