@@ -99,7 +99,9 @@ def _json_object(body: bytes) -> dict[str, Any]:
 def _why(broken: Exception) -> str:
     if isinstance(broken, json.JSONDecodeError):
         return f"{broken.msg} at character {broken.pos}"
-    return "it is nested too deeply" if isinstance(broken, RecursionError) else "it is not UTF-8 text"
+    if isinstance(broken, RecursionError):
+        return "it is nested too deeply"
+    return "it is not Unicode text" if isinstance(broken, UnicodeError) else "a number has too many digits"
 
 
 def _is_ids(prompt: list[Any]) -> bool:

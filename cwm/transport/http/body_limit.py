@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _LINGER_SECONDS: Final = 1.0
-_LEFT: Final["Message"] = {"type": "http.disconnect"}
+_LEFT: Final[Message] = {"type": "http.disconnect"}
 
 
 class BodyLimit:

@@ -1,0 +1,378 @@
+"""A vLLM that misbehaves on demand, byte by byte, on a real socket.
+
+Its well-behaved answers have the keys of the real one's (a live test compares them). A token is a byte of
+UTF-8 text; the answer to anything is the words of ``ANSWER``, one token each, their ids from 1000 up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+ANSWER = ("once", " upon", " a", " time", " there", " was", " \u00e9t\u00e9", " {}")
+MODEL = "fake"
+SPECIAL = "<|im_end|>"
+MAX_MODEL_LEN = 512
+
+
+class Behaviour(StrEnum):
+    NORMAL = "normal"
+    WAITS_BEFORE_ANSWERING = "waits before answering"
+    WAITS_BEFORE_FIRST_TOKEN = "waits before the first token"
+    WAITS_AFTER_FIRST_TOKEN = "waits after the first token"
+    HANGS_UP_WITHOUT_ANSWER = "hangs up without an answer"
+    HANGS_UP_ON_USED_CONNECTIONS = "hangs up on connections used before"
+    DIES_MID_STREAM = "dies mid-stream"
+    DIES_MID_BODY = "dies mid-body"
+    TALKS_GARBAGE = "talks garbage instead of HTTP"
+    ANSWERS_GARBAGE = "answers 200 with what is no JSON"
+    SPLITS_EVERY_BYTE = "splits its answer at every byte"
+    ENGINE_DEAD = "answers 500"
+    REFUSES_KEY = "answers 401"
+    HIDES_IDS = "hides ids of reasoning"
+    KEEPS_TOKENS_BACK = "has a parser that keeps tokens to itself"
+    KEEPS_ALIVE = "sends comments and unknown events"
+    FLOODS = "streams without end"
+    ENDS_WITHOUT_DONE = "ends a stream without [DONE]"
+
+
+@dataclass(slots=True)
+class Seen:
+    """A request as it came in; ``left`` is set when its client hung up before the answer was whole."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    written: int = 0
+
+    @property
+    def json(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(self.body)
+        return loaded
+
+
+@dataclass(slots=True)
+class FakeVllm:
+    behaviour: Behaviour = Behaviour.NORMAL
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    has_tokenizer_info: bool = True
+    seen: list[Seen] = field(default_factory=list)
+    url: str = ""
+    connections: int = 0
+
+    @property
+    def turns(self) -> list[Seen]:
+        """Generations asked for, less those of the directory's probe."""
+        return [
+            s
+            for s in self.seen
+            if s.target.startswith(("/v1/comp", "/v1/chat")) and b"cwm1-probe" not in s.body
+        ]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        used = False
+        try:
+            while (seen := await _request(reader)) is not None:
+                self.seen.append(seen)
+                if used and self.behaviour is Behaviour.HANGS_UP_ON_USED_CONNECTIONS:
+                    break
+                used = True
+                await _Reply(self, seen, reader, writer).send()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def wait(self) -> None:
+        self.waiting.set()
+        await self.release.wait()
+
+
+class _HangUpError(ConnectionError):
+    pass
+
+
+@dataclass(slots=True)
+class _Reply:
+    fake: FakeVllm
+    seen: Seen
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self) -> None:
+        path = self.seen.target.partition("?")[0]
+        if path in {"/v1/completions", "/v1/chat/completions"} and b"cwm1-probe" not in self.seen.body:
+            await self._generate(path.endswith("chat/completions"))
+        elif path == "/v1/completions":
+            await self._json(200, _body(self.seen.json, chat=False))
+        elif path == "/tokenizer_info" and not self.fake.has_tokenizer_info:
+            await self._json(404, {"detail": "Not Found"})
+        elif path in _PLAIN:
+            await self._json(200, _PLAIN[path])
+        elif path == "/tokenize":
+            await self._json(
+                200, {"tokens": _ids(self.seen.json), "count": 0, "max_model_len": MAX_MODEL_LEN}
+            )
+        else:
+            await self._json(404, {"detail": "Not Found"})
+
+    async def _generate(self, chat: bool) -> None:
+        asked, does = self.seen.json, self.fake.behaviour
+        if does is Behaviour.WAITS_BEFORE_ANSWERING:
+            await self._wait()
+        if does is Behaviour.HANGS_UP_WITHOUT_ANSWER:
+            raise _HangUpError
+        if does is Behaviour.TALKS_GARBAGE:
+            self.writer.write(b"\x00\x01 what is this\r\n\r\n")
+            raise _HangUpError
+        if does is Behaviour.ENGINE_DEAD:
+            await self._json(500, _error("Internal server error", "InternalServerError", None, 500))
+        elif does is Behaviour.REFUSES_KEY:
+            await self._json(401, {"error": "Unauthorized"})
+        elif asked.get("model", MODEL) != MODEL:
+            said = f"The model `{asked['model']}` does not exist."
+            await self._json(404, _error(said, "NotFoundError", "model", 404))
+        elif asked.get("max_tokens") == 0:
+            await self._json(
+                400, _error("max_tokens must be at least 1", "BadRequestError", "max_tokens", 400)
+            )
+        elif asked.get("stream"):
+            await self._stream(asked, chat)
+        elif does is Behaviour.ANSWERS_GARBAGE:
+            await self._whole(200, b"<html>no json</html>")
+        else:
+            await self._json(200, _body(asked, chat=chat, hides=does is Behaviour.HIDES_IDS))
+
+    async def _stream(self, asked: dict[str, Any], chat: bool) -> None:
+        does = self.fake.behaviour
+        self.writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+            b"x-request-id: r1\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        if does is Behaviour.WAITS_BEFORE_FIRST_TOKEN:
+            await self._wait()
+        for count, event in enumerate(self._events(asked, chat)):
+            if does is Behaviour.ENDS_WITHOUT_DONE and event == "[DONE]":
+                break
+            await self._chunk(b"data: " + event.encode() + b"\n\n")
+            if count == 1 and does is Behaviour.WAITS_AFTER_FIRST_TOKEN:
+                await self._wait()
+            if count == 2 and does is Behaviour.DIES_MID_STREAM:
+                await self._chunk(b'data: {"id":"half an ev')
+                raise _HangUpError
+            if count == 2 and does is Behaviour.KEEPS_ALIVE:
+                await self._chunk(b": still here\n\n")
+                await self._chunk(b"event: progress\nid: 7\ndata: 50\n\n")
+        await self._write(b"0\r\n\r\n")
+
+    def _events(self, asked: dict[str, Any], chat: bool) -> Iterator[str]:
+        events = _chat_events(asked) if chat else _completion_events(asked)
+        for count, event in enumerate(events):
+            yield json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+            if (
+                count == 1
+                and self.fake.behaviour is Behaviour.KEEPS_TOKENS_BACK
+                and asked.get("return_token_ids")
+            ):
+                kept = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None, "token_ids": [7, 8]}
+                yield json.dumps({**event, "choices": [kept]}, separators=(",", ":"))
+            while count == 2 and self.fake.behaviour is Behaviour.FLOODS:
+                yield json.dumps(event) + " " * 60_000
+        yield "[DONE]"
+
+    async def _wait(self) -> None:
+        """Wait for the test, or for the client to hang up."""
+        released = asyncio.create_task(self.fake.wait())
+        gone = asyncio.create_task(self.reader.read(1))
+        done, pending = await asyncio.wait({released, gone}, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if gone in done:
+            self.seen.left.set()
+            raise _HangUpError
+
+    async def _json(self, status: int, answer: Any) -> None:
+        await self._whole(status, json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode())
+
+    async def _whole(self, status: int, content: bytes) -> None:
+        head = (
+            f"HTTP/1.1 {status} Whatever\r\ndate: today\r\nserver: fake\r\nx-request-id: r1\r\n"
+            f"content-length: {len(content)}\r\ncontent-type: application/json\r\n\r\n"
+        )
+        if self.fake.behaviour is Behaviour.DIES_MID_BODY and self.seen in self.fake.turns:
+            await self._write(head.encode() + content[: len(content) // 2])
+            raise _HangUpError
+        await self._write(head.encode() + content)
+
+    async def _chunk(self, data: bytes) -> None:
+        """One HTTP chunk, or one for every byte."""
+        size = 1 if self.fake.behaviour is Behaviour.SPLITS_EVERY_BYTE else len(data)
+        for start in range(0, len(data), size):
+            piece = data[start : start + size]
+            await self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    async def _write(self, data: bytes) -> None:
+        self.writer.write(data)
+        try:
+            await self.writer.drain()
+        except ConnectionError:
+            self.seen.left.set()
+            raise
+        self.seen.written += len(data)
+        if self.writer.transport.is_closing():
+            self.seen.left.set()
+            raise _HangUpError
+
+
+@asynccontextmanager
+async def fake_vllm() -> AsyncIterator[FakeVllm]:
+    fake = FakeVllm()
+    open_writers: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_writers.add(writer)
+        await fake.serve(reader, writer)
+        open_writers.discard(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield fake
+    finally:
+        fake.release.set()
+        server.close()
+        for writer in open_writers:
+            writer.close()
+        await server.wait_closed()
+
+
+async def _request(reader: asyncio.StreamReader) -> Seen | None:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Seen(method, target, headers, body)
+
+
+def _ids(asked: dict[str, Any]) -> list[int]:
+    if "messages" in asked:
+        return list("".join(str(m.get("content")) for m in asked["messages"]).encode())
+    prompt = asked["prompt"]
+    return list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
+
+
+def _error(message: str, kind: str, param: str | None, code: int) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _usage(prompt: list[int], new: int) -> dict[str, Any]:
+    details = {"cached_tokens": len(prompt) // 2, "created_cache_tokens": None, "multimodal_tokens": None}
+    return {
+        "prompt_tokens": len(prompt),
+        "total_tokens": len(prompt) + new,
+        "completion_tokens": new,
+        "prompt_tokens_details": details,
+        "completion_tokens_details": None,
+    }
+
+
+def _words(asked: dict[str, Any]) -> list[tuple[int, str]]:
+    return list(enumerate(ANSWER, start=1000))[: asked.get("max_tokens", len(ANSWER))]
+
+
+def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False) -> dict[str, Any]:
+    prompt, words = _ids(asked), _words(asked)
+    told = bool(asked.get("return_token_ids"))
+    new = [token for token, _ in words] if told and not hides else None
+    text = "".join(word for _, word in words)
+    end = {
+        "logprobs": None,
+        "finish_reason": "length",
+        "stop_reason": None,
+        "token_ids": new,
+        "routed_experts": None,
+    }
+    ids = prompt if told else None
+    answer: dict[str, Any] = {
+        "id": "cmpl-1",
+        "object": "chat.completion" if chat else "text_completion",
+        "created": 1,
+        "model": MODEL,
+        "choices": [],
+        "service_tier": None,
+        "system_fingerprint": "vllm-fake",
+        "usage": _usage(prompt, len(words)),
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+    if chat:
+        message = {"role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None}
+        message |= {"function_call": None, "reasoning": None}
+        answer |= {"prompt_logprobs": None, "prompt_token_ids": ids, "prompt_text": None}
+        answer["choices"] = [{"index": 0, "message": message, **end}]
+    else:
+        answer["choices"] = [
+            {"index": 0, "text": text, **end, "prompt_logprobs": None, "prompt_token_ids": ids}
+        ]
+    return answer
+
+
+def _completion_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    prompt, words = _ids(asked), _words(asked)
+    told = bool(asked.get("return_token_ids"))
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL}
+    for position, (token, word) in enumerate(words):
+        last = position == len(words) - 1
+        choice = {"index": 0, "text": word, "logprobs": None, "finish_reason": "length" if last else None}
+        choice |= {"stop_reason": None, "prompt_token_ids": prompt if told and not position else None}
+        choice |= {"token_ids": [token] if told else None}
+        yield {**head, "choices": [choice]} | ({"system_fingerprint": "vllm-fake"} if last else {})
+    if (asked.get("stream_options") or {}).get("include_usage"):
+        yield {**head, "choices": [], "usage": _usage(prompt, len(words)), "system_fingerprint": "vllm-fake"}
+
+
+def _chat_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    prompt, words = _ids(asked), _words(asked)
+    told = bool(asked.get("return_token_ids"))
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+    role = {
+        "index": 0,
+        "delta": {"role": "assistant", "content": ""},
+        "logprobs": None,
+        "finish_reason": None,
+    }
+    yield {**head, "choices": [role], "prompt_token_ids": prompt if told else None, "prompt_text": None}
+    for position, (token, word) in enumerate(words):
+        last = position == len(words) - 1
+        choice = {"index": 0, "delta": {"content": word}, "logprobs": None}
+        choice |= {"finish_reason": "length", "stop_reason": None} if last else {"finish_reason": None}
+        choice |= {"token_ids": [token] if told else None}
+        yield {**head, "choices": [choice]} | ({"system_fingerprint": "vllm-fake"} if last else {})
+    if (asked.get("stream_options") or {}).get("include_usage"):
+        yield {**head, "choices": [], "usage": _usage(prompt, len(words)), "system_fingerprint": "vllm-fake"}
+
+
+_PLAIN: dict[str, Any] = {
+    "/v1/models": {
+        "object": "list",
+        "data": [{"id": MODEL, "object": "model", "root": "/models/fake", "max_model_len": MAX_MODEL_LEN}],
+    },
+    "/version": {"version": "0.0.1"},
+    "/health": None,
+    "/tokenizer_info": {"added_tokens_decoder": {"0": "<s>", "3": SPECIAL}},
+}

@@ -1,0 +1,178 @@
+"""The vLLM client against a vLLM that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.domain.errors import (
+    CwmError,
+    EngineConnectionError,
+    EngineResponseError,
+    EngineTimeoutError,
+    InvalidParameterError,
+)
+from cwm.ports.engine import Generation, ServedModel
+from cwm.settings import Engine
+from tests.adapters.vllm.fake_vllm import ANSWER, MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
+
+GENERATION = Generation(
+    MODEL, (1, 2, 3), "salt-1", max_tokens=4, sampling={"temperature": 0, "cache_salt": "no"}
+)
+
+
+async def test_a_completion_sends_ids_and_salt_and_brings_ids_back(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    done = await engine.complete(GENERATION)
+    assert (done.text, done.token_ids) == ("once upon a time", (1000, 1001, 1002, 1003))
+    assert (done.prompt_tokens, done.cached_tokens, done.finish_reason) == (3, 1, "length")
+    assert done.fingerprint == "vllm-fake"
+    sent = vllm.turns[0]
+    assert sent.json["prompt"] == [1, 2, 3]
+    assert sent.json["cache_salt"] == "salt-1"
+    assert sent.json["temperature"] == 0
+    assert sent.headers["authorization"] == "Bearer k1"
+
+
+async def test_a_streamed_completion_brings_the_same(engine: VllmEngine) -> None:
+    deltas = [delta async for delta in engine.stream(GENERATION)]
+    assert "".join(d.text for d in deltas) == "once upon a time"
+    assert sum((d.token_ids for d in deltas), ()) == (1000, 1001, 1002, 1003)
+    assert [d.finish_reason for d in deltas if d.finish_reason] == ["length"]
+    assert (deltas[-1].prompt_tokens, deltas[-1].cached_tokens) == (3, 1)
+
+
+async def test_a_stream_split_at_every_byte_is_understood(engine: VllmEngine, vllm: FakeVllm) -> None:
+    vllm.behaviour = Behaviour.SPLITS_EVERY_BYTE
+    deltas = [d async for d in engine.stream(Generation(MODEL, (1,), "s", max_tokens=8))]
+    assert "".join(d.text for d in deltas) == "".join(ANSWER)
+
+
+async def test_facts_are_read(engine: VllmEngine) -> None:
+    assert await engine.models() == [ServedModel(MODEL, "/models/fake", MAX_MODEL_LEN)]
+    assert await engine.version() == "0.0.1"
+    assert await engine.tokenize(MODEL, "ab", add_special_tokens=False) == (97, 98)
+    assert await engine.render(MODEL, [{"role": "user", "content": "c"}]) == (99,)
+    await engine.health()
+
+
+async def test_special_tokens_are_asked_for_once(engine: VllmEngine, vllm: FakeVllm) -> None:
+    assert await engine.special_tokens(MODEL) == {"<s>", SPECIAL}
+    assert await engine.special_tokens(MODEL) == {"<s>", SPECIAL}
+    assert [s.target for s in vllm.seen] == ["/tokenizer_info"]
+
+
+async def test_an_engine_that_does_not_tell_its_special_tokens_has_none(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    vllm.has_tokenizer_info = False
+    assert await engine.special_tokens(MODEL) == frozenset()
+
+
+async def test_an_engine_that_is_not_there_is_named_with_what_to_check() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    engine = VllmEngine(Engine(vllm_url=url, connect_timeout_seconds=1))
+    with pytest.raises(EngineConnectionError, match="CWM_VLLM_URL") as told:
+        await engine.complete(GENERATION)
+    assert told.value.context["url"] == url
+    assert told.value.__cause__ is not None
+    await engine.aclose()
+
+
+async def test_an_engine_that_does_not_answer_in_time_is_a_timeout(vllm: FakeVllm) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    engine = VllmEngine(Engine(vllm_url=vllm.url, request_timeout_seconds=0.2))
+    with pytest.raises(EngineTimeoutError, match=r"0\.2 s"):
+        await engine.complete(GENERATION)
+    await engine.aclose()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "said"),
+    [
+        (Behaviour.ENGINE_DEAD, EngineResponseError, "Internal server error"),
+        (Behaviour.ANSWERS_GARBAGE, EngineResponseError, "is this URL a vLLM"),
+        (Behaviour.TALKS_GARBAGE, EngineResponseError, "did not speak HTTP"),
+        (Behaviour.HANGS_UP_WITHOUT_ANSWER, EngineConnectionError, "hung up"),
+        (Behaviour.DIES_MID_BODY, EngineConnectionError, "before the answer was complete"),
+        (Behaviour.REFUSES_KEY, EngineResponseError, "CWM_VLLM_API_KEY"),
+    ],
+)
+async def test_each_way_to_fail_has_its_own_error(
+    engine: VllmEngine, vllm: FakeVllm, behaviour: Behaviour, error: type[CwmError], said: str
+) -> None:
+    vllm.behaviour = behaviour
+    with pytest.raises(error, match=said):
+        await engine.complete(GENERATION)
+    assert len(vllm.turns) == 1
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour.DIES_MID_STREAM, Behaviour.ENDS_WITHOUT_DONE])
+async def test_a_stream_that_breaks_off_says_so(
+    engine: VllmEngine, vllm: FakeVllm, behaviour: Behaviour
+) -> None:
+    vllm.behaviour = behaviour
+    seen: list[int] = []
+
+    async def listen() -> None:
+        async for delta in engine.stream(GENERATION):
+            seen.extend(delta.token_ids)
+
+    with pytest.raises(EngineConnectionError):
+        await listen()
+    assert seen[:3] == [1000, 1001, 1002]
+
+
+async def test_what_vllm_refuses_is_told_in_its_words(engine: VllmEngine) -> None:
+    with pytest.raises(InvalidParameterError, match="max_tokens must be at least 1") as told:
+        await engine.complete(Generation(MODEL, (1,), "s", max_tokens=0))
+    assert told.value.context["field"] == "max_tokens"
+    with pytest.raises(InvalidParameterError, match="does not exist") as told:
+        await engine.complete(Generation("nope", (1,), "s", max_tokens=1))
+    assert told.value.context["model"] == "nope"
+
+
+async def test_a_pooled_connection_that_died_is_replaced_once(engine: VllmEngine, vllm: FakeVllm) -> None:
+    await engine.health()
+    vllm.behaviour = Behaviour.HANGS_UP_ON_USED_CONNECTIONS
+    assert (await engine.complete(GENERATION)).token_ids[0] == 1000
+    assert vllm.connections == 2
+
+
+async def test_a_new_connection_that_dies_is_not_tried_again_for_a_generation(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.HANGS_UP_WITHOUT_ANSWER
+    with pytest.raises(EngineConnectionError):
+        await engine.complete(GENERATION)
+    assert len(vllm.turns) == 1
+
+
+async def test_forwarding_keeps_bytes_and_status_and_drops_what_is_between_two_hops(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    headers = {"X-Request-Id": "r1", "authorization": "Bearer client", "connection": "close", "x-note": "é"}
+    body = b'{"model":"nope", "x" :1}'
+    async with engine.forward("POST", "/v1/completions?a=b", body, headers) as response:
+        content = b"".join([chunk async for chunk in response.chunks()])
+    assert response.status == 404
+    assert b"does not exist" in content
+    names = {name.lower() for name, _ in response.headers}
+    assert b"x-request-id" in names
+    assert not names & {b"connection", b"transfer-encoding"}
+    seen = vllm.seen[-1]
+    assert (seen.target, seen.body) == ("/v1/completions?a=b", body)
+    assert seen.headers["authorization"] == "Bearer k1"
+    assert seen.headers["accept-encoding"] == "identity"
+    assert seen.headers["x-request-id"] == "r1"
+
+
+async def test_many_requests_share_few_connections(engine: VllmEngine, vllm: FakeVllm) -> None:
+    for _ in range(3):
+        await asyncio.gather(*(engine.complete(GENERATION) for _ in range(4)))
+    assert vllm.connections <= 4

@@ -1,0 +1,164 @@
+"""Reading ids out of answers, and taking them out again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.ports.turn_wire import PromptUsage
+
+FIRST = {
+    "id": "chatcmpl-1",
+    "choices": [
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+    ],
+    "prompt_token_ids": [5, 6, 7],
+    "prompt_text": None,
+}
+TEXT = 'says "token_ids":[1,2] and \\"prompt_token_ids\\":[3]'
+
+
+def event(choice: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "chatcmpl-1", "choices": [{"index": 0, "logprobs": None, **choice}], **more}
+
+
+def sse(*events: dict[str, Any] | str) -> bytes:
+    return b"".join(
+        b"data: "
+        + (e if isinstance(e, str) else json.dumps(e, ensure_ascii=False, separators=(",", ":"))).encode()
+        + b"\n\n"
+        for e in events
+    )
+
+
+def word(text: str, ids: list[int] | None, finish: str | None = None) -> dict[str, Any]:
+    return event({"delta": {"content": text}, "finish_reason": finish, "token_ids": ids})
+
+
+STREAM = sse(FIRST, word("été", [8]), word(TEXT, [9, 10]), word("", [11], "stop"), "[DONE]")
+BARE = sse(
+    {**FIRST, "prompt_token_ids": None}, word("été", None), word(TEXT, None), word("", None, "stop"), "[DONE]"
+)
+
+
+def read(answer: StreamAnswer | BodyAnswer, content: bytes, *cuts: int) -> bytes:
+    edges = [0, *sorted(cuts), len(content)]
+    out = b"".join(answer.feed(content[a:b]) for a, b in itertools.pairwise(edges))
+    return out + answer.finish()
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_a_stream_cut_anywhere_gives_the_same_bytes_and_ids(cuts: list[int]) -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    assert read(answer, STREAM, *cuts) == BARE
+    assert answer.token_ids() == (5, 6, 7, 8, 9, 10, 11)
+    assert answer.ended
+
+
+@given(content=st.binary(max_size=400), cuts=st.lists(st.integers(0, 400), max_size=6))
+def test_bytes_that_are_no_events_pass_unchanged(content: bytes, cuts: list[int]) -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    assert read(answer, content, *(min(c, len(content)) for c in cuts)) == content
+
+
+@given(text=st.text(), ids=st.lists(st.integers(0, 2**31), max_size=20))
+def test_taking_ids_out_of_a_body_leaves_every_text_as_it_was(text: str, ids: list[int]) -> None:
+    def body(told: list[int] | None) -> bytes:
+        choice = {"index": 0, "text": text, "token_ids": told, "prompt_token_ids": told}
+        return json.dumps({"choices": [choice], text: text}, ensure_ascii=False).encode(errors="replace")
+
+    answer = BodyAnswer(hide_ids=True)
+    assert read(answer, body(ids)) == body(None)
+
+
+def test_half_an_event_is_held_back_and_a_whole_one_is_not() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=False)
+    whole = sse(FIRST)
+    assert answer.feed(whole[:-1]) == b""
+    assert not answer.begun
+    assert answer.feed(whole[-1:]) == whole
+    assert answer.begun
+
+
+def test_a_comment_before_the_first_token_does_not_count_as_a_beginning() -> None:
+    answer = StreamAnswer(recorded=False, hide_ids=False)
+    assert answer.feed(b": waiting\n\n") == b": waiting\n\n"
+    assert not answer.begun
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_events_may_end_in_any_line_ending(end: bytes) -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    content = STREAM.replace(b"\n\n", end)
+    assert read(answer, content) == BARE.replace(b"\n\n", end)
+    assert answer.token_ids() == (5, 6, 7, 8, 9, 10, 11)
+
+
+def test_ids_the_client_asked_for_stay() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=False)
+    assert read(answer, STREAM) == STREAM
+    assert answer.token_ids() == (5, 6, 7, 8, 9, 10, 11)
+
+
+def test_an_event_sent_only_for_its_ids_is_not_shown_but_its_ids_count() -> None:
+    kept = event({"delta": {}, "finish_reason": None, "token_ids": [20, 21]})
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    assert read(answer, sse(FIRST, kept)) == sse({**FIRST, "prompt_token_ids": None})
+    assert answer.token_ids() == (5, 6, 7, 20, 21)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"delta": {}, "finish_reason": "stop", "token_ids": [1]},
+        {"delta": {}, "finish_reason": None, "token_ids": [1], "logprobs": {"content": []}},
+        {"delta": {"content": None}, "finish_reason": None, "token_ids": [1]},
+    ],
+)
+def test_an_event_that_says_anything_else_is_shown(choice: dict[str, Any]) -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    assert read(answer, sse(event(choice))) == sse(event({**choice, "token_ids": None}))
+
+
+def test_hidden_ids_make_the_sequence_unknown() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=True)
+    read(answer, sse(FIRST, word("a", [1]), word("b", None), "[DONE]"))
+    assert answer.token_ids() is None
+
+
+def test_choice_zero_is_the_session_where_there_are_several() -> None:
+    body = {
+        "prompt_token_ids": [1, 2],
+        "choices": [{"index": 1, "token_ids": [9]}, {"index": 0, "token_ids": [3, 4]}],
+    }
+    answer = BodyAnswer(hide_ids=False)
+    read(answer, json.dumps(body).encode())
+    assert answer.token_ids() == (1, 2, 3, 4)
+
+
+def test_usage_is_read_where_the_engine_tells_it() -> None:
+    answer = StreamAnswer(recorded=False, hide_ids=False)
+    usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
+    read(answer, sse(word("a", None), {"choices": [], "usage": usage}, "[DONE]"))
+    assert answer.usage() == PromptUsage(prompt_tokens=9, cached_tokens=4)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"[]", b'{"choices":5}', b'{"choices":[1,{"index":0}],"usage":3}', b"\xff"]
+)
+def test_a_body_that_is_no_answer_passes_and_tells_nothing(content: bytes) -> None:
+    answer = BodyAnswer(hide_ids=True)
+    assert read(answer, content) == content
+    assert answer.token_ids() is None
+    assert answer.usage() is None

@@ -1,0 +1,108 @@
+"""What of a request is read, refused and added."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.errors import InvalidParameterError
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+WIRE = OpenAiWire()
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def names(key: str) -> bool:
+    return key not in {"cache_salt", "kv_transfer_params", "return_token_ids"}
+
+
+@given(
+    fields=st.dictionaries(st.text().filter(names), json_values, max_size=5),
+    space=st.sampled_from(["", " \n\t"]),
+)
+def test_every_field_but_ours_arrives_as_it_was_sent(fields: dict[str, Any], space: str) -> None:
+    raw = (space + json.dumps(fields) + space).encode()
+    sent = json.loads(WIRE.read(CHAT, raw).body("salt", recorded=True))
+    assert sent == {**fields, "cache_salt": "salt", "return_token_ids": True}
+
+
+def test_numbers_that_python_would_rewrite_keep_their_digits() -> None:
+    raw = b'{"temperature":0.10000000000000000000001,"seed":1e2}'
+    assert WIRE.read(CHAT, raw).body("s", recorded=False) == raw[:-1] + b',"cache_salt":"s"}'
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_other_encodings_of_json_are_understood(encoding: str) -> None:
+    raw = json.dumps({"prompt": "été"}).encode(encoding)
+    sent = WIRE.read(COMPLETIONS, raw).body("s", recorded=False)
+    assert json.loads(sent) == {"prompt": "été", "cache_salt": "s"}
+
+
+def test_a_client_that_says_no_to_ids_gets_none_and_the_session_has_them() -> None:
+    request = WIRE.read(CHAT, b'{"return_token_ids":false}')
+    assert json.loads(request.body("s", recorded=True))["return_token_ids"] is True
+
+
+@pytest.mark.parametrize("name", ["cache_salt", "kv_transfer_params", "cache\\u005fsalt"])
+def test_what_the_gateway_sets_is_refused(name: str) -> None:
+    with pytest.raises(InvalidParameterError, match="set by the gateway"):
+        WIRE.read(CHAT, f'{{"{name}": null}}'.encode())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b'"x"', b"null", b"\xff\xfe\x00", b"[" * 200_000, b'{"a":' * 200_000, b"1" * 5000],
+)
+def test_a_body_that_is_no_json_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(InvalidParameterError):
+        WIRE.read(CHAT, raw)
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1, 2], [3]]])
+def test_a_session_takes_one_prompt(prompt: list[Any]) -> None:
+    request = WIRE.read(COMPLETIONS, json.dumps({"prompt": prompt}).encode())
+    with pytest.raises(InvalidParameterError, match="one prompt"):
+        request.require_recordable()
+
+
+@pytest.mark.parametrize("prompt", ["a", ["a"], [1, 2, 3], [[1, 2, 3]], []])
+def test_one_prompt_in_any_form_is_recordable(prompt: Any) -> None:
+    WIRE.read(COMPLETIONS, json.dumps({"prompt": prompt}).encode()).require_recordable()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [(COMPLETIONS, {"echo": True}), (CHAT, {"include_reasoning": False})]
+)
+def test_options_that_hide_tokens_from_a_session_are_refused(path: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameterError):
+        WIRE.read(path, json.dumps(fields).encode()).require_recordable()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"), [([1, 2, 3], 3), ([[1], [1, 2]], 2), ("text", None), (["a", "b"], None), ([], None)]
+)
+def test_prompts_of_ids_are_counted(prompt: Any, count: int | None) -> None:
+    assert WIRE.read(COMPLETIONS, json.dumps({"prompt": prompt}).encode()).prompt_tokens == count
+
+
+def test_texts_are_those_of_messages_in_both_forms() -> None:
+    messages = [
+        {"role": "user", "content": "one"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "two"}, {"type": "image_url", "image_url": {}}],
+        },
+        {"role": "assistant", "content": None},
+        "not a message",
+    ]
+    assert list(WIRE.read(CHAT, json.dumps({"messages": messages}).encode()).texts())[:2] == ["one", "two"]
