@@ -162,6 +162,9 @@ class VllmEngine:
         with self.faults():
             response = await self._send(method, path, body, passed)
         try:
+            if response.status_code in {401, 403}:
+                # The key is the gateway's: to the client this is an engine out of order.
+                raise wire.refusal(response.status_code, b"", path, None)
             kept = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
             yield _Forwarded(response.status_code, kept, response, self)
         finally:

@@ -63,6 +63,7 @@ class FakeVllm:
     behaviour: Behaviour = Behaviour.NORMAL
     release: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    flooding: asyncio.Event = field(default_factory=asyncio.Event)
     has_tokenizer_info: bool = True
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
@@ -176,6 +177,7 @@ class _Reply:
 
     def _events(self, asked: dict[str, Any], chat: bool) -> Iterator[str]:
         events = _chat_events(asked) if chat else _completion_events(asked)
+        floods = self.fake.behaviour is Behaviour.FLOODS
         for count, event in enumerate(events):
             yield json.dumps(event, ensure_ascii=False, separators=(",", ":"))
             if (
@@ -185,7 +187,8 @@ class _Reply:
             ):
                 kept = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None, "token_ids": [7, 8]}
                 yield json.dumps({**event, "choices": [kept]}, separators=(",", ":"))
-            while count == 2 and self.fake.behaviour is Behaviour.FLOODS:
+            while count == 2 and floods:
+                self.fake.flooding.set()
                 yield json.dumps(event) + " " * 60_000
         yield "[DONE]"
 

@@ -1,0 +1,159 @@
+"""The pass-through on a real loopback socket, over a real registry, in front of whatever vLLM is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import uvicorn
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql import schema
+from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.engine import CacheScope
+from cwm.domain.errors import SecurityError
+from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
+from cwm.services.audited import Journal
+from cwm.services.engine_directory import EngineDirectory
+from cwm.services.open_session import OpenSession
+from cwm.services.pass_through import PassThrough
+from cwm.services.turns import Turns
+from cwm.settings import ABSENT, Engine
+from cwm.transport.http.body_limit import BodyLimit
+from cwm.transport.openai.routes import routes
+
+TENANT = "acme"
+MAX_BODY_BYTES = 512 * 1024
+
+
+class HeaderIdentity:
+    """Callers who say who they are; only right in a test."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        if headers.get("x-tenant") == "nobody":
+            raise SecurityError("Nobody may enter.")
+        return Principal(headers.get("x-tenant", TENANT), "agent")
+
+
+class TallyMeter:
+    """Counts in plain sight."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    @contextmanager
+    def operation(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.counts[f"{name} error"] += 1
+            raise
+        self.counts[f"{name} success"] += 1
+
+    def tokens(self, source: str, count: int) -> None:
+        self.counts[f"tokens {source}"] += count
+
+    def event(self, name: str) -> None:
+        self.counts[f"event {name}"] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    url: str
+    database: AsyncEngine
+    registry: SqlRegistry
+    audit: SqlAuditLog
+    turns: Turns
+    pass_through: PassThrough
+    directory: EngineDirectory
+    meter: TallyMeter
+    client: httpx2.AsyncClient
+
+    async def tokens(self, session_id: str, tenant: str = TENANT) -> TokenIds:
+        return await self.registry.session_tokens(tenant, session_id)
+
+    async def turns_ended(self, session_id: str, tenant: str = TENANT) -> None:
+        """Wait until no turn of the session runs."""
+        async with asyncio.timeout(60):
+            while self.turns.in_flight(tenant, session_id):
+                await asyncio.wait(self.pass_through._running)
+
+
+@asynccontextmanager
+async def gateway(
+    engine_settings: Engine, folder: Path, cache_scope: CacheScope = CacheScope.TENANT
+) -> AsyncIterator[Gateway]:
+    database_url = f"sqlite+aiosqlite:///{folder / 'cwm.db'}"
+    await schema.upgrade(database_url)
+    async with AsyncExitStack() as stack:
+        database = open_database(database_url)
+        stack.push_async_callback(database.dispose)
+        registry, audit, clock = SqlRegistry(database), SqlAuditLog(database), SystemClock()
+        engine, kv_tier = VllmEngine(engine_settings), LmcacheTier(engine_settings)
+        stack.push_async_callback(engine.aclose)
+        stack.push_async_callback(kv_tier.aclose)
+        directory = EngineDirectory(engine, kv_tier, secret=b"a test's secret", weights_digest="")
+        meter = TallyMeter()
+        journal = Journal(audit, clock, meter)
+        turns = Turns(registry, audit, clock)
+        pass_through = PassThrough(
+            engine=engine,
+            wire=OpenAiWire(),
+            registry=registry,
+            directory=directory,
+            open_session=OpenSession(registry, directory, journal, clock, cache_scope),
+            turns=turns,
+            journal=journal,
+        )
+        app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
+        url = await stack.enter_async_context(serving(app))
+        client = await stack.enter_async_context(
+            httpx2.AsyncClient(base_url=url, timeout=60, trust_env=False)
+        )
+        yield Gateway(url, database, registry, audit, turns, pass_through, directory, meter, client)
+        await pass_through.drain(60)
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[str]:
+    """The URL of ``app`` on a socket that listens before anyone can ask."""
+    # asyncio turns Nagle's algorithm off only where the protocol is named.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="critical", lifespan="off", server_header=False, timeout_graceful_shutdown=5
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+def settings_for(vllm_url: str, lmcache_url: str = ABSENT, coordinator_url: str = ABSENT) -> Engine:
+    return Engine(
+        vllm_url=vllm_url,
+        lmcache_url=lmcache_url,
+        coordinator_url=coordinator_url,
+        connect_timeout_seconds=2.0,
+        request_timeout_seconds=60.0,
+    )

@@ -1,0 +1,133 @@
+"""Clients that go away: the engine is never dropped before its first token, and what it computed is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
+from tests.transport.openai.gateway import TENANT, Gateway
+
+CHAT = "/v1/chat/completions"
+BOTH = pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s1"}])
+
+
+def ask(**more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "hey"}], **more}
+
+
+async def leave_while_it_waits(
+    cwm: Gateway, vllm: FakeVllm, headers: dict[str, str], *, stream: bool
+) -> None:
+    sending = asyncio.create_task(cwm.client.post(CHAT, json=ask(stream=stream), headers=headers))
+    async with asyncio.timeout(10):
+        await vllm.waiting.wait()
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+
+
+async def all_ended(cwm: Gateway) -> None:
+    async with asyncio.timeout(20):
+        while cwm.pass_through._running:
+            await asyncio.wait(cwm.pass_through._running)
+
+
+@BOTH
+async def test_a_client_that_leaves_before_the_first_token_leaves_the_engine_undisturbed(
+    cwm: Gateway, vllm: FakeVllm, headers: dict[str, str]
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_FIRST_TOKEN
+    await leave_while_it_waits(cwm, vllm, headers, stream=True)
+    assert not vllm.turns[0].left.is_set()
+    vllm.release.set()
+    await all_ended(cwm)
+    if headers:
+        assert (await cwm.tokens("s1"))[:3] == tuple(b"hey")
+
+
+@BOTH
+async def test_a_client_that_leaves_a_whole_answer_has_it_finished_and_recorded(
+    cwm: Gateway, vllm: FakeVllm, headers: dict[str, str]
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    await leave_while_it_waits(cwm, vllm, headers, stream=False)
+    assert not vllm.turns[0].left.is_set()
+    vllm.release.set()
+    await all_ended(cwm)
+    assert not vllm.turns[0].left.is_set()
+    if headers:
+        assert await cwm.tokens("s1") == (*b"hey", *range(1000, 1008))
+
+
+@BOTH
+async def test_a_client_that_leaves_an_endless_stream_ends_it_and_what_came_is_recorded(
+    cwm: Gateway, vllm: FakeVllm, headers: dict[str, str]
+) -> None:
+    vllm.behaviour = Behaviour.FLOODS
+    async with cwm.client.stream("POST", CHAT, json=ask(stream=True), headers=headers) as answer:
+        assert answer.status_code == 200
+        await anext(answer.aiter_raw())
+    await all_ended(cwm)
+    async with asyncio.timeout(10):
+        await vllm.turns[0].left.wait()
+    if headers:
+        assert (await cwm.tokens("s1"))[:5] == (*b"hey", 1000, 1001)
+    assert not cwm.turns.in_flight(TENANT, "s1")
+
+
+async def test_a_client_that_does_not_read_holds_up_the_engine_and_not_the_memory_or_the_others(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.FLOODS
+    with socket.create_connection(cwm.url.removeprefix("http://").split(":")) as lazy:  # type: ignore[arg-type]
+        body = b'{"model":"fake","prompt":"hey","stream":true}'
+        lazy.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        async with asyncio.timeout(30):
+            await vllm.flooding.wait()
+            vllm.behaviour = Behaviour.NORMAL
+            for _ in range(20):
+                assert (await cwm.client.post(CHAT, json=ask())).status_code == 200
+        # What two sockets and the pipe hold; a flood that is taken in writes this many times over.
+        assert vllm.turns[0].written < 32 * 1024 * 1024
+    await all_ended(cwm)
+
+
+async def test_a_client_that_leaves_while_sending_is_forgotten(cwm: Gateway, vllm: FakeVllm) -> None:
+    reader, writer = await asyncio.open_connection(*cwm.url.removeprefix("http://").split(":"))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    del reader
+    assert (await cwm.client.post(CHAT, json=ask())).status_code == 200
+    assert len(vllm.turns) == 1
+
+
+async def test_a_stopping_gateway_lets_a_turn_finish(cwm: Gateway, vllm: FakeVllm) -> None:
+    vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+    headers = {"CWM-Session-Id": "s1"}
+    sending = asyncio.create_task(cwm.client.post(CHAT, json=ask(stream=True), headers=headers))
+    await vllm.waiting.wait()
+    draining = asyncio.create_task(cwm.pass_through.drain(30))
+    vllm.release.set()
+    await draining
+    assert (await sending).text.endswith("data: [DONE]\n\n")
+    assert await cwm.tokens("s1") == (*b"hey", *range(1000, 1008))
+
+
+async def test_a_turn_that_outlasts_the_drain_is_broken_off_and_what_came_is_recorded(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+    headers = {"CWM-Session-Id": "s1"}
+    sending = asyncio.create_task(cwm.client.post(CHAT, json=ask(stream=True), headers=headers))
+    await vllm.waiting.wait()
+    await cwm.pass_through.drain(0)
+    answer = await sending
+    assert '"CWM-5001"' in answer.text
+    assert await cwm.tokens("s1") == (*b"hey", 1000)

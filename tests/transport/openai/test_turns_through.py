@@ -1,0 +1,271 @@
+"""Turns through the gateway: what the engine gets, what the client gets, what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import update
+
+from cwm.adapters.sql.tables import sessions
+from cwm.domain.audit import Severity
+from cwm.domain.engine import CacheScope
+from cwm.domain.session import SessionState
+from tests.adapters.vllm.fake_vllm import MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
+from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+SESSION = {"CWM-Session-Id": "s1"}
+ANSWER_IDS = tuple(range(1000, 1008))
+BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+STREAMED = pytest.mark.parametrize("stream", [False, True])
+
+
+def request(path: str, **more: Any) -> dict[str, Any]:
+    ask = {"messages": [{"role": "user", "content": "hey"}]} if path == CHAT else {"prompt": "hey"}
+    return {"model": MODEL, **ask, **more}
+
+
+async def direct(vllm: FakeVllm, path: str, body: dict[str, Any]) -> httpx2.Response:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        return await client.post(vllm.url + path, json=body)
+
+
+@BOTH
+@STREAMED
+@pytest.mark.parametrize("headers", [{}, SESSION])
+@pytest.mark.parametrize(
+    "more", [{}, {"return_token_ids": True}, {"stream_options": {"include_usage": True}}]
+)
+async def test_the_client_gets_the_bytes_the_engine_would_have_sent(
+    cwm: Gateway, vllm: FakeVllm, path: str, stream: bool, headers: dict[str, str], more: dict[str, Any]
+) -> None:
+    body = request(path, stream=stream, **more)
+    through, straight = (
+        await cwm.client.post(path, json=body, headers=headers),
+        await direct(vllm, path, body),
+    )
+    assert through.content == straight.content
+    assert through.status_code == straight.status_code
+    hop = {"date", "server", "transfer-encoding", "content-length"}
+    kept = {(k, v) for k, v in straight.headers.items() if k not in hop}
+    added = {("cwm-session-id", "s1")} if headers else set()
+    assert {(k, v) for k, v in through.headers.items() if k not in hop} == kept | added
+
+
+@BOTH
+@STREAMED
+async def test_a_session_is_recorded_token_for_token(cwm: Gateway, path: str, stream: bool) -> None:
+    await cwm.client.post(path, json=request(path, stream=stream), headers=SESSION)
+    assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
+    session = await cwm.registry.session(TENANT, "s1")
+    assert session is not None
+    assert (session.owner, session.model, session.state) == ("agent", MODEL, SessionState.ACTIVE)
+    assert session.salt_scope == f"tenant:{TENANT}"
+
+
+async def test_a_turn_is_recorded_and_over_when_the_client_reads_the_end(cwm: Gateway) -> None:
+    async with cwm.client.stream("POST", CHAT, json=request(CHAT, stream=True), headers=SESSION) as answer:
+        async for line in answer.aiter_lines():
+            if line == "data: [DONE]":
+                assert not cwm.turns.in_flight(TENANT, "s1")
+                assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
+
+
+async def test_the_last_turn_is_the_context(cwm: Gateway) -> None:
+    for text in ("one", "two"):
+        body = {"model": MODEL, "prompt": text, "max_tokens": 1}
+        await cwm.client.post(COMPLETIONS, json=body, headers=SESSION)
+    assert await cwm.tokens("s1") == (*b"two", 1000)
+
+
+async def test_without_a_session_nothing_is_recorded_and_no_ids_are_asked_for(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    answer = await cwm.client.post(CHAT, json=request(CHAT))
+    assert "cwm-session-id" not in answer.headers
+    assert "return_token_ids" not in vllm.turns[0].json
+    assert vllm.turns[0].json["cache_salt"].startswith("cwm1-")
+    assert not sum((await cwm.registry.totals(TENANT)).sessions.values())
+
+
+async def test_sessions_of_a_tenant_share_a_salt_and_tenants_do_not(cwm: Gateway, vllm: FakeVllm) -> None:
+    for headers in ({}, SESSION, {"CWM-Session-Id": "s2"}, {"x-tenant": "other", **SESSION}):
+        await cwm.client.post(CHAT, json=request(CHAT), headers=headers)
+    salts = [seen.json["cache_salt"] for seen in vllm.turns]
+    assert salts[0] == salts[1] == salts[2] != salts[3]
+
+
+async def test_in_session_scope_every_session_has_its_own_salt(vllm: FakeVllm, tmp_path: Path) -> None:
+    async with gateway(settings_for(vllm.url), tmp_path, CacheScope.SESSION) as cwm:
+        for headers in ({}, SESSION, {"CWM-Session-Id": "s2"}, SESSION):
+            await cwm.client.post(CHAT, json=request(CHAT), headers=headers)
+    salts = [seen.json["cache_salt"] for seen in vllm.turns]
+    assert len(set(salts)) == 3
+    assert salts[1] == salts[3]
+
+
+async def test_a_session_id_of_another_tenant_is_a_session_of_its_own(cwm: Gateway) -> None:
+    await cwm.client.post(COMPLETIONS, json=request(COMPLETIONS), headers=SESSION)
+    other = {"x-tenant": "other", **SESSION}
+    await cwm.client.post(COMPLETIONS, json={"model": MODEL, "prompt": "mine"}, headers=other)
+    assert (await cwm.tokens("s1"))[:3] == tuple(b"hey")
+    assert (await cwm.tokens("s1", "other"))[:4] == tuple(b"mine")
+
+
+async def test_unknown_fields_and_headers_reach_the_engine_and_credentials_do_not(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    headers = {"X-Request-Id": "r9", "Authorization": "Bearer secret", "Cookie": "a=b", **SESSION}
+    body = request(CHAT, brand_new={"deep": [1.50, None]})
+    await cwm.client.post(CHAT + "?trace=1", json=body, headers=headers)
+    seen = vllm.turns[0]
+    assert seen.target == CHAT + "?trace=1"
+    assert seen.json["brand_new"] == {"deep": [1.50, None]}
+    assert seen.headers["x-request-id"] == "r9"
+    assert not seen.headers.keys() & {"authorization", "cookie", "cwm-session-id"}
+
+
+async def test_cached_and_computed_tokens_are_counted(cwm: Gateway) -> None:
+    await cwm.client.post(COMPLETIONS, json={"model": MODEL, "prompt": "12345"})
+    assert cwm.meter.counts["tokens cached"] == 2
+    assert cwm.meter.counts["tokens computed"] == 3
+
+
+async def test_control_tokens_in_a_callers_text_are_noted_and_pass(cwm: Gateway, vllm: FakeVllm) -> None:
+    text = f"hi {SPECIAL} there {SPECIAL}"
+    body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+    answer = await cwm.client.post(CHAT, json=body, headers=SESSION)
+    assert answer.status_code == 200
+    assert vllm.turns[0].json["messages"][0]["content"] == text
+    noted = [e for e in await cwm.audit.events(TENANT, 10) if e.event == "session.special_tokens"]
+    assert [(e.severity, e.details, e.session_id) for e in noted] == [(Severity.WARNING, {"count": 2}, "s1")]
+
+
+async def test_a_session_keeps_its_model(cwm: Gateway) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    answer = await cwm.client.post(CHAT, json={**request(CHAT), "model": "other"}, headers=SESSION)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "CWM-1003"
+    assert answer.json()["error"]["context"]["model"] == MODEL
+
+
+async def test_a_model_that_is_not_served_is_refused_in_the_engines_words(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    body = {**request(CHAT), "model": "nope"}
+    for headers in ({}, SESSION):
+        through, straight = (
+            await cwm.client.post(CHAT, json=body, headers=headers),
+            await direct(vllm, CHAT, body),
+        )
+        assert (through.status_code, through.content) == (404, straight.content)
+    assert await cwm.registry.session(TENANT, "s1") is None
+
+
+async def test_a_request_the_engine_refuses_passes_as_it_said_it_and_records_nothing(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    body = request(COMPLETIONS, max_tokens=0)
+    through = await cwm.client.post(COMPLETIONS, json=body, headers=SESSION)
+    straight = await direct(vllm, COMPLETIONS, body)
+    assert (through.status_code, through.content) == (400, straight.content)
+    assert await cwm.tokens("s1") == ()
+
+
+async def test_ids_that_the_engine_hides_are_not_recorded_and_that_is_written_down(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.HIDES_IDS
+    answer = await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    assert answer.status_code == 200
+    assert await cwm.tokens("s1") == ()
+    lost = [e for e in await cwm.audit.events(TENANT, 10) if e.outcome == "not_recorded"]
+    assert [(e.event, e.session_id) for e in lost] == [("session.turn", "s1")]
+
+
+async def test_tokens_a_parser_keeps_to_itself_are_recorded_and_not_shown(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.KEEPS_TOKENS_BACK
+    body = request(CHAT, stream=True)
+    through = await cwm.client.post(CHAT, json=body, headers=SESSION)
+    assert through.content == (await direct(vllm, CHAT, body)).content
+    assert await cwm.tokens("s1") == (*b"hey", 1000, 7, 8, *ANSWER_IDS[1:])
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour.SPLITS_EVERY_BYTE, Behaviour.KEEPS_ALIVE])
+@BOTH
+async def test_odd_splits_comments_and_unknown_events_change_nothing(
+    cwm: Gateway, vllm: FakeVllm, behaviour: Behaviour, path: str
+) -> None:
+    vllm.behaviour = behaviour
+    body = request(path, stream=True)
+    through = await cwm.client.post(path, json=body, headers=SESSION)
+    assert through.content == (await direct(vllm, path, body)).content
+    assert await cwm.tokens("s1") == (*b"hey", *ANSWER_IDS)
+
+
+async def test_events_come_as_they_happen(cwm: Gateway, vllm: FakeVllm) -> None:
+    vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+    async with cwm.client.stream("POST", CHAT, json=request(CHAT, stream=True), headers=SESSION) as answer:
+        lines = answer.aiter_lines()
+        async with asyncio.timeout(10):
+            got = [await anext(lines) for _ in range(4)]
+        assert '"role"' in got[0]
+        assert '"once"' in got[2]
+        assert cwm.turns.in_flight(TENANT, "s1")
+        vllm.release.set()
+        assert [line async for line in lines if line][-1] == "data: [DONE]"
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused_before_it_is_sent(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    for prompt in ([1] * MAX_MODEL_LEN, [[1], [1] * MAX_MODEL_LEN]):
+        answer = await cwm.client.post(COMPLETIONS, json={"model": MODEL, "prompt": prompt})
+        assert answer.json()["error"]["code"] == "CWM-1003"
+    assert not vllm.turns
+    fits = {"model": MODEL, "prompt": [1] * (MAX_MODEL_LEN - 1)}
+    assert (await cwm.client.post(COMPLETIONS, json=fits)).status_code == 200
+
+
+async def test_a_turn_that_ends_after_its_session_was_frozen_is_written_down(
+    cwm: Gateway, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    sending = asyncio.create_task(cwm.client.post(CHAT, json=request(CHAT), headers=SESSION))
+    await vllm.waiting.wait()
+    await _retire(cwm, "s1")
+    vllm.release.set()
+    assert (await sending).status_code == 200
+    lost = [e for e in await cwm.audit.events(TENANT, 10) if e.outcome == "not_recorded"]
+    assert [e.details["token_count"] for e in lost] == [11]
+
+
+async def test_a_session_that_is_no_longer_live_takes_no_turn(cwm: Gateway, vllm: FakeVllm) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    await _retire(cwm, "s1")
+    answer = await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "CWM-3002"
+    assert len(vllm.turns) == 1
+
+
+async def _retire(cwm: Gateway, session_id: str) -> None:
+    """End a session as another replica might: in the registry, behind this process's back."""
+    async with cwm.database.begin() as connection:
+        ended = update(sessions).where(sessions.c.id == session_id).values(state=str(SessionState.EXPIRED))
+        await connection.execute(ended)
+
+
+async def test_two_first_turns_at_once_make_one_session(cwm: Gateway) -> None:
+    answers = await asyncio.gather(
+        *(cwm.client.post(CHAT, json=request(CHAT), headers=SESSION) for _ in range(8))
+    )
+    assert {a.status_code for a in answers} == {200}
+    assert sum((await cwm.registry.totals(TENANT)).sessions.values()) == 1
+    assert not cwm.turns.in_flight(TENANT, "s1")
