@@ -46,6 +46,11 @@ def require_tags(values: list[str]) -> list[str]:
     return distinct
 
 
+def is_storable(value: str) -> bool:
+    """Whether every database can hold the text: no NUL, no half of a surrogate pair."""
+    return "\x00" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def require_description(value: str) -> str:
     """Return ``value`` or raise CWM-1003."""
     if len(value) > MAX_DESCRIPTION_CHARS:
@@ -53,5 +58,9 @@ def require_description(value: str) -> str:
             f"A description has at most {MAX_DESCRIPTION_CHARS} characters.",
             field="description",
             received_chars=len(value),
+        )
+    if not is_storable(value):
+        raise InvalidParameterError(
+            "A description holds text: no NUL character, no half of a surrogate pair.", field="description"
         )
     return value

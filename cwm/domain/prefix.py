@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
+import struct
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 TokenIds: TypeAlias = tuple[int, ...]
 
+TOKEN_BYTES: Final = 4
+
 
 def pack(token_ids: Sequence[int]) -> bytes:
-    """Little-endian unsigned 32-bit words, four bytes a token."""
-    return array("I", token_ids).tobytes()
+    """Little-endian unsigned 32-bit words, four bytes a token, on any machine."""
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
 def unpack(packed: bytes) -> TokenIds:
     """The inverse of :func:`pack`."""
-    words = array("I")
-    words.frombytes(packed)
-    return tuple(words)
+    return struct.unpack(f"<{len(packed) // TOKEN_BYTES}I", packed)
 
 
 def digest(token_ids: Sequence[int]) -> str:
     """SHA-256 (hex) of the packed ids: names the content and detects damage."""
-    return hashlib.sha256(pack(token_ids)).hexdigest()
+    return digest_of_packed(pack(token_ids))
+
+
+def digest_of_packed(packed: bytes) -> str:
+    """:func:`digest` of ids that are packed already."""
+    return hashlib.sha256(packed).hexdigest()
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -1,0 +1,84 @@
+"""What a database's failure means to a user: a coded error with a sentence, without SQL or a secret."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from cwm.domain.errors import CwmError, InvalidParameterError, StorageCorruptionError
+
+_UNREACHABLE: Final = "The database cannot be reached."
+_LOCKED: Final = "The database stayed locked by others; try again."
+_FULL: Final = "The disk of the database is full."
+_READ_ONLY: Final = "The database is read-only."
+_REFUSED: Final = "The database refuses the login or does not exist; check CWM_DATABASE_URL."
+_NO_SCHEMA: Final = "The database lacks CWM's tables; run `cwm migrate`."
+_DAMAGED: Final = "The database file is damaged or not a database."
+_OTHER: Final = "The database could not do what was asked."
+
+# By SQLite's result code, by SQLSTATE, by SQLSTATE's class: the first that fits.
+_SENTENCES: Final = {
+    "SQLITE_BUSY": _LOCKED,
+    "SQLITE_LOCKED": _LOCKED,
+    "SQLITE_FULL": _FULL,
+    "SQLITE_READONLY": _READ_ONLY,
+    "SQLITE_CANTOPEN": _UNREACHABLE,
+    "SQLITE_IOERR": _UNREACHABLE,
+    "SQLITE_CORRUPT": _DAMAGED,
+    "SQLITE_NOTADB": _DAMAGED,
+    "40001": _LOCKED,
+    "40P01": _LOCKED,
+    "55P03": _LOCKED,
+    "53100": _FULL,
+    "25006": _READ_ONLY,
+    "42P01": _NO_SCHEMA,
+    "08": _UNREACHABLE,
+    "53": _UNREACHABLE,
+    "57": _UNREACHABLE,
+    "28": _REFUSED,
+    "3D": _REFUSED,
+    "XX": _DAMAGED,
+}
+
+
+@contextmanager
+def told_as(failure: type[CwmError]) -> Iterator[None]:
+    """Raise ``failure`` for whatever the database or the way to it does wrong.
+
+    Damage is CWM-4004 and a value no database can hold CWM-1003, whichever way the data flows.
+    """
+    try:
+        yield
+    except (SQLAlchemyError, OSError, sqlite3.Error) as error:
+        raise _coded(error, failure) from error
+
+
+def _coded(error: BaseException, failure: type[CwmError]) -> CwmError:
+    cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+    if isinstance(cause, UnicodeEncodeError) or _state(cause).startswith("22"):
+        return InvalidParameterError("A value holds characters that cannot be stored.")
+    sentence = _sentence(error, cause)
+    kind = StorageCorruptionError if sentence is _DAMAGED else failure
+    return kind(sentence, cause=type(cause).__name__)
+
+
+def _sentence(error: BaseException, cause: BaseException) -> str:
+    if isinstance(error, PoolTimeoutError):
+        return _LOCKED
+    if isinstance(cause, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
+        return _UNREACHABLE
+    if isinstance(cause, sqlite3.OperationalError) and str(cause).startswith("no such table"):
+        return _NO_SCHEMA
+    state = _state(cause)
+    extended = "_".join(state.split("_")[:2])
+    return _SENTENCES.get(state) or _SENTENCES.get(extended) or _SENTENCES.get(state[:2]) or _OTHER
+
+
+def _state(cause: BaseException) -> str:
+    """SQLite's result code by name (``SQLITE_BUSY_SNAPSHOT``), or Postgres' five characters."""
+    return getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or ""

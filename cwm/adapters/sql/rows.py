@@ -1,0 +1,70 @@
+"""Rows to domain objects and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+from sqlalchemy import Column, Row, Table
+
+from cwm.adapters.sql.tables import audit_log, sessions, windows
+from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.session import Session, SessionState
+from cwm.domain.window import Durability, Window
+
+
+def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
+    return tuple(table.c[field.name] for field in fields(noun))
+
+
+SESSION: Final = _columns_of(sessions, Session)
+WINDOW: Final = _columns_of(windows, Window)
+AUDIT_EVENT: Final = _columns_of(audit_log, AuditEvent)
+
+
+def session_of(row: Row[Any]) -> Session:
+    values = _named(SESSION, row)
+    return Session(**{**values, "state": SessionState(values["state"])})
+
+
+def session_values(session: Session) -> dict[str, Any]:
+    return {**_values(session, SESSION), "state": session.state.value}
+
+
+def window_of(row: Row[Any]) -> Window:
+    """From a row that begins with the columns of ``WINDOW``."""
+    values = _named(WINDOW, row)
+    values["storage_tier"] = Tier(values["storage_tier"])
+    values["durability"] = Durability(values["durability"])
+    values["identity"] = EngineIdentity(**values["identity"])
+    values["tags"] = tuple(values["tags"])
+    return Window(**values)
+
+
+def window_values(window: Window) -> dict[str, Any]:
+    return {
+        **_values(window, WINDOW),
+        "storage_tier": window.storage_tier.value,
+        "durability": window.durability.value,
+        "identity": window.identity.as_dict(),
+        "tags": list(window.tags),
+        "tiers": dict(window.tiers),
+    }
+
+
+def event_of(row: Row[Any]) -> AuditEvent:
+    values = _named(AUDIT_EVENT, row)
+    return AuditEvent(**{**values, "severity": Severity(values["severity"])})
+
+
+def event_values(event: AuditEvent) -> dict[str, Any]:
+    return {**_values(event, AUDIT_EVENT), "severity": event.severity.value}
+
+
+def _named(columns: tuple[Column[Any], ...], row: Row[Any]) -> dict[str, Any]:
+    return {column.key: value for column, value in zip(columns, row, strict=False)}
+
+
+def _values(noun: Any, columns: tuple[Column[Any], ...]) -> dict[str, Any]:
+    return {column.key: getattr(noun, column.key) for column in columns}

@@ -1,0 +1,100 @@
+"""Bringing a database's schema up to this version's, and refusing to work on another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cwm import shipped
+from cwm.adapters.sql.database import WRITES, open_database
+from cwm.adapters.sql.failures import told_as
+from cwm.domain.errors import StorageReadError, StorageWriteError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+REVISIONS: Final = ("0001",)
+"""Every migration, oldest first. Alembic knows them too, but takes a tenth of a second to load."""
+
+_LOCK: Final = 0x43574D  # any number, the same in every process
+
+
+class SchemaError(Exception):
+    """A schema this version cannot work on: the message says which and what to run."""
+
+
+async def upgrade(url: str) -> list[str]:
+    """Apply what is missing, all or nothing, and return those revisions, oldest first.
+
+    Processes that do so at once wait for each other. SchemaError when the schema is newer than this
+    code, CWM-4001 when the database cannot be reached or written.
+    """
+    engine = open_database(url)
+    try:
+        with told_as(StorageWriteError):
+            async with engine.connect() as connection:
+                await connection.execution_options(**{WRITES: True})
+                async with connection.begin():
+                    return await connection.run_sync(_upgrade)
+    finally:
+        await engine.dispose()
+
+
+async def require_current(engine: AsyncEngine) -> None:
+    """Return when the schema is the one this code was written for, else raise SchemaError. CWM-4002."""
+    with told_as(StorageReadError):
+        async with engine.connect() as connection:
+            found = await connection.run_sync(_revision)
+    if found is None:
+        raise SchemaError("The database has no CWM tables yet: run `cwm migrate`.")
+    _refuse_unknown(found)
+    if found != REVISIONS[-1]:
+        raise SchemaError(
+            f"The database's schema is {found}, this version of CWM needs {REVISIONS[-1]}: run `cwm migrate`."
+        )
+
+
+async def is_empty(engine: AsyncEngine) -> bool:
+    """Whether the database holds no table at all. CWM-4002."""
+    with told_as(StorageReadError):
+        async with engine.connect() as connection:
+            return await connection.run_sync(lambda sync: not inspect(sync).get_table_names())
+
+
+def configuration(connection: Connection, applied: list[str]) -> Config:
+    """Alembic's, for the migrations that ship with CWM; ``applied`` is filled as they run."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(shipped.folder("migrations")).replace("%", "%%"))
+    config.attributes.update(connection=connection, applied=applied)
+    return config
+
+
+def _upgrade(connection: Connection) -> list[str]:
+    from alembic import command
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    found = _revision(connection)
+    if found is not None:
+        _refuse_unknown(found)
+    applied: list[str] = []
+    command.upgrade(configuration(connection, applied), "head")
+    return applied
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
+
+def _refuse_unknown(found: str) -> None:
+    if found not in REVISIONS:
+        raise SchemaError(
+            f"The database's schema is {found}, which this version of CWM does not know: "
+            "run the newer CWM that made it (`cwm migrate` does not go back)."
+        )

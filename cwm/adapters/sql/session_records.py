@@ -1,0 +1,159 @@
+"""Sessions and the token ids of their last turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, ScalarSelect, and_, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from cwm.adapters.sql.packed import compress, restore
+from cwm.adapters.sql.rows import SESSION, session_of, session_values
+from cwm.adapters.sql.snapshots import put
+from cwm.adapters.sql.tables import session_tokens, sessions, windows
+from cwm.adapters.sql.transactions import Transactions
+from cwm.domain.errors import SessionAlreadyExistsError, SessionNotFoundError, StorageCorruptionError
+from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.session import LIVE, Session, SessionState
+from cwm.domain.window import Durability
+
+HEAD_TOKENS: Final = 16
+LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
+
+
+def head_of(token_ids: Sequence[int]) -> str | None:
+    """A short digest of the first 16 ids: an engine's smallest chunk, below which nothing is shared."""
+    return digest(token_ids[:HEAD_TOKENS])[:32] if len(token_ids) >= HEAD_TOKENS else None
+
+
+def uid_of(tenant: str, window_name: str) -> ScalarSelect[Any]:
+    """The uid of the window that has this name now."""
+    named = and_(windows.c.tenant == tenant, windows.c.name == window_name)
+    return select(windows.c.uid).where(named).scalar_subquery()
+
+
+class SessionRecords:
+    _transactions: Transactions
+
+    async def add_session(self, session: Session, token_ids: Sequence[int]) -> None:
+        values = session_values(session) | {"head": head_of(token_ids), "thawed_from_uid": None}
+        if session.thawed_from is not None:
+            values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
+        async with self._transactions.writing() as connection:
+            try:
+                await connection.execute(insert(sessions).values(values))
+            except IntegrityError as taken:
+                raise SessionAlreadyExistsError(
+                    f"There is a session '{session.id}' already.", session_id=session.id
+                ) from taken
+            await _keep_tokens(connection, session.tenant, session.id, token_ids)
+
+    async def session(self, tenant: str, session_id: str) -> Session | None:
+        async with self._transactions.reading() as connection:
+            return await find_session(connection, tenant, session_id)
+
+    async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
+        stored = select(session_tokens).where(
+            session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id
+        )
+        async with self._transactions.reading() as connection:
+            row = (await connection.execute(stored)).one_or_none()
+            known = row is not None or await find_session(connection, tenant, session_id)
+        if row is not None:
+            return restore(row.packed, row.digest, row.token_count, session_id=session_id)
+        if known:
+            raise StorageCorruptionError("The token ids of a session are gone.", session_id=session_id)
+        raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+
+    async def record_turn(
+        self,
+        tenant: str,
+        session_id: str,
+        token_ids: Sequence[int],
+        at: datetime,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session | None:
+        changed: dict[str, Any] = {
+            "state": SessionState.ACTIVE.value,
+            "token_count": len(token_ids),
+            "head": head_of(token_ids),
+            "revision": sessions.c.revision + 1,
+            "updated_at": at,
+        }
+        if metadata is not None:
+            changed["metadata"] = dict(metadata)
+        turn = (
+            update(sessions)
+            .where(_is(tenant, session_id), sessions.c.state.in_(LIVE_STATES))
+            .values(changed)
+            .returning(*SESSION)
+        )
+        async with self._transactions.writing() as connection:
+            row = (await connection.execute(turn)).one_or_none()
+            if row is None:
+                return None
+            await _keep_tokens(connection, tenant, session_id, token_ids)
+            return session_of(row)
+
+    async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
+        newest_first = (
+            select(*SESSION)
+            .where(sessions.c.tenant == tenant)
+            .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+            .limit(limit)
+        )
+        if state is not None:
+            newest_first = newest_first.where(sessions.c.state == state.value)
+        async with self._transactions.reading() as connection:
+            return [session_of(row) for row in await connection.execute(newest_first)]
+
+    async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
+        being_stored = (
+            select(windows.c.name)
+            .where(
+                windows.c.tenant == sessions.c.tenant,
+                windows.c.session_id == sessions.c.id,
+                windows.c.durability == Durability.PENDING.value,
+            )
+            .exists()
+        )
+        sharing = (
+            select(sessions.c.id)
+            .where(
+                sessions.c.tenant == tenant,
+                sessions.c.salt_scope == salt_scope,
+                sessions.c.head == head_of(head),
+                or_(sessions.c.state.in_(LIVE_STATES), being_stored),
+            )
+            .order_by(sessions.c.id)
+        )
+        if len(head) < HEAD_TOKENS:
+            return []
+        async with self._transactions.reading() as connection:
+            return list((await connection.execute(sharing)).scalars())
+
+
+async def find_session(connection: AsyncConnection, tenant: str, session_id: str) -> Session | None:
+    row = (await connection.execute(select(*SESSION).where(_is(tenant, session_id)))).one_or_none()
+    return None if row is None else session_of(row)
+
+
+def _is(tenant: str, session_id: str) -> ColumnElement[bool]:
+    return and_(sessions.c.tenant == tenant, sessions.c.id == session_id)
+
+
+async def _keep_tokens(
+    connection: AsyncConnection, tenant: str, session_id: str, token_ids: Sequence[int]
+) -> None:
+    packed, content = compress(token_ids)
+    row = {
+        "tenant": tenant,
+        "session_id": session_id,
+        "digest": content,
+        "token_count": len(token_ids),
+        "packed": packed,
+    }
+    await put(connection, session_tokens, row)

@@ -1,0 +1,209 @@
+"""The schema. Every key starts with the tenant, so that no index ever mixes two.
+
+``uid`` names one window for ever: a name can be given again after a delete, a ``uid`` cannot, so lineage
+is joined over ``parent_uid`` and ``thawed_from_uid`` and only shown by name. ``packed`` is zstd of token
+ids as ``prefix.pack`` writes them, ``head`` the digest of a session's first 16 (null for fewer), and a
+snapshot's ``id`` the digest of all of them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    TypeDecorator,
+)
+
+# Byte order, so that both databases sort and compare alike whatever locale Postgres was made with.
+Text: Final = String().with_variant(String(collation="C"), "postgresql")
+Bytes: Final = BigInteger()
+LogId: Final = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC. SQLite keeps no zone, so it is taken off and put back."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a timestamp needs a time zone")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+    }
+)
+
+
+def _required(name: str, kind: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **options)
+
+
+def _tenant() -> Column[Any]:
+    return Column("tenant", Text, primary_key=True)
+
+
+sessions = Table(
+    "sessions",
+    metadata,
+    _tenant(),
+    Column("id", Text, primary_key=True),
+    _required("owner", Text),
+    _required("model", Text),
+    _required("state", Text),
+    _required("salt_scope", Text),
+    _required("token_count", Integer),
+    _required("revision", Integer),
+    _required("created_at", UtcDateTime),
+    _required("updated_at", UtcDateTime),
+    Column("frozen_at", UtcDateTime),
+    Column("thawed_from", Text),
+    Column("thawed_from_uid", Text),
+    Column("branch_token", Integer),
+    _required("metadata", JSON),
+    Column("head", Text),
+    Index(None, "tenant", "created_at"),
+    Index(None, "tenant", "state", "created_at"),
+    Index(None, "tenant", "salt_scope", "head"),
+    Index(None, "tenant", "thawed_from_uid", "id"),
+)
+
+session_tokens = Table(
+    "session_tokens",
+    metadata,
+    _tenant(),
+    Column("session_id", Text, primary_key=True),
+    _required("digest", Text),
+    _required("token_count", Integer),
+    _required("packed", LargeBinary),
+    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    _tenant(),
+    Column("id", Text, primary_key=True),
+    _required("token_count", Integer),
+    _required("packed", LargeBinary),
+)
+
+windows = Table(
+    "windows",
+    metadata,
+    _tenant(),
+    Column("name", Text, primary_key=True),
+    _required("uid", Text),
+    _required("session_id", Text),
+    _required("owner", Text),
+    _required("snapshot_id", Text),
+    _required("model", Text),
+    _required("token_count", Integer),
+    _required("block_count", Integer),
+    _required("total_size_bytes", Bytes),
+    _required("storage_tier", Text),
+    _required("durability", Text),
+    _required("salt_scope", Text),
+    _required("cache_salt", Text),
+    _required("identity", JSON),
+    _required("created_at", UtcDateTime),
+    _required("updated_at", UtcDateTime),
+    _required("description", Text),
+    _required("tags", JSON),
+    Column("parent_window", Text),
+    Column("parent_uid", Text),
+    Column("branch_token", Integer),
+    _required("pinned", Boolean),
+    Column("failure", Text),
+    _required("tiers", JSON),
+    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
+    ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"]),
+    Index(None, "tenant", "created_at", "name"),
+    Index(None, "tenant", "token_count", "name"),
+    Index(None, "tenant", "total_size_bytes", "name"),
+    Index(None, "tenant", "session_id"),
+    Index(None, "tenant", "snapshot_id"),
+    Index(None, "tenant", "parent_uid", "name"),
+)
+Index(
+    "ix_windows_pending",
+    windows.c.tenant,
+    windows.c.session_id,
+    sqlite_where=windows.c.durability == "pending",
+    postgresql_where=windows.c.durability == "pending",
+)
+
+# What a filtered list looks through: narrow rows, so that ten thousand are read in a few ms whatever is
+# looked for and without the planner's statistics. Everything in it is derived from ``windows``.
+window_search = Table(
+    "window_search",
+    metadata,
+    _tenant(),
+    Column("name", Text, primary_key=True),
+    _required("model", Text),
+    _required("created_at", UtcDateTime),
+    _required("token_count", Integer),
+    _required("total_size_bytes", Bytes),
+    _required("tags", Text),
+    _required("words", Text),
+    ForeignKeyConstraint(["tenant", "name"], ["windows.tenant", "windows.name"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)
+
+chunk_refs = Table(
+    "chunk_refs",
+    metadata,
+    _tenant(),
+    Column("window_name", Text, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    _required("hash", Text),
+    _required("size_bytes", Bytes),
+    _required("cache_salt", Text),
+    _required("root", Text),
+    ForeignKeyConstraint(["tenant", "window_name"], ["windows.tenant", "windows.name"], ondelete="CASCADE"),
+    Index(None, "tenant", "cache_salt", "hash", "window_name"),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", LogId, primary_key=True, autoincrement=True),
+    _required("tenant", Text),
+    _required("timestamp", UtcDateTime),
+    _required("subject", Text),
+    _required("event", Text),
+    _required("outcome", Text),
+    Column("session_id", Text),
+    Column("window_name", Text),
+    _required("severity", Text),
+    _required("details", JSON),
+    Index(None, "tenant", "timestamp", "id"),
+)
