@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cwm.cli import bench, sessions, windows
+from cwm.cli.demo import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
 from cwm.cli.serve import serve
@@ -46,6 +47,7 @@ def _version(*, given: bool) -> None:
 
 _RUN, _LOOK, _CLIENT = "Run", "Check", "Use a running gateway"
 
+app.command(rich_help_panel=_RUN)(demo)
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(serve)
 app.command(rich_help_panel=_LOOK)(doctor)

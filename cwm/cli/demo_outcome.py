@@ -1,0 +1,104 @@
+"""What the demo measured, and whether what it shows is true."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cwm.cli.wording import size
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Greedy tokens after the same prompt. ``from_store`` prompt tokens came out of LMCache, not out of vLLM."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    from_store: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Without the long prompt."""
+        return {
+            "prompt_tokens": len(self.prompt_ids),
+            "token_ids": list(self.token_ids),
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Tokens are counted, times in ms measured; ``tiers`` says how many restored tokens came from where."""
+
+    model: str
+    killed: tuple[str, ...]
+    restarted: tuple[str, ...]
+    tokens: int
+    chunk_size: int
+    chunks: int
+    bytes: int
+    durable: bool
+    freeze_ms: int
+    restart_ms: int
+    thaw_ms: int
+    cold_prefill_ms: int
+    tokens_restored: int
+    tokens_recomputed: int
+    whole_chunk_tokens: int
+    tiers: dict[str, int]
+    reference: Continuation
+    continuation: Continuation
+
+    @property
+    def identical(self) -> bool:
+        """The same prompt, the same tokens, the same text."""
+        ours, theirs = self.continuation, self.reference
+        return (ours.prompt_ids, ours.token_ids, ours.text) == (
+            theirs.prompt_ids,
+            theirs.token_ids,
+            theirs.text,
+        )
+
+    @property
+    def speed_up(self) -> float:
+        return round(self.cold_prefill_ms / max(self.thaw_ms, 1), 1)
+
+    def untrue(self) -> list[str]:
+        """What the story claims and the measurement denies; empty when all of it holds."""
+        claims = {
+            "the continuation is not identical": self.identical,
+            "the freeze was not durable": self.durable,
+            "not every whole block was restored": self.tokens_restored >= self.whole_chunk_tokens,
+            "a killed part was not started again": set(self.killed) <= set(self.restarted),
+            "the uninterrupted run took KV from the store": self.reference.from_store == 0,
+            "KV survived in the killed engine": "vllm" not in self.killed or "gpu" not in self.tiers,
+            "nothing was generated": bool(self.reference.token_ids),
+        }
+        return [sentence for sentence, holds in claims.items() if not holds]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The closing table."""
+        tiers = ", ".join(f"{tier} {tokens:,}" for tier, tokens in self.tiers.items()) or "none"
+        return [
+            ("tokens in the window", f"{self.tokens:,}"),
+            ("chunks", f"{self.chunks:,} of {self.chunk_size} tokens"),
+            ("bytes", f"{self.bytes:,} ({size(self.bytes)})"),
+            ("restored from (tokens)", tiers),
+            ("freeze", f"{self.freeze_ms:,} ms"),
+            ("thaw", f"{self.thaw_ms:,} ms"),
+            ("cold prefill", f"{self.cold_prefill_ms:,} ms"),
+            ("speed-up", f"{self.speed_up:g} x"),
+            ("tokens restored", f"{self.tokens_restored:,}"),
+            ("tokens recomputed", f"{self.tokens_recomputed:,}"),
+            ("identical", "yes" if self.identical else "no"),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "reference": self.reference.as_dict(),
+            "continuation": self.continuation.as_dict(),
+            "speed_up": self.speed_up,
+            "identical": self.identical,
+            "untrue": self.untrue(),
+        }

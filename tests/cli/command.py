@@ -1,0 +1,45 @@
+"""Runs ``cwm`` as a person does: in a process of its own, with nothing of this machine's settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def environment(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
+    return {
+        **kept,
+        "CWM_DB_PATH": str(folder / "cwm.db"),
+        "CWM_SECRET_FILE": str(folder / "secret"),
+        "CWM_VLLM_URL": "http://127.0.0.1:9",
+        "CWM_LMCACHE_URL": "http://127.0.0.1:9",
+        "CWM_COORDINATOR_URL": "http://127.0.0.1:9",
+        "COLUMNS": "100",
+        **variables,
+    }
+
+
+def cwm(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cwm", *arguments],
+        cwd=folder,
+        env=environment(folder, variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def refused(run: subprocess.CompletedProcess[str], code: str, status: int = 1) -> str:
+    """The sentence of a coded refusal; fails unless stderr is exactly one line of it."""
+    assert run.returncode == status, run.stderr
+    lines = run.stderr.strip().splitlines()
+    assert len(lines) == 1, run.stderr
+    assert lines[0].startswith(f"{code}: ")
+    return lines[0]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from tests.cli.command import cwm
+
+
+def examine(folder: Path, **variables: str) -> tuple[dict[str, Any], dict[str, dict[str, str]], int]:
+    """The whole answer, the findings by name, the exit code."""
+    run = cwm(folder, "doctor", "--json", **variables)
+    answer = json.loads(run.stdout)
+    return answer, {finding["name"]: finding for finding in answer["findings"]}, run.returncode
+
+
+def test_an_engine_that_is_not_there_is_a_fault_with_its_fix(tmp_path: Path) -> None:
+    answer, found, status = examine(tmp_path)
+
+    assert status == 1
+    assert answer["ok"] is False
+    assert found["vllm"]["status"] == found["lmcache"]["status"] == "fault"
+    assert "http://127.0.0.1:9" in found["vllm"]["message"]
+    assert "CWM_VLLM_URL" in found["vllm"]["fix"]
+    assert "CWM_LMCACHE_URL" in found["lmcache"]["fix"]
+
+
+def test_what_could_not_be_looked_at_is_named_and_never_ok(tmp_path: Path) -> None:
+    _, found, _ = examine(tmp_path)
+
+    for check in ("token ids", "isolation", "block size", "coordinator", "round trip"):
+        assert found[check]["status"] == "skipped"
+
+
+def test_each_check_is_told_once(tmp_path: Path) -> None:
+    answer, found, _ = examine(tmp_path)
+
+    assert len(answer["findings"]) == len(found)
+
+
+def test_settings_come_with_their_origin_and_secrets_masked(tmp_path: Path) -> None:
+    (tmp_path / "cwm.yaml").write_text("http:\n  port: 8799\n")
+
+    answer, _, _ = examine(tmp_path, CWM_SECRET="tell-nobody", CWM_TENANT="team-a")
+
+    settings = {setting["name"]: setting for setting in answer["settings"]}
+    assert settings["port"]["value"] == "8799"
+    assert settings["port"]["origin"].endswith("cwm.yaml")
+    assert settings["tenant"] == {
+        "group": "isolation",
+        "name": "tenant",
+        "value": "team-a",
+        "origin": "environment",
+    }
+    assert settings["host"]["origin"] == "default"
+    assert "tell-nobody" not in json.dumps(answer)
+
+
+def test_a_misspelled_variable_is_a_warning_that_knows_the_right_one(tmp_path: Path) -> None:
+    _, found, _ = examine(tmp_path, CWM_VLM_URL="http://127.0.0.1:1")
+
+    assert found["settings"]["status"] == "warn"
+    assert "CWM_VLM_URL" in found["settings"]["message"]
+    assert found["settings"]["fix"] == "Did you mean CWM_VLLM_URL?"
+
+
+def test_an_engine_without_lmcache_is_a_warning(tmp_path: Path) -> None:
+    _, found, _ = examine(tmp_path, CWM_LMCACHE_URL="none")
+
+    assert found["lmcache"]["status"] == "warn"
+
+
+def test_a_schema_of_another_version_is_a_fault(tmp_path: Path) -> None:
+    assert cwm(tmp_path, "migrate").returncode == 0
+    with sqlite3.connect(tmp_path / "cwm.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+
+    _, found, _ = examine(tmp_path)
+
+    assert found["registry"]["status"] == "fault"
+    assert "9999" in found["registry"]["message"]
+
+
+def test_a_redis_that_is_not_there_is_a_fault_that_hides_its_password(tmp_path: Path) -> None:
+    answer, found, _ = examine(tmp_path, CWM_REDIS_URL="redis://:hidden@127.0.0.1:9/0")
+
+    assert found["eviction"]["status"] == "fault"
+    assert "hidden" not in json.dumps(answer)
+
+
+def test_the_text_says_what_to_do(tmp_path: Path) -> None:
+    run = cwm(tmp_path, "doctor")
+
+    assert run.returncode == 1
+    assert run.stderr == ""
+    to_do = run.stdout.partition("What to do")[2]
+    assert "CWM_VLLM_URL" in to_do
+    assert to_do.strip().splitlines()[-1] == "2 faults, 0 warnings."
+
+
+def test_the_doctor_makes_no_secret(tmp_path: Path) -> None:
+    examine(tmp_path)
+
+    assert not (tmp_path / "secret").exists()
