@@ -1,0 +1,146 @@
+"""What every test stands on: a clean environment, one event loop, real databases."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from hypothesis import settings
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.schema import upgrade
+from cwm.adapters.sql.tables import metadata
+from tests import postgres
+from tests.contracts.nouns import Damage
+
+_POSTGRES_BIN = os.environ.get("CWM_TEST_PG_BIN")
+
+settings.register_profile("cwm", deadline=None, database=None, derandomize=True, max_examples=50)
+settings.load_profile("cwm")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_of_the_machine() -> Iterator[None]:
+    """A developer's own ``CWM_*`` must not decide how a test ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("CWM_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """One server a run: its URL without a database name. CWM_TEST_PG_BIN names other binaries."""
+    with postgres.server(_POSTGRES_BIN) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+async def migrated_postgres_url(postgres_server: str) -> str:
+    await _on(f"{postgres_server}/postgres", "CREATE DATABASE migrated")
+    await upgrade(f"{postgres_server}/migrated")
+    return f"{postgres_server}/migrated"
+
+
+@pytest.fixture
+async def postgres_url(migrated_postgres_url: str) -> AsyncIterator[str]:
+    """A migrated database without a row. It is emptied, not dropped: a drop waits for the disk."""
+    yield migrated_postgres_url
+    tables = reversed(metadata.sorted_tables)
+    await _on(migrated_postgres_url, "; ".join(f"DELETE FROM {table.name}" for table in tables))
+
+
+@pytest.fixture
+async def empty_postgres_url(postgres_server: str) -> AsyncIterator[str]:
+    """A database of the test's own, without a table."""
+    name = f"test_{uuid4().hex}"
+    await _on(f"{postgres_server}/postgres", f"CREATE DATABASE {name}")
+    yield f"{postgres_server}/{name}"
+    await _on(f"{postgres_server}/postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
+    """A file of the test's own that does not exist yet."""
+    return f"sqlite+aiosqlite:///{tmp_path / 'folder' / 'cwm.db'}"
+
+
+@pytest.fixture(scope="session")
+async def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that has been migrated once, to copy from."""
+    path = tmp_path_factory.mktemp("template") / "cwm.db"
+    await upgrade(f"sqlite+aiosqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A migrated database of the test's own."""
+    return f"sqlite+aiosqlite:///{shutil.copy(sqlite_template, tmp_path / 'cwm.db')}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """Of each database in turn, one without a table."""
+    url: str = request.getfixturevalue(f"empty_{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Of each database in turn, one that is migrated."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    opened = open_database(database_url)
+    yield opened
+    await opened.dispose()
+
+
+@pytest.fixture
+def registry(engine: AsyncEngine) -> SqlRegistry:
+    return SqlRegistry(engine)
+
+
+@pytest.fixture
+def audit_log(engine: AsyncEngine) -> SqlAuditLog:
+    return SqlAuditLog(engine)
+
+
+@pytest.fixture
+def damage(engine: AsyncEngine) -> Damage:
+    """Flips one byte of the token ids that a table stores; ``at`` counts from the front."""
+
+    async def flip(table_name: str, at: int = -1) -> None:
+        table = metadata.tables[table_name]
+        async with engine.begin() as connection:
+            packed = bytearray((await connection.execute(select(table.c.packed))).scalar_one())
+            packed[at] ^= 0x10
+            await connection.execute(update(table).values(packed=bytes(packed)))
+
+    return flip
+
+
+async def _on(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

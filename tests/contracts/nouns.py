@@ -1,0 +1,99 @@
+"""Complete sessions and windows, of which a test names only what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.prefix import digest
+from cwm.domain.session import Session, SessionState
+from cwm.domain.window import Chunk, Durability, Window
+from cwm.ports.registry import Registry, StoredChunks
+
+Damage: TypeAlias = Callable[..., Awaitable[None]]
+
+NOW: Final = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+LATER: Final = NOW + timedelta(minutes=5)
+IDS: Final = tuple(range(1000, 1070))
+
+IDENTITY: Final = EngineIdentity(
+    model="tiny",
+    root="/models/tiny",
+    fingerprint="fp-1",
+    max_model_len=8192,
+    vllm_version="0.32.0",
+    chunk_size=32,
+    block_size=32,
+    hash_algorithm="blake3",
+    lmcache_version="0.5.6",
+    weights_digest="sha256:00",
+)
+
+
+def a_session(session_id: str = "s1", tenant: str = "acme", **given: Any) -> Session:
+    session = Session(
+        tenant=tenant,
+        id=session_id,
+        owner="ann",
+        model="tiny",
+        state=SessionState.ACTIVE,
+        salt_scope=tenant,
+        token_count=len(IDS),
+        revision=0,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    return replace(session, **given)
+
+
+def a_window(name: str = "w1", tenant: str = "acme", **given: Any) -> Window:
+    window = Window(
+        tenant=tenant,
+        name=name,
+        session_id="s1",
+        owner="ann",
+        snapshot_id=digest(IDS),
+        model="tiny",
+        token_count=len(IDS),
+        block_count=0,
+        total_size_bytes=0,
+        storage_tier=Tier.DISK,
+        durability=Durability.PENDING,
+        salt_scope=tenant,
+        cache_salt=f"salt-of-{tenant}",
+        identity=IDENTITY,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    return replace(window, **given)
+
+
+def stored(*hashes: str, size_bytes: int = 100, tier: Tier = Tier.REDIS) -> StoredChunks:
+    chunks = tuple(Chunk(chunk, size_bytes) for chunk in hashes)
+    return StoredChunks(chunks, tier, {tier.value: len(chunks)})
+
+
+async def freeze(
+    registry: Registry,
+    name: str,
+    *hashes: str,
+    tenant: str = "acme",
+    ids: tuple[int, ...] = IDS,
+    **given: Any,
+) -> Window:
+    """A durable window of a session of its own, named after it."""
+    session_id = f"of-{name}"
+    await registry.add_session(a_session(session_id, tenant, token_count=len(ids)), ids)
+    window = a_window(name, tenant, session_id=session_id, token_count=len(ids), **given)
+    await registry.begin_freeze(window, ids, 0)
+    return await registry.finish_freeze(tenant, name, stored(*hashes), LATER)
+
+
+async def clone(registry: Registry, source: Window, name: str, **given: Any) -> Window:
+    copy = replace(
+        source, name=name, parent_window=source.name, branch_token=source.token_count, pinned=False
+    )
+    return await registry.add_clone(replace(copy, **given), source.name)

@@ -1,0 +1,199 @@
+"""What every registry owes: sessions and their token ids."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta, timezone
+
+import pytest
+
+from cwm.domain.errors import SessionAlreadyExistsError, SessionNotFoundError, StorageCorruptionError
+from cwm.domain.session import Session, SessionState
+from cwm.ports.registry import Registry
+from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, freeze, stored
+
+
+async def test_a_session_comes_back_as_it_was_given(registry: Registry) -> None:
+    session = a_session(
+        state=SessionState.THAWED,
+        frozen_at=LATER,
+        thawed_from="gone",
+        branch_token=70,
+        metadata={"template": {"has_system": True}, "é\u0000": [1, None, "\ud800"]},
+    )
+    await registry.add_session(session, IDS)
+    assert await registry.session("acme", "s1") == session
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
+async def test_a_session_that_was_never_added_is_none(registry: Registry) -> None:
+    assert await registry.session("acme", "s1") is None
+
+
+async def test_the_tokens_of_an_unknown_session_are_refused(registry: Registry) -> None:
+    with pytest.raises(SessionNotFoundError):
+        await registry.session_tokens("acme", "s1")
+
+
+async def test_a_new_session_has_no_tokens_yet(registry: Registry) -> None:
+    await registry.add_session(a_session(token_count=0), ())
+    assert await registry.session_tokens("acme", "s1") == ()
+
+
+@pytest.mark.parametrize("state", SessionState)
+async def test_an_id_is_taken_whatever_became_of_its_session(registry: Registry, state: SessionState) -> None:
+    await registry.add_session(a_session(state=state), IDS)
+    with pytest.raises(SessionAlreadyExistsError) as refused:
+        await registry.add_session(a_session(owner="bob"), ())
+    assert refused.value.context == {"session_id": "s1"}
+    kept = await registry.session("acme", "s1")
+    assert kept is not None
+    assert (kept.owner, await registry.session_tokens("acme", "s1")) == ("ann", IDS)
+
+
+async def test_two_tenants_have_the_same_id_each_for_themselves(registry: Registry) -> None:
+    await registry.add_session(a_session(tenant="acme"), IDS)
+    await registry.add_session(a_session(tenant="bolt", token_count=1), (7,))
+    assert await registry.session_tokens("acme", "s1") == IDS
+    assert await registry.session_tokens("bolt", "s1") == (7,)
+
+
+async def test_a_timestamp_of_any_zone_comes_back_as_the_same_instant_in_utc(registry: Registry) -> None:
+    elsewhere = NOW.astimezone(timezone(timedelta(hours=-7)))
+    await registry.add_session(a_session(created_at=elsewhere), ())
+    session = await registry.session("acme", "s1")
+    assert session is not None
+    assert session.created_at == NOW
+    assert session.created_at.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("state", [SessionState.ACTIVE, SessionState.THAWED])
+async def test_a_turn_replaces_the_ids_and_makes_the_session_active(
+    registry: Registry, state: SessionState
+) -> None:
+    await registry.add_session(a_session(state=state, thawed_from="w", metadata={"kept": 1}), IDS)
+    longer = (*IDS, 2**32 - 1, 0)
+    after = await registry.record_turn("acme", "s1", longer, LATER)
+    assert after == a_session(
+        state=SessionState.ACTIVE,
+        thawed_from="w",
+        metadata={"kept": 1},
+        token_count=72,
+        revision=1,
+        updated_at=LATER,
+    )
+    assert await registry.session("acme", "s1") == after
+    assert await registry.session_tokens("acme", "s1") == longer
+
+
+async def test_a_turn_replaces_the_metadata_that_is_given(registry: Registry) -> None:
+    await registry.add_session(a_session(metadata={"old": 1}), IDS)
+    after = await registry.record_turn("acme", "s1", IDS, LATER, {"new": 2})
+    assert after is not None
+    assert after.metadata == {"new": 2}
+
+
+@pytest.mark.parametrize("state", [SessionState.FROZEN, SessionState.EXPIRED, SessionState.DELETED])
+async def test_a_turn_of_a_session_that_is_not_live_changes_nothing(
+    registry: Registry, state: SessionState
+) -> None:
+    before = a_session(state=state)
+    await registry.add_session(before, IDS)
+    assert await registry.record_turn("acme", "s1", (1, 2), LATER, {"new": 2}) is None
+    assert await registry.session("acme", "s1") == before
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
+async def test_a_turn_of_an_unknown_session_is_none(registry: Registry) -> None:
+    assert await registry.record_turn("acme", "s1", IDS, LATER) is None
+
+
+async def test_turns_recorded_at_once_are_all_counted(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    turns = [registry.record_turn("acme", "s1", (*IDS, turn), LATER) for turn in range(8)]
+    recorded = await asyncio.gather(*turns)
+    revisions = {session.revision: turn for turn, session in enumerate(recorded) if session}
+    assert sorted(revisions) == list(range(1, 9))
+    assert await registry.session_tokens("acme", "s1") == (*IDS, revisions[8])
+
+
+async def test_sessions_are_listed_newest_first_up_to_the_limit(registry: Registry) -> None:
+    for minute in (2, 0, 3, 1):
+        await registry.add_session(a_session(f"s{minute}", created_at=NOW + timedelta(minutes=minute)), ())
+    assert _ids(await registry.sessions("acme", None, 3)) == ["s3", "s2", "s1"]
+
+
+async def test_sessions_are_listed_by_state(registry: Registry) -> None:
+    for state in SessionState:
+        await registry.add_session(a_session(f"s-{state.value}", state=state), ())
+    assert _ids(await registry.sessions("acme", SessionState.EXPIRED, 10)) == ["s-expired"]
+    assert len(await registry.sessions("acme", None, 10)) == len(SessionState)
+
+
+async def test_live_sessions_are_found_by_their_first_sixteen_ids(registry: Registry) -> None:
+    other = (*IDS[:15], 1, *IDS[16:])
+    for session_id, ids, state in (
+        ("active", IDS, SessionState.ACTIVE),
+        ("thawed", IDS[:16], SessionState.THAWED),
+        ("frozen", IDS, SessionState.FROZEN),
+        ("expired", IDS, SessionState.EXPIRED),
+        ("other", other, SessionState.ACTIVE),
+        ("short", IDS[:15], SessionState.ACTIVE),
+    ):
+        await registry.add_session(a_session(session_id, state=state), ids)
+    await registry.add_session(a_session("elsewhere", salt_scope="lineage"), IDS)
+    assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["active", "thawed"]
+    assert await registry.live_sessions_with_head("acme", "lineage", IDS[:16]) == ["elsewhere"]
+    assert await registry.live_sessions_with_head("acme", "acme", IDS[:15]) == []
+
+
+async def test_a_turn_changes_the_head_a_session_is_found_by(registry: Registry) -> None:
+    await registry.add_session(a_session(), ())
+    await registry.record_turn("acme", "s1", IDS, LATER)
+    assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["s1"]
+    await registry.record_turn("acme", "s1", IDS[1:], LATER)
+    assert await registry.live_sessions_with_head("acme", "acme", IDS) == []
+
+
+async def test_a_frozen_session_counts_as_live_until_its_chunks_are_on_record(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["s1"]
+    await registry.finish_freeze("acme", "w1", stored("aa"), LATER)
+    assert await registry.live_sessions_with_head("acme", "acme", IDS) == []
+
+
+async def test_a_damaged_byte_in_the_ids_of_a_session_is_noticed(registry: Registry, damage: Damage) -> None:
+    await registry.add_session(a_session(), IDS)
+    await damage("session_tokens")
+    with pytest.raises(StorageCorruptionError) as noticed:
+        await registry.session_tokens("acme", "s1")
+    assert noticed.value.code == "CWM-4004"
+
+
+async def test_the_next_turn_mends_the_ids_of_a_session(registry: Registry, damage: Damage) -> None:
+    await registry.add_session(a_session(), IDS)
+    await damage("session_tokens")
+    await registry.record_turn("acme", "s1", IDS, LATER)
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
+async def test_totals_count_each_state_and_each_chunk_once(registry: Registry) -> None:
+    await registry.add_session(a_session("idle"), ())
+    await freeze(registry, "w1", "aa", "bb")
+    await freeze(registry, "w2", "aa", "cc")
+    await freeze(registry, "w3", "aa", cache_salt="another")
+    await freeze(registry, "theirs", "dd", tenant="bolt")
+    totals = await registry.totals("acme")
+    assert (totals.windows, totals.chunks, totals.chunk_bytes) == (3, 4, 400)
+    assert totals.sessions == {"active": 1, "frozen": 3, "thawed": 0, "expired": 0, "deleted": 0}
+
+
+async def test_totals_of_a_tenant_without_anything_are_zero(registry: Registry) -> None:
+    totals = await registry.totals("nobody")
+    assert (totals.windows, totals.chunks, totals.chunk_bytes) == (0, 0, 0)
+    assert set(totals.sessions.values()) == {0}
+
+
+def _ids(sessions: list[Session]) -> list[str]:
+    return [session.id for session in sessions]

@@ -1,0 +1,389 @@
+"""What every registry owes: windows, from the intent to freeze to their removal."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from cwm.domain.engine import Tier
+from cwm.domain.errors import (
+    SessionNotActiveError,
+    SessionNotFoundError,
+    StorageCorruptionError,
+    WindowAlreadyExistsError,
+    WindowNotFoundError,
+)
+from cwm.domain.prefix import digest
+from cwm.domain.session import SessionState
+from cwm.domain.window import Chunk, Durability
+from cwm.ports.registry import Dependents, Registry
+from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, clone, freeze, stored
+
+
+async def test_an_intent_to_freeze_is_on_record_with_its_tokens_and_freezes_the_session(
+    registry: Registry,
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    window = a_window(description="Füße \U0001f600\n", tags=("b", "A", "a"), tiers={"cpu": 3})
+    await registry.begin_freeze(window, IDS, 0)
+    assert await registry.window("acme", "w1") == window
+    assert (await registry.snapshot("acme", window.snapshot_id)).token_ids == IDS
+    assert await registry.session("acme", "s1") == a_session(state=SessionState.FROZEN, frozen_at=NOW)
+    assert await registry.pending_windows_of_every_tenant() == [window]
+
+
+async def test_a_window_that_was_never_frozen_is_none(registry: Registry) -> None:
+    assert await registry.window("acme", "w1") is None
+
+
+async def test_a_freeze_of_a_session_that_moved_on_leaves_nothing(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    moved_on = await registry.record_turn("acme", "s1", (*IDS, 1), LATER)
+    with pytest.raises(SessionNotActiveError):
+        await registry.begin_freeze(a_window(), IDS, 0)
+    assert await registry.window("acme", "w1") is None
+    assert await registry.session("acme", "s1") == moved_on
+    with pytest.raises(StorageCorruptionError):
+        await registry.snapshot("acme", digest(IDS))
+
+
+async def test_a_freeze_of_an_unknown_session_is_refused(registry: Registry) -> None:
+    with pytest.raises(SessionNotFoundError):
+        await registry.begin_freeze(a_window(), IDS, 0)
+
+
+async def test_a_second_freeze_of_a_name_is_refused_and_its_session_stays_active(registry: Registry) -> None:
+    first = await freeze(registry, "w1", "aa")
+    await registry.add_session(a_session("s2"), IDS)
+    with pytest.raises(WindowAlreadyExistsError) as refused:
+        await registry.begin_freeze(a_window("w1", session_id="s2"), (9, 9), 0)
+    assert refused.value.context == {"window_name": "w1"}
+    assert await registry.window("acme", "w1") == first
+    assert await registry.session("acme", "s2") == a_session("s2")
+
+
+async def test_of_eight_freezes_of_a_name_at_once_one_wins(registry: Registry) -> None:
+    for number in range(8):
+        await registry.add_session(a_session(f"s{number}"), (*IDS, number))
+    outcomes = await asyncio.gather(
+        *(
+            registry.begin_freeze(a_window("w", session_id=f"s{number}"), (*IDS, number), 0)
+            for number in range(8)
+        ),
+        return_exceptions=True,
+    )
+    refused = [outcome for outcome in outcomes if outcome is not None]
+    assert [type(outcome) for outcome in refused] == [WindowAlreadyExistsError] * 7
+    winner = f"s{outcomes.index(None)}"
+    window = await registry.window("acme", "w")
+    assert window is not None
+    assert window.session_id == winner
+    frozen = await registry.sessions("acme", SessionState.FROZEN, 10)
+    assert [session.id for session in frozen] == [winner]
+
+
+async def test_of_eight_freezes_of_a_session_at_once_one_wins(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    outcomes = await asyncio.gather(
+        *(registry.begin_freeze(a_window(f"w{number}"), IDS, 0) for number in range(8)),
+        return_exceptions=True,
+    )
+    refused = [outcome for outcome in outcomes if outcome is not None]
+    assert [type(outcome) for outcome in refused] == [SessionNotActiveError] * 7
+    assert len(await registry.pending_windows_of_every_tenant()) == 1
+
+
+async def test_a_freeze_and_a_turn_at_once_leave_the_tokens_that_were_frozen(registry: Registry) -> None:
+    for number in range(8):
+        session_id, name = f"s{number}", f"w{number}"
+        await registry.add_session(a_session(session_id), IDS)
+        refused, turn = await asyncio.gather(
+            registry.begin_freeze(a_window(name, session_id=session_id), IDS, 0),
+            registry.record_turn("acme", session_id, (*IDS, 1), LATER),
+            return_exceptions=True,
+        )
+        assert (refused is None) == (turn is None)
+        tokens = await registry.session_tokens("acme", session_id)
+        assert tokens == (IDS if refused is None else (*IDS, 1))
+
+
+async def test_a_finished_freeze_is_durable_and_knows_its_chunks(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    window = await registry.finish_freeze(
+        "acme", "w1", stored("bb", "aa", size_bytes=2**33, tier=Tier.REDIS), LATER
+    )
+    assert window == a_window(
+        durability=Durability.DURABLE,
+        block_count=2,
+        total_size_bytes=2**34,
+        storage_tier=Tier.REDIS,
+        tiers={"redis": 2},
+        updated_at=LATER,
+    )
+    assert await registry.window("acme", "w1") == window
+    assert await registry.chunks("acme", "w1") == [Chunk("bb", 2**33), Chunk("aa", 2**33)]
+    assert await registry.pending_windows_of_every_tenant() == []
+
+
+async def test_a_context_without_a_whole_chunk_is_finished_without_any(registry: Registry) -> None:
+    window = await freeze(registry, "w1")
+    assert (window.durability, window.block_count) == (Durability.DURABLE, 0)
+    assert await registry.chunks("acme", "w1") == []
+
+
+async def test_finishing_a_freeze_that_another_replica_finished_changes_nothing(registry: Registry) -> None:
+    finished = await freeze(registry, "w1", "aa")
+    assert await registry.finish_freeze("acme", "w1", stored("cc", "dd"), NOW) == finished
+    assert await registry.chunks("acme", "w1") == [Chunk("aa", 100)]
+
+
+async def test_a_freeze_that_is_not_pending_cannot_be_finished(registry: Registry) -> None:
+    with pytest.raises(WindowNotFoundError):
+        await registry.finish_freeze("acme", "w1", stored("aa"), LATER)
+
+
+async def test_a_failed_freeze_keeps_the_tokens_and_says_why(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    await registry.fail_freeze("acme", "w1", "The tier is full.", LATER)
+    expected = a_window(durability=Durability.FAILED, failure="The tier is full.", updated_at=LATER)
+    assert await registry.window("acme", "w1") == expected
+    assert (await registry.snapshot("acme", expected.snapshot_id)).token_ids == IDS
+    assert await registry.pending_windows_of_every_tenant() == []
+
+
+async def test_a_durable_window_cannot_fail_any_more(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa")
+    await registry.fail_freeze("acme", "w1", "late", LATER)
+    assert await registry.window("acme", "w1") == window
+
+
+@pytest.mark.parametrize("state", [SessionState.ACTIVE, SessionState.THAWED])
+async def test_an_undone_freeze_leaves_the_session_as_it_was_and_no_tokens(
+    registry: Registry, state: SessionState
+) -> None:
+    before = a_session(state=state)
+    await registry.add_session(before, IDS)
+    await registry.begin_freeze(a_window(tags=("t",)), IDS, 0)
+    await registry.undo_freeze("acme", "w1", state)
+    assert await registry.session("acme", "s1") == before
+    assert await registry.window("acme", "w1") is None
+    with pytest.raises(StorageCorruptionError):
+        await registry.snapshot("acme", digest(IDS))
+    await registry.begin_freeze(a_window(), IDS, 0)
+
+
+async def test_an_undone_freeze_leaves_the_tokens_of_a_window_with_equal_ids(registry: Registry) -> None:
+    await freeze(registry, "kept", "aa")
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    await registry.undo_freeze("acme", "w1", SessionState.ACTIVE)
+    assert (await registry.snapshot("acme", digest(IDS))).token_ids == IDS
+
+
+async def test_a_durable_window_is_not_undone(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa")
+    await registry.undo_freeze("acme", "w1", SessionState.ACTIVE)
+    assert await registry.window("acme", "w1") == window
+    session = await registry.session("acme", window.session_id)
+    assert session is not None
+    assert session.state is SessionState.FROZEN
+
+
+async def test_a_clone_shares_tokens_and_chunks_and_nothing_else(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa", "bb", tags=("old",))
+    added = await clone(registry, source, "copy", owner="bob", description="mine", tags=("new",))
+    assert added == await registry.window("acme", "copy")
+    assert added == replace(
+        source,
+        name="copy",
+        owner="bob",
+        description="mine",
+        tags=("new",),
+        parent_window="source",
+        branch_token=70,
+    )
+    assert await registry.chunks("acme", "copy") == await registry.chunks("acme", "source")
+    assert (await registry.totals("acme")).chunks == 2
+
+
+async def test_a_clone_of_an_unknown_window_is_refused(registry: Registry) -> None:
+    with pytest.raises(WindowNotFoundError):
+        await registry.add_clone(a_window("copy"), "source")
+
+
+async def test_a_clone_under_a_name_that_is_taken_is_refused(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa")
+    taken = await freeze(registry, "copy", "bb")
+    with pytest.raises(WindowAlreadyExistsError):
+        await clone(registry, source, "copy")
+    assert await registry.window("acme", "copy") == taken
+    assert await registry.chunks("acme", "copy") == [Chunk("bb", 100)]
+
+
+async def test_a_pin_is_taken_and_given_back_once(registry: Registry) -> None:
+    await freeze(registry, "w1", "aa")
+    taken = await asyncio.gather(*(registry.set_pinned("acme", "w1", pinned=True) for _ in range(8)))
+    assert sorted(taken) == [False] * 7 + [True]
+    window = await registry.window("acme", "w1")
+    assert window is not None
+    assert window.pinned
+    given_back = await asyncio.gather(*(registry.set_pinned("acme", "w1", pinned=False) for _ in range(8)))
+    assert sorted(given_back) == [False] * 7 + [True]
+    assert not await registry.set_pinned("acme", "unknown", pinned=True)
+
+
+async def test_a_removed_window_takes_its_tokens_and_references_with_it(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa", tags=("t",))
+    await registry.remove_window("acme", "w1")
+    assert await registry.window("acme", "w1") is None
+    assert await registry.chunks("acme", "w1") == []
+    assert (await registry.totals("acme")).chunks == 0
+    with pytest.raises(StorageCorruptionError):
+        await registry.snapshot("acme", window.snapshot_id)
+    with pytest.raises(WindowNotFoundError):
+        await registry.remove_window("acme", "w1")
+
+
+async def test_a_pending_window_is_removed_with_its_tokens(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    await registry.remove_window("acme", "w1")
+    assert await registry.pending_windows_of_every_tenant() == []
+    with pytest.raises(StorageCorruptionError):
+        await registry.snapshot("acme", digest(IDS))
+
+
+@pytest.mark.parametrize("first", ["source", "copy"])
+async def test_shared_tokens_stay_until_the_last_window_goes(registry: Registry, first: str) -> None:
+    source = await freeze(registry, "source", "aa")
+    copy = await clone(registry, source, "copy")
+    await registry.remove_window("acme", first)
+    assert (await registry.snapshot("acme", source.snapshot_id)).token_ids == IDS
+    await registry.remove_window("acme", "copy" if first == "source" else "source")
+    with pytest.raises(StorageCorruptionError):
+        await registry.snapshot("acme", copy.snapshot_id)
+
+
+async def test_windows_that_come_and_go_at_once_never_lose_shared_tokens(registry: Registry) -> None:
+    await freeze(registry, "going", "aa")
+    for turn in range(10):
+        coming, going = f"w{turn}", "going" if turn == 0 else f"w{turn - 1}"
+        await registry.add_session(a_session(coming), IDS)
+        await asyncio.gather(
+            registry.begin_freeze(a_window(coming, session_id=coming), IDS, 0),
+            registry.remove_window("acme", going),
+        )
+        assert (await registry.snapshot("acme", digest(IDS))).token_ids == IDS
+
+
+async def test_a_clone_and_the_removal_of_its_source_at_once_never_lose_tokens(registry: Registry) -> None:
+    source = await freeze(registry, "w0", "aa")
+    for turn in range(1, 10):
+        cloned, removed = await asyncio.gather(
+            clone(registry, source, f"w{turn}"),
+            registry.remove_window("acme", source.name),
+            return_exceptions=True,
+        )
+        assert removed is None
+        if isinstance(cloned, WindowNotFoundError):
+            source = await freeze(registry, f"w{turn}", "aa")
+        else:
+            assert (await registry.snapshot("acme", source.snapshot_id)).token_ids == IDS
+            source = replace(source, name=f"w{turn}")
+
+
+async def test_equal_ids_of_two_tenants_are_two_snapshots(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa", tenant="acme")
+    await freeze(registry, "w1", "aa", tenant="bolt")
+    await registry.remove_window("acme", "w1")
+    assert (await registry.snapshot("bolt", window.snapshot_id)).token_ids == IDS
+    with pytest.raises(StorageCorruptionError):
+        await registry.snapshot("acme", window.snapshot_id)
+
+
+@pytest.mark.parametrize("at", [-1, 0, 5, 12])
+async def test_a_damaged_byte_in_a_snapshot_is_noticed(registry: Registry, damage: Damage, at: int) -> None:
+    window = await freeze(registry, "w1", "aa")
+    await damage("snapshots", at)
+    with pytest.raises(StorageCorruptionError) as noticed:
+        await registry.snapshot("acme", window.snapshot_id)
+    assert noticed.value.as_dict() == {
+        "code": "CWM-4004",
+        "message": "The stored token ids do not match their digest.",
+        "retryable": False,
+        "context": {"snapshot_id": window.snapshot_id},
+    }
+
+
+async def test_the_heirs_of_a_window_are_its_clones_continuations_and_live_sessions(
+    registry: Registry,
+) -> None:
+    source = await freeze(registry, "source", "aa")
+    await clone(registry, source, "copy")
+    for session_id, state in (
+        ("active", SessionState.ACTIVE),
+        ("thawed", SessionState.THAWED),
+        ("expired", SessionState.EXPIRED),
+        ("going-on", SessionState.THAWED),
+    ):
+        await registry.add_session(a_session(session_id, state=state, thawed_from="source"), IDS)
+    continued = a_window("continued", session_id="going-on", parent_window="source")
+    await registry.begin_freeze(continued, IDS, 0)
+    expected = Dependents(windows=("continued", "copy"), sessions=("active", "thawed"))
+    assert await registry.dependents("acme", "source") == expected
+    assert not await registry.dependents("acme", "copy")
+    assert not await registry.dependents("acme", "unknown")
+
+
+async def test_a_window_made_again_under_a_name_inherits_no_dependents(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa")
+    await clone(registry, source, "copy")
+    await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
+    await registry.remove_window("acme", "source")
+    await registry.add_session(a_session("again"), IDS)
+    await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
+    assert not await registry.dependents("acme", "source")
+
+    copy, thawed = await registry.window("acme", "copy"), await registry.session("acme", "thawed")
+    assert copy is not None
+    assert thawed is not None
+    assert (copy.parent_window, thawed.thawed_from) == ("source", "source")
+
+
+async def test_a_continuation_descends_from_the_window_its_session_was_thawed_from(
+    registry: Registry,
+) -> None:
+    """Not from the one that has the name by the time of the freeze."""
+    await freeze(registry, "source", "aa")
+    await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
+    await registry.remove_window("acme", "source")
+    await registry.add_session(a_session("again"), IDS)
+    await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
+    await registry.begin_freeze(a_window("heir", session_id="thawed", parent_window="source"), IDS, 0)
+    assert not await registry.dependents("acme", "source")
+
+
+async def test_chunks_are_shared_with_other_windows_of_the_same_salt_only(registry: Registry) -> None:
+    await freeze(registry, "w1", "aa", "bb", "cc")
+    await freeze(registry, "w2", "bb")
+    await freeze(registry, "w3", "aa", cache_salt="another")
+    await freeze(registry, "w4", "cc", tenant="bolt", cache_salt="salt-of-acme")
+    assert await registry.chunks_of_other_windows("acme", "w1") == {"bb"}
+    assert await registry.chunks_of_other_windows("acme", "w3") == set()
+
+
+async def test_pending_windows_of_every_tenant_come_oldest_first(registry: Registry) -> None:
+    for tenant, name, at in (("bolt", "w2", LATER), ("acme", "w1", NOW)):
+        await registry.add_session(a_session(tenant=tenant), IDS)
+        await registry.begin_freeze(a_window(name, tenant, created_at=at), IDS, 0)
+    await freeze(registry, "done", "aa")
+    pending = await registry.pending_windows_of_every_tenant()
+    assert [(window.tenant, window.name) for window in pending] == [("acme", "w1"), ("bolt", "w2")]
+
+
+async def test_a_database_that_answers_can_be_pinged(registry: Registry) -> None:
+    await registry.ping()

