@@ -126,7 +126,10 @@ class Registry(Protocol):
         """Hashes of this window's chunks that another window under the same cache_salt refers to."""
 
     async def remove_window(self, tenant: str, name: str) -> None:
-        """Remove the window, its references, and its snapshot when no other window has it. CWM-2002."""
+        """Remove the window, its references, and its snapshot when no other window has it. CWM-2002.
+
+        With its last window a frozen session goes too, and its tokens with it.
+        """
 
     # whole
 

@@ -248,6 +248,17 @@ async def test_a_removed_window_takes_its_tokens_and_references_with_it(registry
         await registry.remove_window("acme", "w1")
 
 
+async def test_a_frozen_session_goes_with_its_last_window(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa")
+    await clone(registry, source, "copy")
+    await registry.remove_window("acme", "source")
+    assert await registry.session("acme", source.session_id) is not None
+    await registry.remove_window("acme", "copy")
+    assert await registry.session("acme", source.session_id) is None
+    with pytest.raises(SessionNotFoundError):
+        await registry.session_tokens("acme", source.session_id)
+
+
 async def test_a_pending_window_is_removed_with_its_tokens(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)

@@ -187,6 +187,7 @@ class WindowRecords:
             if row is None:
                 raise _not_found(name)
             await _remove(connection, tenant, name, row.snapshot_id)
+            await _forget_frozen_session(connection, tenant, row.session_id)
 
     async def pending_windows_of_every_tenant(self) -> list[Window]:
         """The oldest first."""
@@ -278,6 +279,18 @@ async def _share_references(connection: AsyncConnection, tenant: str, source: st
     await connection.execute(
         insert(chunk_refs).from_select(["window_name", *(column.name for column in columns)], theirs)
     )
+
+
+async def _forget_frozen_session(connection: AsyncConnection, tenant: str, session_id: str) -> None:
+    """A frozen session whose last window is gone has nothing to come back from: it goes, with its tokens."""
+    left = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
+    ended = delete(sessions).where(
+        sessions.c.tenant == tenant,
+        sessions.c.id == session_id,
+        sessions.c.state == SessionState.FROZEN.value,
+        ~left.exists(),
+    )
+    await connection.execute(ended)  # its tokens go by cascade
 
 
 async def _remove(connection: AsyncConnection, tenant: str, name: str, snapshot_id: str) -> None:
