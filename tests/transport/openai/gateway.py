@@ -91,7 +91,7 @@ class Gateway:
         """Wait until no turn of the session runs."""
         async with asyncio.timeout(60):
             while self.turns.in_flight(tenant, session_id):
-                await asyncio.wait(self.pass_through._running)
+                await asyncio.wait(self.pass_through._running or {asyncio.create_task(asyncio.sleep(0))})
 
 
 @asynccontextmanager
