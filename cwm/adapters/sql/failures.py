@@ -54,7 +54,7 @@ def told_as(failure: type[CwmError]) -> Iterator[None]:
     """
     try:
         yield
-    except (SQLAlchemyError, OSError, sqlite3.Error) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError, UnicodeEncodeError) as error:
         raise _coded(error, failure) from error
 
 

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from cwm import shipped
+from cwm.adapters.sql import schema
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.tables import metadata
+from cwm.domain.errors import StorageReadError, StorageWriteError
+
+_TABLES = {*metadata.tables, "alembic_version"}
+
+
+def _differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    return list(compare_metadata(context, metadata))
+
+
+async def _pretend(engine: AsyncEngine, revision: str) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = :r"), {"r": revision})
+
+
+async def test_the_migrations_make_exactly_the_tables_the_code_expects(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        assert await connection.run_sync(_differences) == []
+        names = await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+    assert set(names) == _TABLES
+
+
+def test_the_code_knows_every_migration_in_its_order() -> None:
+    script = ScriptDirectory(str(shipped.folder("migrations")))
+    newest_first = [revision.revision for revision in script.walk_revisions()]
+    assert tuple(reversed(newest_first)) == schema.REVISIONS
+
+
+def test_every_migration_says_in_its_name_what_it_does() -> None:
+    for path in shipped.folder("migrations").glob("versions/*.py"):
+        number, _, sentence = path.stem.partition("_")
+        assert number in schema.REVISIONS
+        assert sentence.count("_") >= 2, path.name
+
+
+async def test_an_upgrade_tells_what_it_applied_and_then_has_nothing_to_do(empty_database_url: str) -> None:
+    assert await schema.upgrade(empty_database_url) == list(schema.REVISIONS)
+    assert await schema.upgrade(empty_database_url) == []
+
+
+async def test_upgrades_at_once_apply_each_revision_once(empty_database_url: str) -> None:
+    upgrades = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "import asyncio, sys; from cwm.adapters.sql.schema import upgrade;"
+            "print(*asyncio.run(upgrade(sys.argv[1])))",
+            empty_database_url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        for _ in range(3)
+    ]
+    outputs = [await upgrade.communicate() for upgrade in upgrades]
+    assert [upgrade.returncode for upgrade in upgrades] == [0, 0, 0], outputs
+    assert sorted(out.decode().strip() for out, _ in outputs) == ["", "", " ".join(schema.REVISIONS)]
+
+
+async def test_a_current_schema_is_accepted(engine: AsyncEngine) -> None:
+    await schema.require_current(engine)
+    assert not await schema.is_empty(engine)
+
+
+async def test_an_empty_database_is_refused_with_what_to_run(empty_database_url: str) -> None:
+    engine = open_database(empty_database_url)
+    try:
+        assert await schema.is_empty(engine)
+        with pytest.raises(schema.SchemaError, match="no CWM tables yet: run `cwm migrate`"):
+            await schema.require_current(engine)
+        with pytest.raises(StorageReadError, match="run `cwm migrate`"):
+            await SqlRegistry(engine).window("acme", "w1")
+    finally:
+        await engine.dispose()
+
+
+async def test_an_older_schema_is_refused_with_what_to_run(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "REVISIONS", ("0001", "0002"))
+    with pytest.raises(
+        schema.SchemaError, match="is 0001, this version of CWM needs 0002: run `cwm migrate`"
+    ):
+        await schema.require_current(engine)
+
+
+async def test_a_schema_of_a_newer_cwm_is_refused_and_left_alone(
+    engine: AsyncEngine, database_url: str
+) -> None:
+    await _pretend(engine, "9999")
+    try:
+        with pytest.raises(schema.SchemaError, match="9999, which this version of CWM does not know"):
+            await schema.require_current(engine)
+        with pytest.raises(schema.SchemaError, match="9999"):
+            await schema.upgrade(database_url)
+    finally:
+        await _pretend(engine, schema.REVISIONS[-1])
+
+
+async def test_a_migration_that_breaks_off_leaves_nothing(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _broken_copy(shipped.folder("migrations"), tmp_path)
+    monkeypatch.setattr(shipped, "folder", lambda _name: tmp_path)
+    with pytest.raises(StorageWriteError):
+        await schema.upgrade(empty_database_url)
+    engine = open_database(empty_database_url)
+    assert await schema.is_empty(engine)
+    await engine.dispose()
+
+
+def _broken_copy(migrations: Path, to: Path) -> None:
+    (to / "versions").mkdir()
+    (to / "env.py").write_text((migrations / "env.py").read_text())
+    first = next(migrations.glob("versions/0001_*.py")).read_text()
+    (to / "versions" / "0001_first.py").write_text(f"{first}\n    op.execute('SELECT * FROM nowhere')\n")

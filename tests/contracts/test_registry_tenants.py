@@ -1,0 +1,98 @@
+"""Whatever a tenant asks, in whatever order, it sees and changes nothing of another's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cwm.domain.errors import CwmError
+from cwm.domain.prefix import digest
+from cwm.domain.session import SessionState
+from cwm.domain.window import WindowQuery
+from cwm.ports.registry import Registry
+from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, stored
+
+_SECRET: Final = "of-the-other-tenant"
+_IDS_OF_B: Final = (*IDS, 4242)
+_NAMES: Final = ("w1", "w2")
+
+Call: TypeAlias = Callable[[Registry, str, str], Awaitable[Any]]
+
+
+async def _clone(registry: Registry, tenant: str, name: str) -> Any:
+    source = await registry.window(tenant, name)
+    return source and await clone(registry, source, "w2" if name == "w1" else "w1")
+
+
+_CALLS: Final[dict[str, Call]] = {
+    "add_session": lambda r, t, n: r.add_session(a_session(f"of-{n}", t), IDS),
+    "session": lambda r, t, n: r.session(t, f"of-{n}"),
+    "session_tokens": lambda r, t, n: r.session_tokens(t, f"of-{n}"),
+    "record_turn": lambda r, t, n: r.record_turn(t, f"of-{n}", (*IDS, 1), LATER),
+    "sessions": lambda r, t, n: r.sessions(t, None, 100),
+    "live_sessions_with_head": lambda r, t, n: r.live_sessions_with_head(t, "shared", IDS),
+    "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),
+    "finish_freeze": lambda r, t, n: r.finish_freeze(t, n, stored("aa"), LATER),
+    "fail_freeze": lambda r, t, n: r.fail_freeze(t, n, "why", LATER),
+    "undo_freeze": lambda r, t, n: r.undo_freeze(t, n, SessionState.ACTIVE),
+    "add_clone": _clone,
+    "set_pinned": lambda r, t, n: r.set_pinned(t, n, pinned=True),
+    "window": lambda r, t, n: r.window(t, n),
+    "windows": lambda r, t, n: r.windows(t, WindowQuery(search="w")),
+    "every_window": lambda r, t, n: r.windows(t, WindowQuery()),
+    "snapshot": lambda r, t, n: r.snapshot(t, digest(IDS)),
+    "their_snapshot": lambda r, t, n: r.snapshot(t, digest(_IDS_OF_B)),
+    "chunks": lambda r, t, n: r.chunks(t, n),
+    "dependents": lambda r, t, n: r.dependents(t, n),
+    "chunks_of_other_windows": lambda r, t, n: r.chunks_of_other_windows(t, n),
+    "remove_window": lambda r, t, n: r.remove_window(t, n),
+    "totals": lambda r, t, n: r.totals(t),
+}
+
+_tenants = count()
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=st.lists(st.tuples(st.sampled_from(sorted(_CALLS)), st.sampled_from(_NAMES)), max_size=25))
+async def test_no_sequence_of_calls_returns_or_changes_what_is_another_tenants(
+    registry: Registry, calls: list[tuple[str, str]]
+) -> None:
+    run = next(_tenants)
+    mine, theirs = f"a{run}", f"b{run}"
+    await _furnish(registry, theirs)
+    before = await _everything(registry, theirs)
+    for call, name in calls:
+        try:
+            answer = await _CALLS[call](registry, mine, name)
+        except CwmError as refused:
+            answer = refused.as_dict()
+        shown = repr(answer)
+        assert _SECRET not in shown
+        assert repr(_IDS_OF_B) not in shown
+        assert f"'{theirs}'" not in shown
+    assert await _everything(registry, theirs) == before
+
+
+async def _furnish(registry: Registry, tenant: str) -> None:
+    """The names that the other tenant uses too, all stages of a window, one chunk in common."""
+    for name in (*_NAMES, "live"):
+        session = a_session(f"of-{name}", tenant, owner=_SECRET, salt_scope="shared", thawed_from="w1")
+        await registry.add_session(session, _IDS_OF_B)
+    for name in _NAMES:
+        window = a_window(name, tenant, session_id=f"of-{name}", owner=_SECRET, cache_salt="salt")
+        await registry.begin_freeze(window, _IDS_OF_B, 0)
+    await registry.finish_freeze(tenant, "w1", stored("aa", _SECRET), LATER)
+
+
+async def _everything(registry: Registry, tenant: str) -> list[Any]:
+    seen: list[Any] = [await registry.windows(tenant, WindowQuery()), await registry.totals(tenant)]
+    seen.append(await registry.sessions(tenant, None, 100))
+    seen.append(await registry.snapshot(tenant, digest(_IDS_OF_B)))
+    for name in _NAMES:
+        seen += [await registry.session_tokens(tenant, f"of-{name}"), await registry.chunks(tenant, name)]
+        seen.append(await registry.dependents(tenant, name))
+    return seen
