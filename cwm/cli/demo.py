@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, load_settings, print_json, run_to_end
 from cwm.cli.gateway_client import ToolRefusedError
+from cwm.cli.serve import log_as
 from cwm.cli.up import at_stack
 
 if TYPE_CHECKING:
@@ -91,15 +92,18 @@ async def _tell(
     from cwm.cli.demo_story import Story
     from cwm.stack.local import LocalStack, plan_from_settings
 
+    log_as(settings)
     narrator.step("Start vLLM, LMCache, Valkey and the gateway")
     plan = plan_from_settings(settings.storage, settings.local_engine, log=narrator.line)
     plan = replace(plan, run_folder=folder / "run")
-    async with (
-        LocalStack(plan, report=narrator.line) as stack,
-        gateway(at_stack(settings, stack)) as running,
-    ):
-        narrator.line(f"{stack.model_name} at {running.url}")
-        return await Story(stack, running, narrator, killed, wanted).tell()
+    async with AsyncExitStack() as running:
+        with narrator.working("starting"):
+            stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))
+            served = await running.enter_async_context(gateway(at_stack(settings, stack)))
+        narrator.line(f"{stack.model_name} at {served.url}")
+        outcome = await Story(stack, served, narrator, killed, wanted).tell()
+        narrator.step("Stop everything")
+    return outcome
 
 
 def _embedded(settings: Settings, folder: Path) -> Settings:
@@ -112,7 +116,8 @@ def _embedded(settings: Settings, folder: Path) -> Settings:
         isolation=groups.Isolation(secret_file=folder / "secret"),
         storage=groups.Storage(storage_path=folder / "storage", cpu_cache_gb=2, redis_cache_gb=2),
         local_engine=settings.local_engine,
-        logging=settings.logging,
+        # The engine's death is part of the story, and told there.
+        logging=groups.Logging(log_level="ERROR"),
     )
 
 

@@ -157,7 +157,9 @@ class Story:
         pids = [pid for part in self.killed for pid in self.stack.pids(part)]
         for part in self.killed:
             await self.stack.kill(part)
-        self.narrator.line(f"killed {count(len(pids), 'process')}: no memory of the context is left")
+        self.narrator.line(
+            f"killed {count(len(pids), 'process', 'processes')}: no memory of the context is left"
+        )
         with self.narrator.working("waiting for the engine to come back"):
             await self.stack.wait_ready(600)
         after = self.stack.restarts

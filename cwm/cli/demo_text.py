@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 MODULES: Final = ("textwrap", "heapq", "bisect", "fnmatch", "shlex")
 QUESTION: Final = "In one sentence: what is this code for?"
@@ -19,6 +21,7 @@ FOLLOW_UP: Final = (
     "Which of the modules that you have read wraps a long paragraph into lines? Say how you would use it."
 )
 _EXCERPT_CHARS: Final = 200
+_STARTING: Final = re.compile(r" is starting \(\d+ s\)$")
 
 
 def source_of(module: str) -> str:
@@ -46,6 +49,7 @@ class Narrator:
     def __init__(self, *, to_stderr: bool) -> None:
         self._stream = sys.stderr if to_stderr else sys.stdout
         self._console: Console | None = None
+        self._spinner: Status | None = None
         if self._stream.isatty():
             from rich.console import Console
 
@@ -56,6 +60,13 @@ class Narrator:
 
     def line(self, text: str) -> None:
         self._print(f"  {text}")
+
+    def report(self, text: str) -> None:
+        """What the engine's parts say of themselves; on a terminal the spinner tells how long they take."""
+        if self._spinner is not None and _STARTING.search(text):
+            self._spinner.update(f"{text} …")
+        else:
+            self.line(text)
 
     def quote(self, text: str) -> None:
         """The start of what a model said, in one paragraph."""
@@ -77,8 +88,9 @@ class Narrator:
             self.line(f"{what} …")
             yield
             return
-        with self._console.status(f"{what} …"):
+        with self._console.status(f"{what} …") as self._spinner:
             yield
+        self._spinner = None
 
     def _print(self, text: str, style: str | None = None) -> None:
         if self._console is None:

@@ -27,6 +27,7 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
     settings = load_settings(host=host, port=port)
 
     async def work(interrupts: Interrupts) -> None:
+        log_as(settings)
         await check(settings)
         await _run(settings, interrupts)
         print("Stopped.", flush=True)
@@ -40,6 +41,13 @@ async def _run(settings: Settings, interrupts: Interrupts) -> None:
     await run(settings, ready=announce)
     # The server has caught the signal itself and hands it on when it has drained.
     interrupts.disarm()
+
+
+def log_as(settings: Settings) -> None:
+    """What the gateway itself has to say goes to stderr."""
+    from cwm.adapters.telemetry.logging import configure_logging
+
+    configure_logging(settings.logging.log_level, settings.logging.log_format)
 
 
 def announce(url: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cwm.cli.console import Interrupts, load_settings, run_to_end
-from cwm.cli.serve import HostOption, PortOption, announce, check
+from cwm.cli.serve import HostOption, PortOption, announce, check, log_as
 
 if TYPE_CHECKING:
     from cwm.settings import Settings
@@ -52,6 +52,7 @@ def up(
     async def work(interrupts: Interrupts) -> None:
         from cwm.stack.local import LocalStack, plan_from_settings
 
+        log_as(settings)
         await check(settings)
         plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
         try:

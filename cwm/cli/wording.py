@@ -17,8 +17,8 @@ def size(count: float) -> str:
     return f"{count:.0f} {units[index]}" if index == 0 else f"{count:.1f} {units[index]}"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def moment(timestamp: str | None) -> str:

@@ -1,0 +1,122 @@
+"""``cwm serve`` and the commands that are its clients, without an engine behind them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import cwm, environment, refused
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A gateway on a free port: its URL, as it says itself, and its process."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "cwm", "serve", "--port", "0"],
+        cwd=folder,
+        env=environment(folder, {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            if "CWM is ready: " not in ready:
+                raise AssertionError(ready + process.communicate(timeout=10)[1])
+            yield ready.split()[3].removesuffix("/mcp"), process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("gateway")) as (url, _):
+        yield url
+
+
+def test_an_empty_gateway_says_so(gateway: str, tmp_path: Path) -> None:
+    windows = cwm(tmp_path, "windows", "list", "--url", gateway)
+    sessions = cwm(tmp_path, "sessions", "list", "--url", f"{gateway}/mcp")
+
+    assert (windows.stdout, windows.returncode) == ("There are no windows.\n", 0)
+    assert (sessions.stdout, sessions.returncode) == ("There are no sessions.\n", 0)
+
+
+def test_json_is_the_tool_s_own_answer(gateway: str, tmp_path: Path) -> None:
+    run = cwm(tmp_path, "windows", "list", "--json", "--url", gateway)
+
+    assert json.loads(run.stdout) == {"windows": [], "total": 0, "has_more": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("windows", "show", "nothing"), "CWM-2002"),
+        (("windows", "thaw", "nothing"), "CWM-2002"),
+        (("windows", "clone", "nothing", "branch"), "CWM-2002"),
+        (("windows", "delete", "nothing", "--yes"), "CWM-2002"),
+        (("windows", "show", "../up"), "CWM-1002"),
+        (("windows", "freeze", "nobody", "keep"), "CWM-2001"),
+        (("windows", "freeze", "no body", "keep"), "CWM-1001"),
+        (("windows", "freeze", "nobody", "keep", "--tag", "two words"), "CWM-1003"),
+        (("sessions", "show", "nobody"), "CWM-2001"),
+        (("sessions", "generate", "nobody", "--text", "hello"), "CWM-2001"),
+        (("sessions", "create"), "CWM-5001"),
+    ],
+    ids=" ".join,
+)
+def test_a_refusal_is_the_tool_s_code_and_sentence(
+    gateway: str, tmp_path: Path, arguments: tuple[str, ...], code: str
+) -> None:
+    refused(cwm(tmp_path, *arguments, "--url", gateway), code)
+
+
+def test_no_gateway_is_one_sentence_that_says_what_to_start(tmp_path: Path) -> None:
+    sentence = refused(cwm(tmp_path, "windows", "list", CWM_PORT="9"), "CWM-5001")
+
+    assert "http://127.0.0.1:9" in sentence
+    assert "cwm up" in sentence
+
+
+def test_something_else_than_a_gateway_is_told_apart_from_an_answer(gateway: str, tmp_path: Path) -> None:
+    refused(cwm(tmp_path, "windows", "list", "--url", f"{gateway}/elsewhere"), "CWM-5001")
+
+
+def test_a_turn_needs_a_message_or_a_text(tmp_path: Path) -> None:
+    for both in ((), ("--message", "a", "--text", "b")):
+        refused(cwm(tmp_path, "sessions", "generate", "some", *both), "CWM-1003", status=2)
+
+
+def test_serve_says_where_it_is_and_who_may_come_in(tmp_path: Path) -> None:
+    with serving(tmp_path) as (url, process):
+        assert url.startswith("http://127.0.0.1:")
+        assert process.stdout is not None
+        assert "No auth, loopback only" in process.stdout.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_ends_in_order_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path) as (_, process):
+        process.send_signal(number)
+        said, complaints = process.communicate(timeout=30)
+
+    assert process.returncode == 0
+    assert said.endswith("Stopped.\n")
+    assert complaints == ""
+
+
+def test_a_port_in_use_is_one_sentence(gateway: str, tmp_path: Path) -> None:
+    port = gateway.rpartition(":")[2]
+
+    sentence = refused(cwm(tmp_path, "serve", "--port", port), "CWM-1003")
+
+    assert port in sentence
+    assert "--port" in sentence
