@@ -120,6 +120,14 @@ def registry(engine: AsyncEngine) -> SqlRegistry:
 
 
 @pytest.fixture
+async def other_replica(database_url: str) -> AsyncIterator[SqlRegistry]:
+    """A second gateway on the same database."""
+    opened = open_database(database_url)
+    yield SqlRegistry(opened)
+    await opened.dispose()
+
+
+@pytest.fixture
 def audit_log(engine: AsyncEngine) -> SqlAuditLog:
     return SqlAuditLog(engine)
 

@@ -95,6 +95,20 @@ async def test_of_eight_freezes_of_a_session_at_once_one_wins(registry: Registry
     assert len(await registry.pending_windows_of_every_tenant()) == 1
 
 
+async def test_freezes_of_two_replicas_at_once_wait_for_each_other(
+    registry: Registry, other_replica: Registry
+) -> None:
+    replicas = (registry, other_replica) * 8
+    for number in range(len(replicas)):
+        await registry.add_session(a_session(f"s{number}"), IDS)
+    freezes = (
+        replica.begin_freeze(a_window(f"w{number}", session_id=f"s{number}"), IDS, 0)
+        for number, replica in enumerate(replicas)
+    )
+    await asyncio.gather(*freezes)
+    assert len(await registry.pending_windows_of_every_tenant()) == len(replicas)
+
+
 async def test_a_freeze_and_a_turn_at_once_leave_the_tokens_that_were_frozen(registry: Registry) -> None:
     for number in range(8):
         session_id, name = f"s{number}", f"w{number}"
