@@ -121,6 +121,7 @@ class Exchange:
         self._reader = reader
         self._settle = settle
         self._settled = False
+        self._complete = False
         self._ready = asyncio.Event()
         self._head: Head | None = None
         self._answer: TurnAnswer | None = None
@@ -131,7 +132,7 @@ class Exchange:
         """Status and headers; raises the coded error of an engine that did not answer."""
         await self._ready.wait()
         if self._head is None:
-            raise self._error or InternalError("The exchange with the engine ended without an answer.")
+            raise self._error or InternalError("The engine's answer has no head.")
         return self._head
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -158,7 +159,7 @@ class Exchange:
             await self._settle_late()
             raise
         finally:
-            if self._error is None and self._answer is None:
+            if self._error is None and not self._complete:
                 self._error = InternalError("The exchange with the engine failed.")
             self._ready.set()
             self._pipe.close()
@@ -176,6 +177,7 @@ class Exchange:
             rest = answer.finish()
         await self._settle_once()
         await self._pass_on(rest)
+        self._complete = True
 
     async def _pass_on(self, data: bytes) -> None:
         if self._answer is not None and self._answer.ended:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from cwm.adapters.sql.tables import sessions
 from cwm.domain.audit import Severity
@@ -76,8 +76,8 @@ async def test_a_turn_is_recorded_and_over_when_the_client_reads_the_end(cwm: Ga
 
 
 async def test_the_last_turn_is_the_context(cwm: Gateway) -> None:
-    for text in ("one", "two"):
-        body = {"model": MODEL, "prompt": text, "max_tokens": 1}
+    for prompt in ("one", "two"):
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
         await cwm.client.post(COMPLETIONS, json=body, headers=SESSION)
     assert await cwm.tokens("s1") == (*b"two", 1000)
 
@@ -136,11 +136,11 @@ async def test_cached_and_computed_tokens_are_counted(cwm: Gateway) -> None:
 
 
 async def test_control_tokens_in_a_callers_text_are_noted_and_pass(cwm: Gateway, vllm: FakeVllm) -> None:
-    text = f"hi {SPECIAL} there {SPECIAL}"
-    body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+    said = f"hi {SPECIAL} there {SPECIAL}"
+    body = {"model": MODEL, "messages": [{"role": "user", "content": said}]}
     answer = await cwm.client.post(CHAT, json=body, headers=SESSION)
     assert answer.status_code == 200
-    assert vllm.turns[0].json["messages"][0]["content"] == text
+    assert vllm.turns[0].json["messages"][0]["content"] == said
     noted = [e for e in await cwm.audit.events(TENANT, 10) if e.event == "session.special_tokens"]
     assert [(e.severity, e.details, e.session_id) for e in noted] == [(Severity.WARNING, {"count": 2}, "s1")]
 
@@ -268,4 +268,16 @@ async def test_two_first_turns_at_once_make_one_session(cwm: Gateway) -> None:
     )
     assert {a.status_code for a in answers} == {200}
     assert sum((await cwm.registry.totals(TENANT)).sessions.values()) == 1
+    assert not cwm.turns.in_flight(TENANT, "s1")
+
+
+@STREAMED
+async def test_a_turn_that_cannot_be_recorded_is_not_told_as_complete(cwm: Gateway, stream: bool) -> None:
+    await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
+    async with cwm.database.begin() as connection:
+        await connection.execute(text("DROP TABLE session_tokens"))
+    answer = await cwm.client.post(CHAT, json=request(CHAT, stream=stream), headers=SESSION)
+    assert '"CWM-4001"' in answer.text
+    assert "[DONE]" not in answer.text
+    assert answer.status_code == (200 if stream else 503)
     assert not cwm.turns.in_flight(TENANT, "s1")

@@ -1,0 +1,83 @@
+"""Which sessions are being spoken to, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.domain.principal import Principal
+from cwm.services.turns import Turns
+
+ALICE = Principal("acme", "alice")
+
+
+@pytest.fixture
+def turns(registry: SqlRegistry, audit_log: SqlAuditLog) -> Turns:
+    return Turns(registry, audit_log, SystemClock())
+
+
+async def test_a_session_is_in_flight_while_any_turn_of_it_runs(turns: Turns) -> None:
+    with turns.begin(ALICE, "s"):
+        with turns.begin(ALICE, "s"):
+            assert turns.in_flight("acme", "s")
+        assert turns.in_flight("acme", "s")
+        assert not turns.in_flight("other", "s")
+        assert not turns.in_flight("acme", "t")
+    assert not turns.in_flight("acme", "s")
+
+
+async def test_a_turn_that_fails_is_over(turns: Turns) -> None:
+    def fail() -> None:
+        with turns.begin(ALICE, "s"):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert not turns.in_flight("acme", "s")
+
+
+async def test_exclusive_turns_of_a_session_run_one_after_the_other(turns: Turns) -> None:
+    running: list[str] = []
+    most = 0
+
+    async def turn(name: str, session_id: str) -> None:
+        nonlocal most
+        async with turns.exclusive("acme", session_id):
+            running.append(name)
+            most = max(most, len(running))
+            assert turns.in_flight("acme", session_id)
+            await asyncio.sleep(0)
+            running.remove(name)
+
+    await asyncio.gather(*(turn(f"t{n}", "s") for n in range(5)))
+    assert most == 1
+    await asyncio.gather(*(turn(f"t{n}", f"s{n}") for n in range(5)))
+    assert most == 5
+    assert not turns._locks
+
+
+async def test_a_cancelled_wait_for_a_turn_leaves_nothing_behind(turns: Turns) -> None:
+    async def wait() -> None:
+        async with turns.exclusive("acme", "s"):
+            raise AssertionError
+
+    async with turns.exclusive("acme", "s"):
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert turns.in_flight("acme", "s")
+    assert not turns._locks
+    assert not turns.in_flight("acme", "s")
+
+
+async def test_a_turn_of_a_session_that_is_gone_is_written_down(turns: Turns, audit_log: SqlAuditLog) -> None:
+    with turns.begin(ALICE, "s") as turn:
+        assert await turn.record((1, 2, 3)) is None
+    (event,) = await audit_log.events("acme", 5)
+    assert (event.event, event.outcome, event.session_id) == ("session.turn", "not_recorded", "s")
+    assert event.details["token_count"] == 3
