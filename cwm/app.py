@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Final
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
@@ -26,6 +28,7 @@ from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
@@ -56,6 +59,7 @@ _WATCH_SECONDS: Final = 1.0
 class Parts:
     """Everything the gateway is made of, by name."""
 
+    database: AsyncEngine
     registry: SqlRegistry
     audit: SqlAuditLog
     engine: VllmEngine
@@ -95,7 +99,7 @@ def build_parts(settings: Settings) -> Parts:
         inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic()),
     )
     pass_through = PassThrough(
-        engine, directory, registry, turns, audit, clock, meter, settings.isolation.cache_scope
+        engine, OpenAiWire(), registry, directory, services.open_session, turns, journal
     )
 
     def close() -> AsyncExitStack:
@@ -106,7 +110,9 @@ def build_parts(settings: Settings) -> Parts:
         return stack
 
     identity = LocalIdentity(settings.isolation.tenant)
-    return Parts(registry, audit, engine, kv_tier, directory, meter, identity, services, pass_through, close)
+    return Parts(
+        database, registry, audit, engine, kv_tier, directory, meter, identity, services, pass_through, close
+    )
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -174,8 +180,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._ready = ready
 
-    async def startup(self, sockets: list[object] | None = None) -> None:
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         if self.started and self._ready is not None:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._ready(f"http://{host}:{port}")
@@ -201,9 +207,9 @@ def _is_loopback(host: str) -> bool:
 
 async def _require_schema(settings: Settings, parts: Parts) -> None:
     """An empty SQLite file is ours to fill; any other unknown schema is refused."""
-    if settings.database.database_url is None and await schema.is_empty(parts.registry.database):
+    if settings.database.database_url is None and await schema.is_empty(parts.database):
         await schema.upgrade(settings.database.url())
-    await schema.require_current(parts.registry.database)
+    await schema.require_current(parts.database)
 
 
 async def _drain(settings: Settings, parts: Parts) -> None:

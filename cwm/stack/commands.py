@@ -134,6 +134,8 @@ class Commands:
 
     def vllm_variables(self) -> dict[str, str]:
         variables = {**VARIABLES, "PYTHONPATH": str(shipped.folder("engine"))}
+        if self.plan.dev_endpoints:
+            variables["VLLM_SERVER_DEV_MODE"] = "1"
         if self.plan.device == "cpu":
             variables["VLLM_CPU_KVCACHE_SPACE"] = str(
                 max(1, math.ceil(self.plan.kv_cache_gb))

@@ -110,6 +110,15 @@ class LocalStack:
         await self._note_segments(part)
         self._known(part).kill()
 
+    async def hold_down(self, part: PartName) -> None:
+        """SIGKILL a part and keep it down, as an outage would, until ``let_up``."""
+        await self._note_segments(part)
+        self._known(part).hold_down()
+
+    def let_up(self, part: PartName) -> None:
+        """End an outage; ``wait_ready`` tells when the part is back."""
+        self._known(part).let_up()
+
     def pids(self, part: PartName) -> list[int]:
         """The part's living processes; empty while it is down, or where the part runs elsewhere."""
         return self._known(part).pids() if part in self._parts else []

@@ -56,6 +56,8 @@ class Part:
         self.recipe, self.log = recipe, log
         self.ready = asyncio.Event()
         self.restarts = 0
+        self._may_start = asyncio.Event()
+        self._may_start.set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._needs, self._hooks = needs, hooks
         self._child: Child | None = None
@@ -91,6 +93,14 @@ class Part:
         if self._child:
             self._child.kill()
 
+    def hold_down(self) -> None:
+        """Kill it, and do not start it again before :meth:`let_up`."""
+        self._may_start.clear()
+        self.kill()
+
+    def let_up(self) -> None:
+        self._may_start.set()
+
     async def _keep(self, child: Child) -> None:
         while True:
             status = await child.ended()
@@ -108,6 +118,7 @@ class Part:
     async def _until_ready(self, deaths_allowed: int) -> Child:
         for deaths in range(deaths_allowed):
             await asyncio.sleep(_BACKOFF_SECONDS[min(deaths, len(_BACKOFF_SECONDS) - 1)])
+            await self._may_start.wait()
             for need in self._needs:
                 await need.ready.wait()
             child = await self._spawn()

@@ -45,6 +45,8 @@ class StackPlan:
     home: Path
     run_folder: Path
     ports: Ports = field(default_factory=Ports)
+    dev_endpoints: bool = False
+    """vLLM's development endpoints, which benchmarks need to empty its cache. They know no API key."""
 
     @property
     def key(self) -> str:

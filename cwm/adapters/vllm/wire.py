@@ -14,6 +14,14 @@ from cwm.ports.engine import Completion, Counters, Delta, Generation, ServedMode
 
 _QUOTED_CHARS: Final = 300
 _PROMPT_SOURCES: Final = "vllm:prompt_tokens_by_source_total"
+_COUNTED: Final = (
+    _PROMPT_SOURCES,
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:external_prefix_cache_queries_total",
+    "vllm:external_prefix_cache_hits_total",
+    "vllm:num_requests_running",
+)
 
 _Answer = TypeVar("_Answer")
 
@@ -109,28 +117,33 @@ def refusal(status: int, content: bytes, asked: str, model: str | None) -> CwmEr
 
 
 def counters(exposition: str) -> Counters:
-    """Totals over all engines of a process. Raises ValueError for text that is no exposition."""
-    totals: dict[str, float] = {}
+    """Totals over all engines of a process. Raises ValueError for text that has none of them."""
+    totals = dict.fromkeys(_COUNTED, 0.0)
     sources: dict[str, float] = {}
     for name, labels, value in _samples(exposition):
-        totals[name] = totals.get(name, 0.0) + value
+        totals[name] += value
         if name == _PROMPT_SOURCES:
             source = labels.get("source", "")
             sources[source] = sources.get(source, 0.0) + value
     return Counters(
         prompt_tokens_by_source=sources,
-        prefix_queries=totals.get("vllm:prefix_cache_queries_total", 0.0),
-        prefix_hits=totals.get("vllm:prefix_cache_hits_total", 0.0),
-        external_queries=totals.get("vllm:external_prefix_cache_queries_total", 0.0),
-        external_hits=totals.get("vllm:external_prefix_cache_hits_total", 0.0),
-        requests_running=totals.get("vllm:num_requests_running", 0.0),
+        prefix_queries=totals["vllm:prefix_cache_queries_total"],
+        prefix_hits=totals["vllm:prefix_cache_hits_total"],
+        external_queries=totals["vllm:external_prefix_cache_queries_total"],
+        external_hits=totals["vllm:external_prefix_cache_hits_total"],
+        requests_running=totals["vllm:num_requests_running"],
     )
 
 
 def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    for family in text_string_to_metric_families(exposition):
+    """Only the lines that count are parsed: the rest is histogram buckets, and there are thousands."""
+    wanted = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
+    if not wanted:
+        raise ValueError("no totals of an engine")
+    for family in text_string_to_metric_families("\n".join([*wanted, ""])):
         for sample in family.samples:
-            yield sample.name, sample.labels, sample.value
+            if sample.name in _COUNTED:
+                yield sample.name, sample.labels, sample.value
 
 
 def _cached(usage: Mapping[str, Any]) -> int | None:
