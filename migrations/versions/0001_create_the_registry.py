@@ -146,9 +146,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "window_name", "position", name="pk_chunk_refs"),
     )
     op.create_index(
-        "ix_chunk_refs_tenant_cache_salt_hash_window_name",
+        "ix_chunk_refs_tenant_cache_salt_hash_window_name_size_bytes",
         "chunk_refs",
-        ["tenant", "cache_salt", "hash", "window_name"],
+        ["tenant", "cache_salt", "hash", "window_name", "size_bytes"],
     )
     op.create_table(
         "window_search",

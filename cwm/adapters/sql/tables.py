@@ -189,7 +189,7 @@ chunk_refs = Table(
     _required("cache_salt", Text),
     _required("root", Text),
     ForeignKeyConstraint(["tenant", "window_name"], ["windows.tenant", "windows.name"], ondelete="CASCADE"),
-    Index(None, "tenant", "cache_salt", "hash", "window_name"),
+    Index(None, "tenant", "cache_salt", "hash", "window_name", "size_bytes"),
 )
 
 audit_log = Table(
