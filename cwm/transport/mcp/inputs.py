@@ -1,0 +1,83 @@
+"""The fields that tools take: their types, limits and what they mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from typing_extensions import TypedDict
+
+from cwm.domain.names import (
+    MAX_DESCRIPTION_CHARS,
+    MAX_TAGS,
+    SESSION_ID_PATTERN,
+    TAG_PATTERN,
+    WINDOW_NAME_PATTERN,
+)
+
+MAX_NEW_TOKENS: Final = 32_768
+MAX_CONTINUATION_CHARS: Final = 10_000
+MAX_METADATA_BYTES: Final = 16 * 1024
+
+_RFC3339: Final = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+def _moment(value: Any) -> datetime:
+    wrong = "must be an RFC 3339 date-time with its offset, such as 2026-01-22T10:30:00Z"
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        raise ValueError(wrong)
+    try:
+        return datetime.fromisoformat(value.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(wrong) from None
+
+
+def _small(value: dict[str, Any]) -> dict[str, Any]:
+    if len(json.dumps(value).encode()) > MAX_METADATA_BYTES:
+        raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
+    return value
+
+
+SessionId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
+WindowName: TypeAlias = Annotated[str, Field(pattern=WINDOW_NAME_PATTERN)]
+Description: TypeAlias = Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARS)]
+Tag: TypeAlias = Annotated[str, Field(pattern=TAG_PATTERN)]
+Tags: TypeAlias = Annotated[list[Tag], Field(max_length=MAX_TAGS)]
+Moment: TypeAlias = Annotated[
+    datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+Continuation: TypeAlias = Annotated[str, Field(max_length=MAX_CONTINUATION_CHARS)]
+Model: TypeAlias = Annotated[str, Field(min_length=1, max_length=512)]
+Metadata: TypeAlias = Annotated[dict[str, Any], AfterValidator(_small)]
+Temperature: TypeAlias = Annotated[float, Field(ge=0, le=2)]
+TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Stop: TypeAlias = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)]
+
+SortBy: TypeAlias = Literal["name", "created_at", "token_count", "size"]
+SortOrder: TypeAlias = Literal["asc", "desc"]
+StateFilter: TypeAlias = Literal["active", "frozen", "thawed", "expired"]
+MetricsFormat: TypeAlias = Literal["prometheus", "json"]
+
+
+class ChatMessage(TypedDict):
+    """One message of the chat; further fields (tool_calls, tool_call_id, name) go to the template as they are."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    role: Annotated[str, Field(min_length=1, max_length=64, description="system, user, assistant or tool")]
+    content: NotRequired[
+        Annotated[
+            str | list[dict[str, Any]] | None,
+            Field(description="Text, or a list of parts such as {type: text, text: …}"),
+        ]
+    ]
+
+
+Messages: TypeAlias = Annotated[list[ChatMessage], Field(min_length=1)]
+ChatTools: TypeAlias = Annotated[list[dict[str, Any]], Field(max_length=128)]

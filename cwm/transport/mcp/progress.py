@@ -1,0 +1,57 @@
+"""Text as it is generated, for clients that asked for progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from fastmcp import Context
+
+
+class Progress:
+    """Stands between a turn and its client: a client that is slow or gone never holds the turn up.
+
+    Each notification says how many new tokens there are, how many there can be, and the text since the
+    last one.
+    """
+
+    def __init__(self, context: Context, max_tokens: int) -> None:
+        self._context = context
+        self._max_tokens = max_tokens
+        self._texts: list[str] = []
+        self._tokens = 0
+        self._news = asyncio.Event()
+
+    async def __call__(self, text: str, tokens: int) -> None:
+        self._texts.append(text)
+        self._tokens = tokens
+        self._news.set()
+
+    @asynccontextmanager
+    async def told(self) -> AsyncIterator[None]:
+        """Tell while the body runs; what it said last is told before this ends."""
+        telling = asyncio.create_task(self._tell_all())
+        try:
+            yield
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
+        await self._tell()
+
+    async def _tell_all(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._tell()
+
+    async def _tell(self) -> None:
+        if not self._texts:
+            return
+        text = "".join(self._texts)
+        self._texts.clear()
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._context.report_progress(self._tokens, self._max_tokens, text)

@@ -1,0 +1,239 @@
+"""What tools answer: the contract's fields, exact, and ours on top.
+
+Timestamps are RFC 3339 in UTC, sizes in bytes, durations in milliseconds unless the name says otherwise. A
+field that is not known is left out; the fields that can be null are those the contract says so of.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypeAlias
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+Timestamp: TypeAlias = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Tier: TypeAlias = Literal["cpu", "disk", "redis"]
+SessionState: TypeAlias = Literal["active", "frozen", "thawed", "expired"]
+Durability: TypeAlias = Literal["pending", "durable", "failed"]
+Health: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
+
+class Frozen(TypedDict):
+    success: bool
+    window_name: str
+    block_count: Annotated[int, Field(description="Blocks stored; each is one LMCache chunk of tokens")]
+    total_size_bytes: Annotated[int, Field(description="Bytes of one copy of the stored blocks")]
+    token_count: int
+    storage_tier: Annotated[
+        Tier, Field(description="Lower tier that holds the blocks: redis, else disk; cpu if neither")
+    ]
+    session_id: str
+    durability: Annotated[
+        Durability,
+        Field(description="durable: proven to be stored. pending: ask window_status when it is"),
+    ]
+    freeze_time_ms: int
+    tiers: Annotated[dict[str, int], Field(description="Blocks that each tier held at the proof")]
+    warning: NotRequired[str]
+
+
+class Receipt(TypedDict):
+    tokens_restored: Annotated[int, Field(description="Tokens whose KV was loaded, as the engine reports it")]
+    tokens_recomputed: Annotated[int, Field(description="Tokens whose KV the engine computed again")]
+    tokens_by_tier: Annotated[
+        dict[str, int],
+        Field(description="Restored tokens by where they came from; gpu is the engine's own cache"),
+    ]
+    blocks_found: int
+    blocks_total: int
+    prefetch_ms: float
+    engine_ms: float
+
+
+class Generated(TypedDict):
+    success: bool
+    session_id: str
+    text: str
+    finish_reason: Annotated[
+        str | None, Field(description="stop, length, … as the engine says; null when it was cut off")
+    ]
+    token_count: Annotated[int, Field(description="Tokens of the session's context after this turn")]
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: Annotated[int, Field(description="Prompt tokens whose KV was reused")]
+
+
+class Thawed(TypedDict):
+    success: bool
+    session_id: str
+    window_name: str
+    token_count: int
+    restoration_time_ms: int
+    partial: Annotated[bool, Field(description="Some blocks were gone and were computed again")]
+    warning: NotRequired[str]
+    receipt: Receipt
+    continuation: NotRequired[Generated]
+
+
+class WindowItem(TypedDict):
+    name: str
+    description: str
+    tags: list[str]
+    model: str
+    token_count: int
+    size_bytes: int
+    created_at: Timestamp
+    parent_window: str | None
+    updated_at: Timestamp
+    session_id: Annotated[str, Field(description="The session that was frozen")]
+    durability: Durability
+    storage_tier: Tier
+
+
+class WindowPage(TypedDict):
+    windows: list[WindowItem]
+    total: Annotated[int, Field(description="Windows that match, on all pages")]
+    has_more: bool
+
+
+class KvCache(TypedDict):
+    block_count: int
+    total_size_bytes: int
+    storage_tier: NotRequired[Annotated[Tier, Field(description="Left out while no tier holds a block")]]
+    hit_rate: NotRequired[
+        Annotated[
+            Share, Field(description="Share of the blocks that some tier holds now; left out if unknown")
+        ]
+    ]
+    tiers: NotRequired[Annotated[dict[str, int], Field(description="Blocks that each tier holds now")]]
+
+
+class Timestamps(TypedDict):
+    created_at: Timestamp
+    updated_at: Timestamp
+    frozen_at: Timestamp | None
+
+
+class Block(TypedDict):
+    hash: Annotated[str, Field(description="LMCache's chunk hash, in hex")]
+    size_bytes: int
+    storage_tier: NotRequired[
+        Annotated[Tier, Field(description="Nearest tier; left out when no tier has it")]
+    ]
+    tiers: Annotated[list[Tier], Field(description="Every tier that holds it now")]
+
+
+class Status(TypedDict):
+    type: Literal["session", "window"]
+    id: str
+    state: SessionState
+    model: str
+    token_count: int
+    kv_cache: KvCache
+    timestamps: Timestamps
+    blocks: NotRequired[list[Block]]
+    description: NotRequired[str]
+    tags: NotRequired[list[str]]
+    session_id: NotRequired[Annotated[str, Field(description="Of a window: the session that was frozen")]]
+    durability: NotRequired[Durability]
+    failure: NotRequired[Annotated[str, Field(description="Why the blocks could not be stored")]]
+    parent_window: NotRequired[
+        Annotated[str | None, Field(description="The window it was cloned, continued or thawed from")]
+    ]
+    branch_token: NotRequired[Annotated[int, Field(description="Tokens it has in common with that window")]]
+
+
+class Cloned(TypedDict):
+    success: bool
+    source_window: str
+    target_window: str
+    shared_blocks: Annotated[int, Field(description="Blocks shared, not copied")]
+    token_count: int
+
+
+class Deleted(TypedDict):
+    success: bool
+    window_name: str
+    blocks_deleted: Annotated[int, Field(description="Blocks that nothing else referred to")]
+    space_freed_bytes: Annotated[int, Field(description="Bytes of one copy of those blocks")]
+
+
+class SessionItem(TypedDict):
+    id: str
+    model: str
+    state: SessionState
+    created_at: Timestamp
+    token_count: int
+    updated_at: Timestamp
+    thawed_from: NotRequired[str]
+
+
+class SessionList(TypedDict):
+    success: bool
+    sessions: list[SessionItem]
+    count: Annotated[int, Field(description="Sessions in this answer")]
+
+
+class SessionCreated(TypedDict):
+    success: bool
+    session_id: str
+    model: str
+    state: SessionState
+    created_at: Timestamp
+
+
+class TierUsage(TypedDict):
+    tier: Tier
+    used_bytes: int
+    capacity_bytes: NotRequired[int]
+
+
+class KvStore(TypedDict):
+    total_blocks: Annotated[int, Field(description="Distinct blocks that your windows refer to")]
+    total_bytes: Annotated[int, Field(description="Bytes of one copy of each")]
+    hit_rate: Annotated[Share, Field(description="Of tokens the engine looked up in LMCache since its start")]
+    tiers: Annotated[list[TierUsage], Field(description="Of the whole engine; empty if LMCache is silent")]
+
+
+class Vllm(TypedDict):
+    connected: bool
+    hit_rate: Annotated[Share, Field(description="Of vLLM's own prefix cache since its start")]
+    cached_tokens: Annotated[int, Field(description="Prompt tokens not computed since its start")]
+
+
+class CacheStats(TypedDict):
+    success: bool
+    kv_store: KvStore
+    vllm: Vllm
+
+
+class Component(TypedDict):
+    name: str
+    status: Health
+    message: str
+    latency_ms: float
+
+
+class HealthStatus(TypedDict):
+    success: bool
+    status: Health
+    uptime_seconds: float
+    version: str
+    components: list[Component]
+
+
+class Metric(TypedDict):
+    name: str
+    type: str
+    value: float
+    labels: dict[str, str]
+
+
+class MetricsData(TypedDict):
+    """``text`` with format=prometheus, ``metrics`` with format=json."""
+
+    success: bool
+    format: Literal["prometheus", "json"]
+    text: NotRequired[str]
+    metrics: NotRequired[list[Metric]]

@@ -1,0 +1,61 @@
+"""How a function becomes a published tool."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fastmcp.exceptions import FastMCPError
+from fastmcp.tools import FunctionTool, ToolResult
+from mcp_types import ToolAnnotations
+
+from cwm.domain.errors import CwmError
+from cwm.transport.mcp.errors import RefusedError, internal_error
+from cwm.transport.mcp.published import input_schema, output_schema
+
+
+class CodedTool(FunctionTool):
+    """A tool whose optional fields may be sent as null, and whose failures are coded."""
+
+    async def run(self, arguments: dict[str, Any]) -> ToolResult:
+        try:
+            return await super().run(self._given(arguments))
+        except FastMCPError:
+            raise
+        except CwmError as refused:
+            raise RefusedError(refused) from refused
+        except Exception as unexpected:
+            raise RefusedError(internal_error()) from unexpected
+
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The schema names no null, but clients that fill in every field send it: it means not given."""
+        optional = self.parameters["properties"].keys() - set(self.parameters.get("required", ()))
+        return {k: v for k, v in arguments.items() if v is not None or k not in optional}
+
+
+def tool(
+    function: Callable[..., Any],
+    title: str,
+    output: Any,
+    *,
+    read_only: bool = False,
+    destructive: bool = False,
+    idempotent: bool = False,
+) -> FunctionTool:
+    """Publish ``function`` under its name, its docstring as the description, ``output`` as its result."""
+    made = CodedTool.from_function(
+        function,
+        title=title,
+        description=inspect.getdoc(function),
+        output_schema=output_schema(output),
+        annotations=ToolAnnotations(
+            title=title,
+            read_only_hint=read_only,
+            destructive_hint=destructive,
+            idempotent_hint=idempotent or read_only,
+            open_world_hint=False,
+        ),
+    )
+    made.parameters = input_schema(made.parameters)
+    return made
