@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -15,3 +17,22 @@ class Meter(Protocol):
 
     def event(self, name: str) -> None:
         """Count something that happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series and its value now. ``type`` is Prometheus' word for what it is."""
+
+    name: str
+    type: str
+    value: float
+    labels: Mapping[str, str]
+
+
+class Metrics(Protocol):
+    """Everything that was metered, in either form."""
+
+    def text(self) -> str:
+        """Prometheus' text format."""
+
+    def samples(self) -> list[Sample]: ...

@@ -1,0 +1,84 @@
+"""What CWM and its libraries write about themselves: one stream, one form."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final
+
+import structlog
+from structlog.typing import Processor
+
+# Each request of each client is news to these; ours are the events of CWM.
+_QUIET: Final = {
+    "uvicorn": logging.WARNING,
+    "uvicorn.access": logging.WARNING,
+    "uvicorn.error": logging.WARNING,
+    "fastmcp": logging.WARNING,
+    # Failures of tools and resources are told once, by the face that codes them.
+    "fastmcp.server.server": logging.CRITICAL,
+    "mcp": logging.WARNING,
+    "httpx2": logging.WARNING,
+    "httpcore2": logging.WARNING,
+    "sqlalchemy": logging.WARNING,
+    "aiosqlite": logging.WARNING,
+    "alembic": logging.WARNING,
+}
+
+
+def configure_logging(level: str, fmt: str = "auto") -> None:
+    """Write to standard error from ``level`` on, timestamps in UTC.
+
+    ``fmt`` is ``console``, ``json`` or ``auto``: console on a terminal. Standard output stays free for
+    what a command prints and for MCP over stdio.
+    """
+    console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter(shared, console=console))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(capture=True)
+    for name, least in _QUIET.items():
+        _route(name, max(least, root.level))
+
+
+def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.ProcessorFormatter:
+    rendered: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=console and sys.stderr.isatty())]
+        if console
+        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=_as_text)]
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+    )
+
+
+def _route(name: str, least: int) -> None:
+    """To the one handler of the root: libraries bring their own otherwise."""
+    logger = logging.getLogger(name)
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(least)
+
+
+def _as_text(value: Any) -> str:
+    return str(value)

@@ -1,0 +1,149 @@
+"""Counting and timing with prometheus-client, on a registry of our own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cwm.ports.meter import Sample
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_BUCKETS_MS: Final = (
+    1,
+    2,
+    5,
+    10,
+    25,
+    50,
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    30_000,
+    60_000,
+    300_000,
+)
+_MOST_LABELS: Final = 64
+_OTHER: Final = "other"
+_WINDOW: Final = 1024
+
+
+class PrometheusMeter:
+    """Series ``cwm_*`` and the process's own; durations in milliseconds.
+
+    A label takes at most 64 values; further ones are counted as ``other``. Percentiles are of the last
+    1,024 durations of an operation.
+    """
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        self._registry = registry
+        self._operations = Counter(
+            "cwm_operation", "Total operations", ["operation", "status"], registry=registry
+        )
+        self._durations = Histogram(
+            "cwm_operation_duration_ms",
+            "Operation duration in milliseconds",
+            ["operation"],
+            buckets=_BUCKETS_MS,
+            registry=registry,
+        )
+        self._recent = _RecentDurations()
+        registry.register(self._recent)
+        self._tokens = Counter(
+            "cwm_prompt_tokens", "Prompt tokens by where their KV came from", ["source"], registry=registry
+        )
+        self._events = Counter("cwm_events", "Things that happened", ["event"], registry=registry)
+        ProcessCollector(registry=registry)
+        self._operation_names, self._sources, self._event_names = _Names(), _Names(), _Names()
+
+    @contextmanager
+    def operation(self, name: str) -> Iterator[None]:
+        started, status = time.perf_counter(), "error"
+        try:
+            yield
+            status = "success"
+        finally:
+            elapsed_ms = (time.perf_counter() - started) * 1000
+            label = self._operation_names.bounded(name)
+            self._operations.labels(label, status).inc()
+            self._durations.labels(label).observe(elapsed_ms)
+            self._recent.add(label, elapsed_ms)
+
+    def tokens(self, source: str, count: int) -> None:
+        self._tokens.labels(self._sources.bounded(source)).inc(count)
+
+    def event(self, name: str) -> None:
+        self._events.labels(self._event_names.bounded(name)).inc()
+
+    def text(self) -> str:
+        return generate_latest(self._registry).decode()
+
+    def samples(self) -> list[Sample]:
+        return [
+            Sample(sample.name, metric.type, sample.value, sample.labels)
+            for metric in self._registry.collect()
+            for sample in metric.samples
+            if math.isfinite(sample.value)
+        ]
+
+
+class _Names:
+    """The values of one label, so many and no more."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def bounded(self, name: str) -> str:
+        if name not in self._seen:
+            if len(self._seen) >= _MOST_LABELS:
+                return _OTHER
+            self._seen.add(name)
+        return name
+
+
+class _RecentDurations(Collector):
+    """Gauges of the percentiles over a sliding window of durations."""
+
+    def __init__(self) -> None:
+        self._durations: dict[str, deque[float]] = {}
+
+    def add(self, operation: str, elapsed_ms: float) -> None:
+        self._durations.setdefault(operation, deque(maxlen=_WINDOW)).append(elapsed_ms)
+
+    def collect(self) -> Iterator[Metric]:
+        in_order = {operation: sorted(recent) for operation, recent in self._durations.items()}
+        for percent in (50, 99):
+            family = GaugeMetricFamily(
+                f"cwm_operation_duration_ms_p{percent}",
+                f"Percentile {percent} of the last {_WINDOW} durations in milliseconds",
+                labels=["operation"],
+            )
+            for operation, durations in in_order.items():
+                family.add_metric([operation], round(_percentile(durations, percent), 3))
+            yield family
+
+
+def _percentile(in_order: Sequence[float], percent: int) -> float:
+    """The smallest value that ``percent`` per cent of all do not exceed."""
+    return in_order[math.ceil(len(in_order) * percent / 100) - 1]

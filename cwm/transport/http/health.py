@@ -1,0 +1,61 @@
+"""What orchestrators and Prometheus ask: is the process there, can it work, what did it count."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from cwm.ports.meter import Metrics
+from cwm.services.inspect import Component, Inspect, Status
+
+_PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
+    """``/healthz``, ``/readyz`` and ``/metrics``.
+
+    ``/readyz`` answers 503 while the engine or the registry is down; without its cache an engine still
+    answers. Each component that is not healthy carries ``since``, when this process first saw it so.
+    """
+    since = _Since()
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "healthy"})
+
+    async def readyz(_: Request) -> Response:
+        health = await inspect.health()
+        ready = health.status is not Status.UNHEALTHY
+        return JSONResponse(
+            {"status": health.status, "components": [since.told(c) for c in health.components]},
+            status_code=200 if ready else 503,
+            headers={"cache-control": "no-store"},
+        )
+
+    async def exposition(_: Request) -> Response:
+        return PlainTextResponse(metrics.text(), media_type=_PROMETHEUS)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)]
+
+
+class _Since:
+    """Remembers from when on each component was not healthy."""
+
+    def __init__(self) -> None:
+        self._down: dict[str, datetime] = {}
+
+    def told(self, component: Component) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "name": component.name,
+            "status": component.status,
+            "message": component.message,
+            "latency_ms": component.latency_ms,
+        }
+        if component.status is Status.HEALTHY:
+            self._down.pop(component.name, None)
+            return told
+        since = self._down.setdefault(component.name, datetime.now(UTC))
+        return {**told, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
