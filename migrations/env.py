@@ -14,7 +14,7 @@ if connection is None:
     raise SystemExit("Migrations are applied by `cwm migrate`.")
 
 
-def note(*_: Any, step: Any, **__: Any) -> None:
+def note(_context: Any = None, step: Any = None, *_: Any, **__: Any) -> None:
     context.config.attributes["applied"].append(step.up_revision_id)
 
 
