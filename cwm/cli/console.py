@@ -117,7 +117,7 @@ def sentence(text: str) -> str:
 class Interrupts:
     """SIGINT and SIGTERM while a command runs: the first cancels its work, further ones change nothing.
 
-    A second Ctrl-C must not cut the clean-up short. ``disarm`` is for work that is ending anyway.
+    A second Ctrl-C must not cut the clean-up short. ``disarm`` is for work that handles them itself.
     """
 
     def __init__(self) -> None:

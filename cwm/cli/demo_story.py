@@ -53,7 +53,7 @@ class Story:
         session_id = await self._read(identity)
         session, window_ids = await self._recorded(session_id)
         reference = await self._uninterrupted(identity, session, window_ids)
-        frozen, freeze_ms = await self._freeze(session_id)
+        frozen = await self._freeze(session_id)
         await self._forget_beyond(identity, session, window_ids, reference)
         restarted, restart_ms = await self._kill()
         thawed = await self._thaw(frozen["window_name"])
@@ -69,7 +69,7 @@ class Story:
             chunks=frozen["block_count"],
             bytes=frozen["total_size_bytes"],
             durable=await self._durable(frozen["window_name"]),
-            freeze_ms=freeze_ms,
+            freeze_ms=frozen["freeze_time_ms"],
             restart_ms=restart_ms,
             thaw_ms=thawed["restoration_time_ms"],
             cold_prefill_ms=cold_ms,
@@ -127,17 +127,15 @@ class Story:
         self.narrator.quote(answer.text)
         return Continuation(prompt, answer.token_ids, answer.text, from_store)
 
-    async def _freeze(self, session_id: str) -> tuple[dict[str, Any], int]:
+    async def _freeze(self, session_id: str) -> dict[str, Any]:
         name = "what-the-agent-read"
         self.narrator.step(f"Freeze as '{name}' (window_freeze)")
-        started = time.perf_counter()
         frozen = await self._tool("window_freeze", session_id=session_id, window_name=name)
-        elapsed = _ms_since(started)
         self.narrator.line(
             f"{count(frozen['token_count'], 'token')}, {count(frozen['block_count'], 'chunk')}, "
-            f"{size(frozen['total_size_bytes'])}: stored and read back in {elapsed:,} ms"
+            f"{size(frozen['total_size_bytes'])}: stored and read back in {frozen['freeze_time_ms']:,} ms"
         )
-        return frozen, elapsed
+        return frozen
 
     async def _forget_beyond(
         self, identity: EngineIdentity, session: Session, window_ids: TokenIds, reference: Continuation

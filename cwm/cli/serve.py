@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,18 +30,22 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
     async def work(interrupts: Interrupts) -> None:
         log_as(settings)
         await check(settings)
-        await _run(settings, interrupts)
+        from cwm.app import run
+
+        await run(settings, ready=ready(interrupts))
         print("Stopped.", flush=True)
 
     run_to_end(work, fast=True)
 
 
-async def _run(settings: Settings, interrupts: Interrupts) -> None:
-    from cwm.app import run
+def ready(interrupts: Interrupts) -> Callable[[str], None]:
+    """For ``cwm.app.run``: tell the URL, and from now on leave signals to the server, which drains first."""
 
-    await run(settings, ready=announce)
-    # The server has caught the signal itself and hands it on when it has drained.
-    interrupts.disarm()
+    def tell(url: str) -> None:
+        interrupts.disarm()
+        announce(url)
+
+    return tell
 
 
 def log_as(settings: Settings) -> None:

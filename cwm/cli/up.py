@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cwm.cli.console import Interrupts, load_settings, run_to_end
-from cwm.cli.serve import HostOption, PortOption, announce, check, log_as
+from cwm.cli.serve import HostOption, PortOption, check, log_as, ready
 
 if TYPE_CHECKING:
     from cwm.settings import Settings
@@ -70,11 +70,9 @@ async def _serve_until_either_ends(settings: Settings, stack: LocalStack, interr
     from cwm.app import run
 
     failing = asyncio.create_task(stack.run_until_failure())
-    serving = asyncio.create_task(run(settings, ready=announce))
+    serving = asyncio.create_task(run(settings, ready=ready(interrupts)))
     try:
         done, _ = await asyncio.wait({failing, serving}, return_when=asyncio.FIRST_COMPLETED)
-        # A server that ended has caught the signal itself and hands it on now.
-        interrupts.disarm()
         for ended in done:
             ended.result()
     finally:

@@ -202,7 +202,7 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         ("model", answer["model"]),
         ("tokens", f"{answer['token_count']:,}"),
         ("blocks", f"{cache['block_count']:,}, {size(cache['total_size_bytes'])}"),
-        ("tier", str(cache.get("storage_tier") or "none")),
+        ("tiers", listed(f"{tier} {held:,}" for tier, held in cache.get("tiers", {}).items())),
         ("resident now", _share(cache.get("hit_rate"))),
         ("created", moment(times["created_at"])),
         ("updated", moment(times["updated_at"])),
@@ -213,9 +213,9 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
     if answer.get("blocks"):
         print()
         print_table(
-            ("BLOCK", "SIZE", "TIER"),
+            ("BLOCK", "SIZE", "TIERS"),
             [
-                (block["hash"], size(block["size_bytes"]), str(block.get("storage_tier") or "nowhere"))
+                (block["hash"], size(block["size_bytes"]), listed(block["tiers"]) or "nowhere")
                 for block in answer["blocks"]
             ],
         )
