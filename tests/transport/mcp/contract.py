@@ -1,0 +1,219 @@
+"""The published contract of the ten tools, as data: what a client may send, and what it gets."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+SESSION_ID: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}
+WINDOW_NAME: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,128}$"}
+TEXT: Final = {"type": "string"}
+MOMENT: Final = {"type": "string", "format": "date-time"}
+STATES: Final = ["active", "frozen", "thawed", "expired"]
+
+# tool: (required fields, fields)
+INPUTS: Final[dict[str, tuple[list[str], dict[str, Any]]]] = {
+    "window_freeze": (
+        ["session_id", "window_name"],
+        {
+            "session_id": SESSION_ID,
+            "window_name": WINDOW_NAME,
+            "description": {"type": "string", "maxLength": 1000},
+            "tags": {
+                "type": "array",
+                "items": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,32}$"},
+                "maxItems": 10,
+            },
+        },
+    ),
+    "window_thaw": (
+        ["window_name"],
+        {
+            "window_name": WINDOW_NAME,
+            "new_session_id": SESSION_ID,
+            "continuation_prompt": {"type": "string", "maxLength": 10000},
+        },
+    ),
+    "window_list": (
+        [],
+        {
+            "tags": {"type": "array", "items": TEXT},
+            "model": TEXT,
+            "created_after": MOMENT,
+            "created_before": MOMENT,
+            "sort_by": {
+                "type": "string",
+                "enum": ["name", "created_at", "token_count", "size"],
+                "default": "created_at",
+            },
+            "sort_order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+            "offset": {"type": "integer", "minimum": 0, "default": 0},
+            "search": TEXT,
+        },
+    ),
+    "window_status": (
+        [],
+        {
+            "session_id": TEXT,
+            "window_name": TEXT,
+            "include_blocks": {"type": "boolean", "default": False},
+        },
+    ),
+    "window_clone": (
+        ["source_window", "target_window"],
+        {
+            "source_window": WINDOW_NAME,
+            "target_window": WINDOW_NAME,
+            "description": {"type": "string", "maxLength": 1000},
+            "tags": {"type": "array", "items": TEXT},
+        },
+    ),
+    "window_delete": (
+        ["window_name"],
+        {
+            "window_name": WINDOW_NAME,
+            "force": {"type": "boolean", "default": False},
+            "delete_blocks": {"type": "boolean", "default": True},
+        },
+    ),
+    "session_list": (
+        [],
+        {
+            "state_filter": {"type": "string", "enum": STATES},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 50},
+        },
+    ),
+    "cache_stats": ([], {}),
+    "health_check": ([], {"component": TEXT}),
+    "get_metrics_data": (
+        [],
+        {"format": {"type": "string", "enum": ["prometheus", "json"], "default": "prometheus"}},
+    ),
+}
+
+# Ours on top.
+ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
+    "window_freeze": {"wait": {"type": "boolean", "default": True}}
+}
+
+# tool: dotted field of the answer -> its type, "[]" for items of an array, "?" for one that can be null
+OUTPUTS: Final[dict[str, dict[str, str]]] = {
+    "window_freeze": {
+        "success": "boolean",
+        "window_name": "string",
+        "block_count": "integer",
+        "total_size_bytes": "integer",
+        "token_count": "integer",
+        "storage_tier": "string",
+    },
+    "window_thaw": {
+        "success": "boolean",
+        "session_id": "string",
+        "window_name": "string",
+        "token_count": "integer",
+        "restoration_time_ms": "integer",
+        "partial": "boolean",
+        "warning": "string",
+    },
+    "window_list": {
+        "windows": "array",
+        "windows[].name": "string",
+        "windows[].description": "string",
+        "windows[].tags": "array",
+        "windows[].tags[]": "string",
+        "windows[].model": "string",
+        "windows[].token_count": "integer",
+        "windows[].size_bytes": "integer",
+        "windows[].created_at": "string",
+        "windows[].parent_window": "string?",
+        "total": "integer",
+        "has_more": "boolean",
+    },
+    "window_status": {
+        "type": "string",
+        "id": "string",
+        "state": "string",
+        "model": "string",
+        "token_count": "integer",
+        "kv_cache": "object",
+        "kv_cache.block_count": "integer",
+        "kv_cache.total_size_bytes": "integer",
+        "kv_cache.storage_tier": "string",
+        "kv_cache.hit_rate": "number",
+        "timestamps": "object",
+        "timestamps.created_at": "string",
+        "timestamps.updated_at": "string",
+        "timestamps.frozen_at": "string?",
+        "blocks": "array",
+        "blocks[].hash": "string",
+        "blocks[].size_bytes": "integer",
+        "blocks[].storage_tier": "string",
+    },
+    "window_clone": {
+        "success": "boolean",
+        "source_window": "string",
+        "target_window": "string",
+        "shared_blocks": "integer",
+    },
+    "window_delete": {
+        "success": "boolean",
+        "window_name": "string",
+        "blocks_deleted": "integer",
+        "space_freed_bytes": "integer",
+    },
+    "session_list": {
+        "success": "boolean",
+        "sessions": "array",
+        "sessions[].id": "string",
+        "sessions[].model": "string",
+        "sessions[].state": "string",
+        "sessions[].created_at": "string",
+        "sessions[].token_count": "integer",
+        "count": "integer",
+    },
+    "cache_stats": {
+        "success": "boolean",
+        "kv_store": "object",
+        "kv_store.total_blocks": "integer",
+        "kv_store.total_bytes": "integer",
+        "kv_store.hit_rate": "number",
+        "vllm": "object",
+        "vllm.connected": "boolean",
+        "vllm.hit_rate": "number",
+        "vllm.cached_tokens": "integer",
+    },
+    "health_check": {
+        "success": "boolean",
+        "status": "string",
+        "uptime_seconds": "number",
+        "version": "string",
+        "components": "array",
+        "components[].name": "string",
+        "components[].status": "string",
+        "components[].message": "string",
+        "components[].latency_ms": "number",
+    },
+    "get_metrics_data": {
+        "success": "boolean",
+        "metrics": "array",
+        "metrics[].name": "string",
+        "metrics[].type": "string",
+        "metrics[].value": "number",
+        "metrics[].labels": "object",
+    },
+}
+
+# tool: field of the answer -> all its values
+OUTPUT_ENUMS: Final[dict[str, dict[str, list[str]]]] = {
+    "window_freeze": {"storage_tier": ["cpu", "disk", "redis"]},
+    "window_status": {"type": ["session", "window"], "state": STATES},
+    "health_check": {"status": ["healthy", "degraded", "unhealthy"]},
+}
+
+MOMENTS: Final = {
+    "window_list": ["windows[].created_at"],
+    "window_status": ["timestamps.created_at", "timestamps.updated_at", "timestamps.frozen_at"],
+    "session_list": ["sessions[].created_at"],
+}
+
+RESOURCES: Final = {"cwm://windows", "cwm://sessions", "cwm://stats", "health://status"}

@@ -1,0 +1,165 @@
+"""The MCP face on a real loopback socket, over a real registry, in front of an engine that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import uvicorn
+from fastmcp import Client as FastMcpClient
+from fastmcp.client.transports import StreamableHttpTransport
+from mcp import Client as SdkClient
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from cwm.adapters.sql import schema
+from cwm.app import Parts, build_parts
+from cwm.domain.errors import SecurityError
+from cwm.domain.principal import Principal
+from cwm.services.catalogue import Services
+from cwm.settings import Database, Engine, Isolation, Settings
+from cwm.transport.http.health import routes as health_routes
+from cwm.transport.mcp.server import build_mcp, mcp_app
+from cwm.transport.mcp.sessions import InProcessMcpSessions
+
+LEGACY = "legacy"
+MODERN = "2026-07-28"
+
+
+class HeaderIdentity:
+    """Callers who say who they are; only right in a test."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        if headers.get("x-tenant") == "nobody":
+            raise SecurityError("Nobody may enter.")
+        return Principal(headers.get("x-tenant", "acme"), "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    url: str
+    parts: Parts
+    sessions: InProcessMcpSessions
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A tool's result as either SDK reads it."""
+
+    is_error: bool
+    text: str
+    structured: dict[str, Any] | None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        assert self.is_error, self.text
+        return dict(json.loads(self.text))
+
+    @property
+    def value(self) -> dict[str, Any]:
+        assert not self.is_error, self.text
+        assert self.structured is not None
+        return self.structured
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A client of one kind and era, acting for one tenant."""
+
+    client: Any
+    tenant: str
+
+    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> Answer:
+        if isinstance(self.client, FastMcpClient):
+            result = await self.client.call_tool_mcp(tool, arguments or {})
+        else:
+            result = await self.client.call_tool(tool, arguments or {})
+        assert isinstance(result, CallToolResult)
+        first = result.content[0]
+        assert isinstance(first, TextContent)
+        return Answer(bool(result.is_error), first.text, result.structured_content, dict(result.meta or {}))
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path, *, services: Mapping[str, Any] | None = None, engine: Engine | None = None
+) -> AsyncIterator[Gateway]:
+    """``services`` stand in for those of the same name."""
+    with nobody_listens() as url:
+        settings = Settings(
+            database=Database(db_path=folder / "cwm.db"),
+            engine=engine or Engine(vllm_url=url, lmcache_url=url, coordinator_url=url),
+            isolation=Isolation(secret="a test's secret", tenant="acme"),
+        )
+        await schema.upgrade(settings.database.url())
+        parts = build_parts(settings)
+        sessions = InProcessMcpSessions()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(parts.close())
+            app = assembled(parts, replace(parts.services, **(services or {})), sessions)
+            yield Gateway(await stack.enter_async_context(serving(app)), parts, sessions)
+
+
+def assembled(parts: Parts, services: Services, sessions: InProcessMcpSessions) -> Starlette:
+    face = build_mcp(services, HeaderIdentity(), parts.meter, version="9.9.9")
+    mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"], sessions=sessions)
+    return Starlette(
+        routes=[*health_routes(services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
+    )
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[str]:
+    """The URL of ``app`` on a socket that listens before anyone can ask."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    config = uvicorn.Config(
+        app, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@contextmanager
+def nobody_listens() -> Iterator[str]:
+    """A URL at which connections are refused for as long as this lasts."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def fastmcp_agent(url: str, era: str, tenant: str | None = None) -> AsyncIterator[Agent]:
+    tenant = tenant or f"t-{uuid4().hex[:8]}"
+    transport = StreamableHttpTransport(f"{url}/mcp", headers={"x-tenant": tenant})
+    async with FastMcpClient(transport, mode=era) as client:
+        yield Agent(client, tenant)
+
+
+@asynccontextmanager
+async def sdk_agent(url: str, era: str, tenant: str | None = None) -> AsyncIterator[Agent]:
+    """The protocol's own client, which knows nothing of FastMCP."""
+    tenant = tenant or f"t-{uuid4().hex[:8]}"
+    async with (
+        httpx2.AsyncClient(headers={"x-tenant": tenant}, timeout=30, trust_env=False) as http,
+        SdkClient(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as client,
+    ):
+        yield Agent(client, tenant)
