@@ -47,10 +47,10 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 
 def _row(name: str, spec: FieldInfo) -> str:
     meaning = f"{spec.description}{_choices(spec.annotation)}".replace("|", "\\|")
-    return f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {_default(spec.default)} | {meaning} |\n"
+    return f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {default(spec.default)} | {meaning} |\n"
 
 
-def _default(value: Any) -> str:
+def default(value: Any) -> str:
     if value is None or value == "":
         return "unset"
     if isinstance(value, bool):

@@ -176,7 +176,9 @@ class Freeze:
             ) from error
         try:
             stored = await self.store(prefix)
-            await self.registry.set_pinned(window.tenant, window.name, pinned=True)
+            if not await self.registry.set_pinned(window.tenant, window.name, pinned=True):
+                # Another replica went on with the same intent and holds the pins already.
+                await self.kv_tier.unpin(prefix.key)
             return await self.registry.finish_freeze(window.tenant, window.name, stored, self.clock.now())
         except BaseException:
             with contextlib.suppress(CwmError):

@@ -1,0 +1,62 @@
+"""The parts of README.md that follow from the code: ``python -m cwm.cli.readme`` writes them in place."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import typer
+
+from cwm.cli import settings_table
+from cwm.settings import ENV_PREFIX, GROUPS
+from cwm.transport.mcp.tools_sessions import session_tools
+from cwm.transport.mcp.tools_system import system_tools
+from cwm.transport.mcp.tools_windows import window_tools
+
+
+def renewed(readme: str) -> str:
+    """``readme`` with every generated block as the code has it now."""
+    for name, block in (("tools", tools()), ("commands", commands()), ("settings", settings())):
+        between = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+        readme, found = between.subn(lambda m, block=block: m[1] + block + m[2], readme)
+        if found != 1:
+            raise ValueError(f"README.md has no single block '{name}'.")
+    return readme
+
+
+def tools() -> str:
+    """Each MCP tool with the first sentence of what an agent reads about it."""
+    every = (*window_tools(), *session_tools(), *system_tools())
+    rows = (f"| `{tool.name}` | {_first_sentence(tool.description or '')} |\n" for tool in every)
+    return "| tool | |\n| --- | --- |\n" + "".join(rows)
+
+
+def commands() -> str:
+    """Each command with the first sentence of its help."""
+    from cwm.cli.root import app
+
+    group = typer.main.get_command(app)
+    listed = getattr(group, "commands", {})
+    rows = (f"| `cwm {name}` | {_first_sentence(command.help or '')} |\n" for name, command in listed.items())
+    return "| command | |\n| --- | --- |\n" + "".join(rows)
+
+
+def settings() -> str:
+    """Every setting: its variable, its default, its meaning. ``docs/settings.md`` says more."""
+    rows = (
+        f"| `{ENV_PREFIX}{name.upper()}` | {settings_table.default(spec.default)} | {spec.description} |\n"
+        for group in GROUPS.values()
+        for name, spec in group.model_fields.items()
+    )
+    return "| variable | default | meaning |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.strip().split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+    return re.split(r"(?<=\.)\s", paragraph)[0]
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "README.md")
+    path.write_text(renewed(path.read_text()))
