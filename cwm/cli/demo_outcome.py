@@ -10,17 +10,22 @@ from cwm.cli.wording import size
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Greedy tokens after the same prompt. ``from_store`` prompt tokens came out of LMCache, not out of vLLM."""
+    """Greedy tokens after the same prompt.
+
+    ``cached`` prompt tokens were not computed, ``from_store`` of them came out of LMCache just then.
+    """
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     text: str
+    cached: int
     from_store: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Without the long prompt."""
         return {
             "prompt_tokens": len(self.prompt_ids),
+            "cached_tokens": self.cached,
             "token_ids": list(self.token_ids),
             "text": self.text,
         }
@@ -71,6 +76,8 @@ class Outcome:
             "not every whole block was restored": self.tokens_restored >= self.whole_chunk_tokens,
             "a killed part was not started again": set(self.killed) <= set(self.restarted),
             "the uninterrupted run took KV from the store": self.reference.from_store == 0,
+            "the continuation found more KV than the window had": self.continuation.cached
+            <= self.chunks * self.chunk_size,
             "KV survived in the killed engine": "vllm" not in self.killed or "gpu" not in self.tiers,
             "nothing was generated": bool(self.reference.token_ids),
         }

@@ -125,7 +125,7 @@ class Story:
         from_store = round(after.get(_EXTERNAL, 0) - before.get(_EXTERNAL, 0))
         self.narrator.line(f"asked: {FOLLOW_UP}")
         self.narrator.quote(answer.text)
-        return Continuation(prompt, answer.token_ids, answer.text, from_store)
+        return Continuation(prompt, answer.token_ids, answer.text, answer.cached_tokens, from_store)
 
     async def _freeze(self, session_id: str) -> dict[str, Any]:
         name = "what-the-agent-read"
@@ -179,7 +179,7 @@ class Story:
         split = turn["prompt_tokens"]
         self.narrator.line("the same question again:")
         self.narrator.quote(turn["text"])
-        return Continuation(ids[:split], ids[split:], turn["text"])
+        return Continuation(ids[:split], ids[split:], turn["text"], turn["cached_tokens"])
 
     async def _cold(self, identity: EngineIdentity, window_ids: TokenIds) -> int:
         """The same tokens under salts that nothing is stored for: the median, or one run where it is long."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.live.conftest import LiveEngine
 
 from cwm.settings import LocalEngine
 from cwm.stack.environment import Pins, prepare_environment
+from tests.live.conftest import LiveEngine
 
 pytestmark = pytest.mark.live
 

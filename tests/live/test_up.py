@@ -1,0 +1,88 @@
+"""``cwm up`` from start to Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+
+def processes_with(mark: str) -> list[int]:
+    """Every process that inherited ``mark`` in its environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes()
+            except OSError:  # it ended meanwhile
+                continue
+            if mark.encode() in environ:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.Signals) -> None:
+    mark = f"MARK_{uuid4().hex}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
+    mine = {
+        mark: "1",
+        "CWM_DB_PATH": str(tmp_path / "cwm.db"),
+        "CWM_SECRET_FILE": str(tmp_path / "secret"),
+        "CWM_CPU_CACHE_GB": "0.5",
+        "CWM_KV_CACHE_GB": "1",
+    }
+    up = [sys.executable, "-m", "cwm", "up", "--model", "tiny", "--port", "0"]
+    before = set(os.listdir("/dev/shm"))
+    with subprocess.Popen(
+        [*up, "--storage-path", str(tmp_path / "storage")],
+        cwd=tmp_path,
+        env={**kept, **mine},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = list(iter_until(process.stdout, "CWM is ready: "))
+            url = said[-1].split()[3].removesuffix("/mcp")
+            running = processes_with(mark)
+            created = client(url, tmp_path, "sessions", "create")
+            process.send_signal(number)
+            rest, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+
+    assert any("vLLM is ready" in line for line in said)
+    assert len(running) >= 5, "the gateway, Valkey, the coordinator, LMCache and vLLM"
+    assert created.returncode == 0, created.stderr
+    assert process.returncode == 0
+    assert rest.endswith("Stopped. Nothing of CWM is running any more.\n")
+    assert processes_with(mark) == []
+    assert [
+        name for name in set(os.listdir("/dev/shm")) - before if name.startswith("lmcache_l1_pool_")
+    ] == []
+
+
+def client(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cwm", *arguments, "--url", url],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def iter_until(lines, wanted: str):
+    for line in lines:
+        yield line
+        if wanted in line:
+            return
+    raise AssertionError(f"ended before it said {wanted!r}")
