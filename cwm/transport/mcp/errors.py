@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -25,7 +25,7 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import ValidationError as ArgumentsError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from cwm.domain.errors import (
     CwmError,
@@ -126,6 +126,22 @@ def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
     if len(told) > 1:
         context["fields"] = list(told)
     return coded("; ".join(f"{path}: {wrong}" for path, wrong in told.items()) + ".", **context)
+
+
+def not_text(arguments: Mapping[str, Any]) -> CwmError:
+    """For arguments with half of a surrogate pair in them, which JSON can spell and no text can hold."""
+    broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
+    coded = _CODED.get(broken, InvalidParameterError)
+    field = _shown(broken)
+    return coded(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        to_json(value)
+    except PydanticSerializationError:
+        return False
+    return True
 
 
 def _of_arguments(invalid: ValidationError) -> CwmError:

@@ -24,6 +24,7 @@ class Progress:
         self._texts: list[str] = []
         self._tokens = 0
         self._news = asyncio.Event()
+        self._ended = False
 
     async def __call__(self, text: str, tokens: int) -> None:
         self._texts.append(text)
@@ -32,21 +33,25 @@ class Progress:
 
     @asynccontextmanager
     async def told(self) -> AsyncIterator[None]:
-        """Tell while the body runs; what it said last is told before this ends."""
+        """Tell while the body runs. It ends when everything was told, at once when the caller left."""
         telling = asyncio.create_task(self._tell_all())
         try:
             yield
-        finally:
+        except asyncio.CancelledError:
             telling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            raise
+        finally:
+            self._ended = True
+            self._news.set()
+            if not telling.cancelling():
                 await telling
-        await self._tell()
 
     async def _tell_all(self) -> None:
-        while True:
+        while not self._ended:
             await self._news.wait()
             self._news.clear()
             await self._tell()
+        await self._tell()
 
     async def _tell(self) -> None:
         if not self._texts:

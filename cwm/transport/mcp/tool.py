@@ -9,9 +9,10 @@ from typing import Any
 from fastmcp.exceptions import FastMCPError
 from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import ToolAnnotations
+from pydantic_core import PydanticSerializationError
 
 from cwm.domain.errors import CwmError
-from cwm.transport.mcp.errors import RefusedError, internal_error
+from cwm.transport.mcp.errors import RefusedError, internal_error, not_text
 from cwm.transport.mcp.published import input_schema, output_schema
 
 
@@ -23,6 +24,8 @@ class CodedTool(FunctionTool):
             return await super().run(self._given(arguments))
         except FastMCPError:
             raise
+        except PydanticSerializationError as unreadable:
+            raise RefusedError(not_text(arguments)) from unreadable
         except CwmError as refused:
             raise RefusedError(refused) from refused
         except Exception as unexpected:
