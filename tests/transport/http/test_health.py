@@ -1,0 +1,105 @@
+"""What orchestrators and Prometheus read, while the engine is down."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.services.inspect import Component, Health, Inspect, Status
+from cwm.settings import Engine
+from cwm.transport.http.health import routes
+from tests.adapters.vllm.fake_vllm import fake_vllm
+from tests.transport.mcp.gateway import Gateway, serving
+from tests.transport.mcp.gateway import gateway as running_gateway
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with running_gateway(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def http(gateway: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+        yield client
+
+
+async def test_the_process_is_healthy_whatever_is_down(http: httpx2.AsyncClient) -> None:
+    response = await http.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "healthy"})
+
+
+async def test_without_its_engine_the_gateway_is_not_ready_and_says_since_when(
+    http: httpx2.AsyncClient,
+) -> None:
+    before = datetime.now(UTC)
+    first, second = await http.get("/readyz"), await http.get("/readyz")
+    assert first.status_code == second.status_code == 503
+    assert first.headers["cache-control"] == "no-store"
+    components = {c["name"]: c for c in first.json()["components"]}
+    assert {name: c["status"] for name, c in components.items()} == {
+        "kv_store": "unhealthy",
+        "vllm": "unhealthy",
+        "registry": "healthy",
+    }
+    assert "since" not in components["registry"]
+    since = datetime.fromisoformat(components["vllm"]["since"])
+    assert abs((since - before).total_seconds()) < 10
+    assert [c.get("since") for c in second.json()["components"]] == [
+        c.get("since") for c in first.json()["components"]
+    ]
+
+
+async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path: Path) -> None:
+    async with fake_vllm() as vllm:
+        engine = VllmEngine(Engine(vllm_url=vllm.url))
+        inspect = gateway.parts.services.inspect
+        answering = Inspect(
+            inspect.registry, engine, inspect.kv_tier, inspect.clock, inspect.version, inspect.started
+        )
+        app = Starlette(routes=list(routes(answering, gateway.parts.meter)))
+        async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+            response = await http.get("/readyz")
+        await engine.aclose()
+    assert (response.status_code, response.json()["status"]) == (200, "degraded")
+
+
+class ChangingInspect:
+    """Health as the test says it is."""
+
+    def __init__(self) -> None:
+        self.status = Status.HEALTHY
+
+    async def health(self) -> Health:
+        return Health(self.status, 1.0, "1", (Component("vllm", self.status, "", 1.0),))
+
+
+async def test_a_component_that_came_back_and_went_again_is_down_since_then(gateway: Gateway) -> None:
+    inspect = ChangingInspect()
+    app = Starlette(routes=list(routes(inspect, gateway.parts.meter)))  # type: ignore[arg-type]
+    seen = []
+    async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+        for status in (Status.UNHEALTHY, Status.HEALTHY, Status.UNHEALTHY, Status.UNHEALTHY):
+            inspect.status = status
+            response = await http.get("/readyz")
+            assert response.status_code == (200 if status is Status.HEALTHY else 503)
+            seen.append(response.json()["components"][0].get("since"))
+    first, healthy, again, still = seen
+    assert healthy is None
+    assert first is not None
+    assert again == still
+    assert again >= first
+
+
+async def test_metrics_are_prometheus_text(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    gateway.parts.meter.event("thaw_without_lmcache")
+    response = await http.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert 'cwm_events_total{event="thaw_without_lmcache"} 1.0' in response.text
