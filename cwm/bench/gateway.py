@@ -57,13 +57,17 @@ async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
         while True:
             if process.returncode is not None:
-                raise RuntimeError(f"cwm serve ended at once:\n{log.read_text()[-2000:]}")
+                raise RuntimeError(f"cwm serve ended at once:\n{_tail(log)}")
             try:
                 await http.get(f"{url}/healthz")
             except httpx2.TransportError:
                 await asyncio.sleep(0.01)
             else:
                 return
+
+
+def _tail(log: Path) -> str:
+    return log.read_text()[-2000:]
 
 
 def _free_port() -> int:

@@ -21,8 +21,7 @@ import asyncpg
 @asynccontextmanager
 async def postgres() -> AsyncIterator[str]:
     """Yield its URL. Durability is as a production server has it: fsync on."""
-    folder = Path(tempfile.mkdtemp(prefix="cwm-bench-pg-"))
-    folder.chmod(0o755)
+    folder = _folder()
     user = _unprivileged(folder)
     binaries = _binaries()
     environ = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
@@ -59,6 +58,12 @@ async def _accepting(url: str) -> None:
             else:
                 await connection.close()
                 return
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="cwm-bench-pg-"))
+    folder.chmod(0o755)
+    return folder
 
 
 def _binaries() -> Path:

@@ -73,7 +73,7 @@ class Window:
 class WindowSort(StrEnum):
     NAME = "name"
     CREATED_AT = "created_at"
-    TOKEN_COUNT = "token_count"
+    TOKEN_COUNT = "token_count"  # noqa: S105 - a field name
     SIZE = "size"
 
 

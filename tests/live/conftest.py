@@ -83,7 +83,11 @@ class LiveEngine:
             for rank in kv_ranks(1)
         ]
         async with httpx2.AsyncClient(trust_env=False) as http:
-            for tier in ({"tier": "l1"}, {"tier": "l2", "adapter": "valkey"}, {"tier": "l2", "adapter": "fs_native"}):
+            for tier in (
+                {"tier": "l1"},
+                {"tier": "l2", "adapter": "valkey"},
+                {"tier": "l2", "adapter": "fs_native"},
+            ):
                 answer = await http.request(
                     "DELETE", f"{self.lmcache_url}/cache/objects", json={"keys": keys, **tier}
                 )
@@ -104,8 +108,8 @@ class LiveGateway:
 def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
     folder = tmp_path_factory.mktemp("engine")
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
-    plan = plan_from_settings(storage, LocalEngine(model="tiny", kv_cache_gb=1), log=print)
-    stack = LocalStack(replace(plan, dev_endpoints=True), report=lambda line: print(line, file=sys.stderr))
+    plan = plan_from_settings(storage, LocalEngine(model="tiny", kv_cache_gb=1), log=_tell)
+    stack = LocalStack(replace(plan, dev_endpoints=True), report=_tell)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -126,19 +130,20 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def gateway(live_engine: LiveEngine, database: Path) -> Iterator[LiveGateway]:
-    with _served(live_engine, database, "acme") as served:
-        yield served
+    with served(live_engine, database, "acme") as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
 def other_tenant(live_engine: LiveEngine, gateway: LiveGateway) -> Iterator[LiveGateway]:
     """Another tenant on the same registry and the same engine."""
-    with _served(live_engine, gateway.db_path, "rivals") as served:
-        yield served
+    with served(live_engine, gateway.db_path, "rivals") as running:
+        yield running
 
 
 @contextmanager
-def _served(engine: LiveEngine, database: Path, tenant: str) -> Iterator[LiveGateway]:
+def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iterator[LiveGateway]:
+    """A gateway for as long as the block lasts; ``more`` are further ``CWM_*`` variables."""
     port = _free_port()
     variables = {
         "CWM_PORT": str(port),
@@ -149,6 +154,7 @@ def _served(engine: LiveEngine, database: Path, tenant: str) -> Iterator[LiveGat
         "CWM_LMCACHE_URL": engine.lmcache_url,
         "CWM_COORDINATOR_URL": engine.coordinator_url,
         "CWM_WEIGHTS_DIGEST": engine.weights_digest,
+        **more,
     }
     environ = {k: v for k, v in os.environ.items() if not k.startswith("CWM_")} | variables
     process = subprocess.Popen(
@@ -162,6 +168,10 @@ def _served(engine: LiveEngine, database: Path, tenant: str) -> Iterator[LiveGat
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
 
 
 def _free_port() -> int:

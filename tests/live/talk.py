@@ -13,7 +13,7 @@ import httpx2
 from fastmcp import Client
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A tool's coded error."""
 
     def __init__(self, error: dict[str, Any]) -> None:
@@ -34,10 +34,10 @@ class Talk:
     http: httpx2.AsyncClient
 
     async def tool(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The tool's structured result, or :class:`Refused`."""
+        """The tool's structured result, or :class:`RefusedError`."""
         result = await self.mcp.call_tool(name, arguments, raise_on_error=False)
         if result.is_error:
-            raise Refused(json.loads(result.content[0].text))
+            raise RefusedError(json.loads(result.content[0].text))
         return dict(result.structured_content or {})
 
     async def complete(

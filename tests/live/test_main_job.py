@@ -11,7 +11,7 @@ from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.domain.prefix import full_chunks, restorable_tokens
 from tests.live.conftest import LiveEngine, LiveGateway
-from tests.live.talk import Refused, Talk, cached, talk, words
+from tests.live.talk import RefusedError, Talk, cached, talk, words
 
 pytestmark = pytest.mark.live
 
@@ -64,9 +64,7 @@ async def test_a_window_continues_token_for_token_after_sigkill(
     assert continued["token_ids"] == uninterrupted["token_ids"]
 
 
-async def test_the_receipt_says_which_tier_each_token_came_from(
-    agent: Talk, live_engine: LiveEngine
-) -> None:
+async def test_the_receipt_says_which_tier_each_token_came_from(agent: Talk, live_engine: LiveEngine) -> None:
     window, ids = await frozen(agent)
     live_engine.kill("vllm")
     live_engine.kill("lmcache")
@@ -99,7 +97,7 @@ async def test_a_session_and_a_window_of_another_tenant_answer_like_unknown_ones
         ):
             answers = []
             for value in (wanted, unknown):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(RefusedError) as refused:
                     await stranger.tool(tool, **{field: value})
                 answers.append((refused.value.code, refused.value.message.replace(value, "it")))
             assert answers[0] == answers[1]
@@ -158,7 +156,7 @@ async def test_a_window_in_use_is_deleted_only_with_force_and_the_refusal_names_
     clone = name()
     await agent.tool("window_clone", source_window=window, target_window=clone)
     session = (await agent.tool("window_thaw", window_name=window))["session_id"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         await agent.tool("window_delete", window_name=window)
     assert refused.value.code == "CWM-3004"
     assert refused.value.context["windows"] == [clone]
@@ -175,7 +173,7 @@ async def test_a_thaw_while_the_engine_is_down_is_retryable_and_leaves_the_windo
     window, _ = await frozen(agent, 200)
     before = await agent.tool("window_status", window_name=window)
     live_engine.kill("vllm")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         await agent.tool("window_thaw", window_name=window)
     assert refused.value.code in {"CWM-5001", "CWM-5002"}
     assert refused.value.retryable
@@ -185,9 +183,7 @@ async def test_a_thaw_while_the_engine_is_down_is_retryable_and_leaves_the_windo
     assert (await agent.tool("window_thaw", window_name=window))["partial"] is False
 
 
-async def test_a_thaw_without_lmcache_works_and_is_partial(
-    agent: Talk, live_engine: LiveEngine
-) -> None:
+async def test_a_thaw_without_lmcache_works_and_is_partial(agent: Talk, live_engine: LiveEngine) -> None:
     window, ids = await frozen(agent, 200)
     with live_engine.held_down("lmcache"):
         await live_engine.forget_gpu_cache()
@@ -230,7 +226,7 @@ async def test_of_two_freezes_of_one_name_at_once_one_wins(agent: Talk) -> None:
         *(agent.tool("window_freeze", session_id=s, window_name=window) for s in sessions),
         return_exceptions=True,
     )
-    refused = [r for r in results if isinstance(r, Refused)]
+    refused = [r for r in results if isinstance(r, RefusedError)]
     assert len(refused) == 1
     assert refused[0].code == "CWM-3003"
     loser = sessions[results.index(refused[0])]
@@ -259,7 +255,7 @@ async def test_a_full_context_is_frozen_and_thawed_and_only_its_continuation_ref
     await agent.tool("window_freeze", session_id=session, window_name=window)
     thawed = await agent.tool("window_thaw", window_name=window)
     assert thawed["token_count"] == longest
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         await agent.tool("session_generate", session_id=thawed["session_id"], text="more", max_tokens=1)
     assert refused.value.code == "CWM-1003"
     assert refused.value.context["max_model_len"] == longest
