@@ -1,0 +1,127 @@
+"""Storing a prefix, against a cache that loses chunks on demand.
+
+Its normal behaviour is the real cache's: the live tests freeze through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.errors import EngineResponseError, StorageWriteError
+from cwm.ports.engine import Completion, Engine, Generation
+from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
+from cwm.services.engine_directory import EngineDirectory
+from cwm.services.store import Prefix, Store
+
+IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
+PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
+
+
+@dataclass
+class MovingClock:
+    """Each look at it takes a tenth of a second."""
+
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        self.seconds += 0.1
+        return self.seconds
+
+    def now(self) -> Any:
+        raise AssertionError("storing needs no date")
+
+
+@dataclass
+class FlushedEngine:
+    calls: list[str]
+    fingerprint: str = "fp-1"
+
+    async def complete(self, generation: Generation) -> Completion:
+        assert generation.token_ids == PREFIX.token_ids
+        assert generation.max_tokens == 1
+        self.calls.append("flush")
+        return Completion("", (1,), "length", len(generation.token_ids), 0, self.fingerprint)
+
+
+@dataclass
+class LosingTier:
+    """``found`` are the answers of one prefetch after another; the last one repeats."""
+
+    calls: list[str]
+    found: list[int]
+    tiers: frozenset[Tier] = frozenset({Tier.REDIS, Tier.DISK})
+    busy: int = 0
+    dropped: list[PrefixKey] = field(default_factory=list)
+
+    async def storing(self) -> bool:
+        self.busy -= 1
+        return self.busy >= 0
+
+    async def drop_l1(self, prefix: PrefixKey) -> None:
+        self.calls.append("drop")
+        self.dropped.append(prefix)
+
+    async def prefetch(self, prefix: PrefixKey) -> Prefetched:
+        assert prefix == PREFIX.key
+        self.calls.append("prefetch")
+        return Prefetched(self.found.pop(0) if len(self.found) > 1 else self.found[0], 3)
+
+    async def lookup(self, prefix: PrefixKey) -> list[Placement]:
+        del prefix
+        return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(3)]
+
+
+def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
+    engine = engine or FlushedEngine(tier.calls)
+    directory = EngineDirectory(
+        cast("Engine", engine), cast("KvTier", tier), secret=b"key", weights_digest=""
+    )
+    return Store(cast("Engine", engine), cast("KvTier", tier), directory, MovingClock(), timeout_seconds=20)
+
+
+async def test_a_window_is_durable_only_after_every_chunk_came_back() -> None:
+    tier = LosingTier([], found=[0, 2, 3])
+    stored = await store(tier)(PREFIX)
+    assert tier.calls == ["flush", "drop", "prefetch"] * 3
+    assert [chunk.size_bytes for chunk in stored.chunks] == [1000] * 3
+    assert stored.storage_tier is Tier.REDIS
+    assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
+    tier = LosingTier([], found=[2])
+    with pytest.raises(StorageWriteError, match="Only 2 of 3") as refused:
+        await store(tier)(PREFIX)
+    assert refused.value.context == {"blocks_found": 2, "blocks_total": 3}
+    assert tier.calls.count("flush") > 1
+
+
+async def test_l1_is_dropped_only_when_nothing_is_being_written_any_more() -> None:
+    tier = LosingTier([], found=[3], busy=5)
+    await store(tier)(PREFIX)
+    assert tier.busy < 0
+    assert tier.calls == ["flush", "drop", "prefetch"]
+
+
+async def test_a_directory_that_lags_does_not_decide_whether_a_window_is_stored() -> None:
+    tier = LosingTier([], found=[3], tiers=frozenset({Tier.DISK}))
+    stored = await store(tier)(PREFIX)
+    assert stored.storage_tier is Tier.DISK
+    assert len(stored.chunks) == 3
+
+
+async def test_an_engine_that_changed_under_a_freeze_is_noticed() -> None:
+    tier = LosingTier([], found=[3])
+    with pytest.raises(EngineResponseError, match="changed"):
+        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(PREFIX)
+
+
+async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> None:
+    tier = LosingTier([], found=[3])
+    short = Prefix(tuple(range(31)), "salt", IDENTITY)
+    assert (await store(tier)(short)).chunks == ()
+    assert tier.calls == []

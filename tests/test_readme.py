@@ -1,0 +1,90 @@
+"""Every sentence of README.md stands or falls here, or in the test that is named beside it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cwm.cli import readme
+from cwm.settings import load
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+# What a sentence promises, and the tests that hold it. Words of the sentence, then file::test.
+PROMISES = {
+    "thaws it token for token after the engine was killed": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
+    "freezes an LLM's context window under a name": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
+    "clones it into branches": "tests/live/test_main_job.py::test_clones_share_blocks_and_diverge",
+    "they prepare the engine": "tests/live/test_demo.py",
+    "a session becomes a window": "tests/live/test_readme_session.py",
+    "read back from a lower tier": "tests/services/test_store.py::test_a_window_is_durable_only_after_every_chunk_came_back",
+    "tokens restored per tier, tokens recomputed": "tests/live/test_main_job.py::test_the_receipt_says_which_tier_each_token_came_from",
+    "`partial`, with a warning that says how many tokens": "tests/live/test_main_job.py::test_chunks_that_are_gone_are_computed_again_and_counted",
+    "frees only blocks that no other window or live session uses": "tests/live/test_main_job.py::test_deleting_a_window_frees_only_blocks_that_nobody_else_uses",
+    "Tenants never share KV": "tests/live/test_main_job.py::test_a_window_of_one_tenant_brings_another_tenant_no_cached_token",
+    "changes with the engine's identity": "tests/domain/test_cache_salt.py",
+    "An agent that has nothing but MCP": "tests/live/test_mcp.py",
+    "names the fix for each fault": "tests/live/test_doctor.py",
+    "works with a vLLM that has no LMCache and says so": "tests/live/test_deployments.py::test_without_lmcache_windows_keep_tokens_and_everything_says_so",
+    "token for token, in float32": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
+    "the tail shorter than one block is computed again": "tests/live/test_main_job.py::test_a_context_shorter_than_a_block_freezes_and_thaws_by_computing",
+    "listens on loopback unless": "tests/test_settings.py::test_an_address_beyond_loopback_is_refused_without_authentication",
+    "From the environment, over `cwm.yaml`, over the default": "tests/test_settings.py::test_the_environment_wins_over_the_file_and_the_file_over_the_default",
+}
+
+
+@pytest.mark.parametrize("words", PROMISES)
+def test_a_promise_of_the_readme_is_held_by_a_test_that_exists(words: str) -> None:
+    assert words in " ".join(README.split())
+    path, _, name = PROMISES[words].partition("::")
+    tree = ast.parse((ROOT / path).read_text())
+    defined = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert name in defined if name else any(found.startswith("test_") for found in defined)
+
+
+def test_the_generated_tables_are_current() -> None:
+    assert readme.renewed(README) == README, "run .venv/bin/python -m cwm.cli.readme"
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make ([a-z]+)", README))))
+def test_every_make_target_of_the_readme_exists(target: str) -> None:
+    dry = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert dry.returncode == 0, dry.stderr
+
+
+def test_the_addresses_are_those_of_the_default_settings() -> None:
+    http = load({}).http
+    addresses = set(re.findall(r"http://[\w.]+:\d+", README.split("## Settings")[0]))
+    assert addresses == {f"http://{http.host}:{http.port}"}
+
+
+def test_the_client_snippets_parse() -> None:
+    cursor = re.search(r"`(\{\"mcpServers.*?\}\}\})`", README)
+    assert cursor is not None
+    assert json.loads(cursor[1])["mcpServers"]["cwm"]["url"].endswith("/mcp")
+    openai = re.search(r"`(OpenAI\(.*?\))`", README)
+    assert openai is not None
+    ast.parse(openai[1])
+
+
+def test_the_files_it_links_to_exist() -> None:
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_no_committed_file_names_a_package_index() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    index = re.compile(r"(index-url|find-links)\s+https?://|https?://\S*/simple/|https?://\S*\.whl")
+    for name in tracked:
+        if name != "tests/test_readme.py":
+            assert not index.search((ROOT / name).read_text(errors="replace")), name
