@@ -107,9 +107,7 @@ def test_a_database_of_another_kind_is_refused() -> None:
 def test_every_setting_has_one_name_and_a_description() -> None:
     names = [name for group in GROUPS.values() for name in group.model_fields]
     assert len(names) == len(set(names))
-    assert all(
-        spec.description for group in GROUPS.values() for spec in group.model_fields.values()
-    )
+    assert all(spec.description for group in GROUPS.values() for spec in group.model_fields.values())
 
 
 def test_unknown_variables_are_remembered_for_the_doctor() -> None:
@@ -136,7 +134,11 @@ def test_an_empty_key_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_beyond_loopback_is_refused_without_authentication(tmp_path: Path) -> None:
-    environ = {"CWM_HOST": "0.0.0.0", "CWM_SECRET_FILE": str(tmp_path / "s"), "CWM_DB_PATH": str(tmp_path / "d")}
+    environ = {
+        "CWM_HOST": "0.0.0.0",
+        "CWM_SECRET_FILE": str(tmp_path / "s"),
+        "CWM_DB_PATH": str(tmp_path / "d"),
+    }
     with pytest.raises(SettingsError, match="CWM_ALLOW_UNAUTHENTICATED"):
         create_app(load(environ))
     create_app(load({**environ, "CWM_ALLOW_UNAUTHENTICATED": "true"}))

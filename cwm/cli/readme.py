@@ -18,10 +18,11 @@ from cwm.transport.mcp.tools_windows import window_tools
 def renewed(readme: str) -> str:
     """``readme`` with every generated block as the code has it now."""
     for name, block in (("tools", tools()), ("commands", commands()), ("settings", settings())):
-        between = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
-        readme, found = between.subn(lambda m, block=block: m[1] + block + m[2], readme)
-        if found != 1:
-            raise ValueError(f"README.md has no single block '{name}'.")
+        head, begin, rest = readme.partition(f"<!-- {name}:begin -->\n")
+        _, end, tail = rest.partition(f"<!-- {name}:end -->")
+        if not end:
+            raise ValueError(f"README.md has no block '{name}'.")
+        readme = head + begin + block + end + tail
     return readme
 
 

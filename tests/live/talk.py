@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx2
 from fastmcp import Client
+from mcp.types import TextContent
 
 
 class RefusedError(Exception):
@@ -37,7 +38,9 @@ class Talk:
         """The tool's structured result, or :class:`RefusedError`."""
         result = await self.mcp.call_tool(name, arguments, raise_on_error=False)
         if result.is_error:
-            raise RefusedError(json.loads(result.content[0].text))
+            told = result.content[0]
+            assert isinstance(told, TextContent)
+            raise RefusedError(json.loads(told.text))
         return dict(result.structured_content or {})
 
     async def complete(

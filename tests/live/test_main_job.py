@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.domain.prefix import full_chunks, restorable_tokens
+from cwm.stack.local import PartName
 from tests.live.conftest import LiveEngine, LiveGateway
 from tests.live.talk import RefusedError, Talk, cached, talk, words
 
@@ -21,7 +23,7 @@ def name() -> str:
 
 
 @pytest.fixture
-async def agent(gateway: LiveGateway):
+async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
     async with talk(gateway.url, gateway.model) as client:
         yield client
 
@@ -46,7 +48,7 @@ async def frozen(agent: Talk, tokens: int = 700) -> tuple[str, list[int]]:
 
 @pytest.mark.parametrize("victims", [("vllm",), ("lmcache",), ("vllm", "lmcache")])
 async def test_a_window_continues_token_for_token_after_sigkill(
-    agent: Talk, live_engine: LiveEngine, victims: tuple[str, ...]
+    agent: Talk, live_engine: LiveEngine, victims: tuple[PartName, ...]
 ) -> None:
     window, ids = await frozen(agent)
     uninterrupted = await agent.complete(ids, max_tokens=32)
