@@ -85,7 +85,7 @@ class CodedErrors(Middleware):
             raise MCPError(INVALID_PARAMS, "Unknown tool", unknown.as_dict()) from None
         except ToolError as failed:
             _log.exception("tool_failed", tool=context.message.name)
-            return error_result(_coded(failed))
+            return error_result(coded(failed))
 
     async def on_read_resource(
         self,
@@ -95,7 +95,7 @@ class CodedErrors(Middleware):
         try:
             return await call_next(context)
         except ResourceError as failed:
-            error = _coded(failed)
+            error = coded(failed)
             if isinstance(error, InternalError):
                 _log.exception("resource_failed", uri=str(context.message.uri)[:_LONGEST_NAME])
             raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from failed
@@ -115,25 +115,35 @@ def internal_error() -> InternalError:
     return InternalError("CWM failed unexpectedly; its log has the details.")
 
 
+def coded(failed: BaseException) -> CwmError:
+    """The coded error behind a failure, which FastMCP wraps once or twice; else a fault of ours."""
+    behind: BaseException | None = failed
+    while behind is not None:
+        if isinstance(behind, CwmError):
+            return behind
+        behind = behind.__cause__
+    return internal_error()
+
+
 def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
     """CWM-1001, 1002 or 1003 by the first field that is wrong. Names fields, repeats no value."""
     told: dict[str, str] = {}
     for fault in faults[:_MOST_FAULTS]:
         told.setdefault(_path(fault), _fault(fault))
     first = str(faults[0]["loc"][0]) if faults[0]["loc"] else ""
-    coded = _CODED.get(first, InvalidParameterError)
+    kind = _CODED.get(first, InvalidParameterError)
     context: dict[str, Any] = {"field": _shown(first)}
     if len(told) > 1:
         context["fields"] = list(told)
-    return coded("; ".join(f"{path}: {wrong}" for path, wrong in told.items()) + ".", **context)
+    return kind("; ".join(f"{path}: {wrong}" for path, wrong in told.items()) + ".", **context)
 
 
 def not_text(arguments: Mapping[str, Any]) -> CwmError:
     """For arguments with half of a surrogate pair in them, which JSON can spell and no text can hold."""
     broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
-    coded = _CODED.get(broken, InvalidParameterError)
+    kind = _CODED.get(broken, InvalidParameterError)
     field = _shown(broken)
-    return coded(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
+    return kind(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
 
 
 def _is_text(value: Any) -> bool:
@@ -149,10 +159,6 @@ def _of_arguments(invalid: ValidationError) -> CwmError:
     if not isinstance(cause, ArgumentsError):
         return InvalidParameterError("The arguments are not what this tool takes.")
     return argument_error(cause.errors(include_url=False, include_context=False, include_input=False))
-
-
-def _coded(failed: Exception) -> CwmError:
-    return failed.__cause__ if isinstance(failed.__cause__, CwmError) else internal_error()
 
 
 def _tell(refused: RefusedError, tool: str) -> None:

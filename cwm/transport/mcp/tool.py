@@ -11,8 +11,7 @@ from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import ToolAnnotations
 from pydantic_core import PydanticSerializationError
 
-from cwm.domain.errors import CwmError
-from cwm.transport.mcp.errors import RefusedError, internal_error, not_text
+from cwm.transport.mcp.errors import RefusedError, coded, not_text
 from cwm.transport.mcp.published import input_schema, output_schema
 
 
@@ -26,15 +25,23 @@ class CodedTool(FunctionTool):
             raise
         except PydanticSerializationError as unreadable:
             raise RefusedError(not_text(arguments)) from unreadable
-        except CwmError as refused:
-            raise RefusedError(refused) from refused
-        except Exception as unexpected:
-            raise RefusedError(internal_error()) from unexpected
+        except Exception as failed:
+            raise RefusedError(coded(failed)) from failed
 
     def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The schema names no null, but clients that fill in every field send it: it means not given."""
-        optional = self.parameters["properties"].keys() - set(self.parameters.get("required", ()))
-        return {k: v for k, v in arguments.items() if v is not None or k not in optional}
+        fields = self.parameters["properties"]
+        optional = fields.keys() - set(self.parameters.get("required", ()))
+        return {
+            name: _whole(value) if fields.get(name, {}).get("type") == "integer" else value
+            for name, value in arguments.items()
+            if value is not None or name not in optional
+        }
+
+
+def _whole(value: Any) -> Any:
+    """To JSON Schema 20.0 is an integer, and clients whose numbers are all floats send it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def tool(

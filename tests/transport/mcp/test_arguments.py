@@ -190,6 +190,7 @@ async def test_values_at_their_limits_reach_the_service(
     "arguments",
     [
         {"limit": 1, "offset": 2**70},
+        {"limit": 20.0, "offset": 1e30},
         {"limit": 100, "sort_by": "size", "sort_order": "asc"},
         {"search": "%_\\'\"; DROP TABLE windows; --\x00😀"},
         {"search": "x" * 10_000},
