@@ -22,8 +22,6 @@ from prometheus_client.registry import Collector
 
 from cwm.ports.meter import Sample
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
 _BUCKETS_MS: Final = (
     1,
     2,
