@@ -37,6 +37,10 @@ _FOLLOW_UP_TOKENS: Final = 48
 _QUESTION_TOKENS: Final = 64
 _EXTERNAL: Final = "external_kv_transfer"
 _LONG_PREFILL_SECONDS: Final = 5.0
+_STILL_HELD: Final[dict[tuple[str, ...], str]] = {
+    ("vllm",): "LMCache's memory still holds the context",
+    ("lmcache",): "vLLM's own cache still holds the context",
+}
 
 
 @dataclass(slots=True)
@@ -155,9 +159,8 @@ class Story:
         pids = [pid for part in self.killed for pid in self.stack.pids(part)]
         for part in self.killed:
             await self.stack.kill(part)
-        self.narrator.line(
-            f"killed {count(len(pids), 'process', 'processes')}: no memory of the context is left"
-        )
+        left = _STILL_HELD.get(self.killed, "no memory of the context is left")
+        self.narrator.line(f"killed {count(len(pids), 'process', 'processes')}: {left}")
         with self.narrator.working("waiting for the engine to come back"):
             await self.stack.wait_ready(600)
         after = self.stack.restarts

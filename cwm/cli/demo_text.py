@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 MODULES: Final = ("textwrap", "heapq", "bisect", "fnmatch", "shlex")
-QUESTION: Final = "In one sentence: what is this code for?"
-FOLLOW_UP: Final = (
-    "Which of the modules that you have read wraps a long paragraph into lines? Say how you would use it."
-)
+FOLLOW_UP: Final = "Think back to the first file. In one sentence: what is textwrap.py for?"
 _EXCERPT_CHARS: Final = 200
 _STARTING: Final = re.compile(r" is starting \(\d+ s\)$")
 
@@ -34,7 +31,7 @@ def source_of(module: str) -> str:
 
 def reading(module: str, passage: str) -> str:
     """What the agent says when it has read a passage."""
-    return f"This is from Python's {module}.py:\n\n{passage}\n\n{QUESTION}"
+    return f"This is from Python's {module}.py:\n\n{passage}\n\nIn one sentence: what is {module}.py for?"
 
 
 def cut(text: str, share: float) -> str:
