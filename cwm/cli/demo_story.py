@@ -118,7 +118,7 @@ class Story:
         prompt = window_ids + await Grow(engine).following(
             identity.model,
             [_user(FOLLOW_UP)],
-            template_from(session.metadata.get("template")),
+            template_from(session.metadata),
             window_ids[-1],
         )
         before = (await engine.counters()).prompt_tokens_by_source

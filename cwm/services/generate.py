@@ -23,8 +23,6 @@ from cwm.services.turns import Turns
 
 OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
 
-_TEMPLATE = "template"
-
 
 @dataclass(frozen=True, slots=True)
 class TurnInput:
@@ -141,7 +139,7 @@ class Generate:
             max_tokens=min(turn.max_tokens, room),
             sampling=turn.sampling,
         )
-        metadata = {**session.metadata, _TEMPLATE: template.as_dict()}
+        metadata = {**session.metadata, **template.as_metadata()}
         answer = await self._run(principal, session, generation, metadata, on_text)
         self.meter.tokens("cached", answer.cached_tokens)
         self.meter.tokens("computed", answer.prompt_tokens - answer.cached_tokens)
@@ -158,7 +156,7 @@ class Generate:
     def _template(self, session: Session, context: TokenIds, turn: TurnInput) -> Template:
         """The first turn's template; it renders every later one."""
         if context:
-            return template_from(session.metadata.get(_TEMPLATE))
+            return template_from(session.metadata)
         return template_of(turn.messages, turn.template_options)
 
     async def _new_ids(
@@ -166,7 +164,7 @@ class Generate:
     ) -> TokenIds:
         if turn.text is not None:
             return await self.grow.text(session.model, turn.text, opening=not context)
-        await self.grow.refuse_forged(session.model, turn.messages)
+        await self.grow.refuse_forged(session.model, turn.messages, turn.template_options)
         if not context:
             return await self.grow.first(session.model, turn.messages, turn.template_options)
         return await self.grow.following(session.model, turn.messages, template, context[-1])

@@ -16,6 +16,8 @@ from cwm.ports.engine import Engine
 
 _SENTINELS: Final = ("\u241eCWM\u241e", "\u241fMWC\u241f")
 
+TEMPLATE: Final = "cwm.template"
+
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -26,16 +28,18 @@ class Template:
     has_system: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"has_system": self.has_system, "options": dict(self.options)}
+    def as_metadata(self) -> dict[str, Any]:
+        """What a session's metadata keeps of it."""
+        return {TEMPLATE: {"has_system": self.has_system, "options": dict(self.options)}}
 
 
 def template_of(messages: Messages, options: Mapping[str, Any]) -> Template:
     return Template(any(m.get("role") == "system" for m in messages), dict(options))
 
 
-def template_from(stored: Mapping[str, Any] | None) -> Template:
-    """The inverse of :meth:`Template.as_dict`; the default for a session that has none."""
+def template_from(metadata: Mapping[str, Any]) -> Template:
+    """The template kept in a session's metadata; the default for a session that has none."""
+    stored = metadata.get(TEMPLATE)
     if not stored:
         return Template()
     return Template(bool(stored.get("has_system")), dict(stored.get("options") or {}))
@@ -46,10 +50,13 @@ class Grow:
     engine: Engine
     _exact: set[str] = field(default_factory=set)
 
-    async def refuse_forged(self, model: str, messages: Messages) -> None:
-        """CWM-9002 when content would tokenise to the template's control tokens."""
+    async def refuse_forged(
+        self, model: str, messages: Messages, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """CWM-9002 when anything that the template will render would tokenise to its control tokens."""
         special = await self.engine.special_tokens(model)
-        forged = sorted({token for text in _texts(messages) for token in special if token in text})
+        texts = list(_texts([*messages, options or {}]))
+        forged = sorted({token for text in texts for token in special if token in text})
         if forged:
             raise SecurityError(
                 "The text holds control tokens of the model's chat template; it would forge a turn.",
@@ -111,11 +118,14 @@ def _last_end(ids: TokenIds, mark: TokenIds) -> int | None:
     return None
 
 
-def _texts(messages: Messages) -> Iterator[str]:
-    for message in messages:
-        yield str(message.get("role", ""))
-        content = message.get("content")
-        if isinstance(content, str):
-            yield content
-        elif isinstance(content, list):
-            yield from (part["text"] for part in content if isinstance(part.get("text"), str))
+def _texts(value: Any) -> Iterator[str]:
+    """Every string anywhere in a message or an option, names of fields included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)

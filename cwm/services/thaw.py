@@ -29,6 +29,7 @@ from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
+from cwm.services.grow import template_from
 from cwm.services.store import Prefix, fitting
 
 ENGINE_TIER = "gpu"
@@ -194,6 +195,8 @@ class Thaw:
         self, principal: Principal, window: Window, session_id: str, token_ids: TokenIds
     ) -> Session:
         now = self.clock.now()
+        frozen = await self.registry.session(window.tenant, window.session_id)
+        template = template_from(frozen.metadata if frozen else {})
         session = Session(
             tenant=principal.tenant,
             id=session_id,
@@ -207,6 +210,7 @@ class Thaw:
             updated_at=now,
             thawed_from=window.name,
             branch_token=len(token_ids),
+            metadata=template.as_metadata(),
         )
         await self.registry.add_session(session, token_ids)
         return session
