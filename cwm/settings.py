@@ -188,7 +188,7 @@ class LocalEngine(Group):
         "auto", description="KV and weight type; auto is float32 on CPU."
     )
     chunk_size: int | None = Field(
-        None, ge=16, description="Tokens in a chunk and in a vLLM block; default 256, 32 for the tiny model."
+        None, ge=16, description="Tokens in a chunk and in a vLLM block; default 64, 32 for the tiny model."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto takes an NVIDIA GPU where there is one."

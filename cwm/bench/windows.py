@@ -49,11 +49,10 @@ class Bench:
         for size in sizes:
             proven, acknowledged, blocks = [], [], 0
             for _ in range(_REPEATS):
-                frozen, ms = await self._freeze(size, wait=True)
+                frozen, ms = await self._freeze(size)
                 proven.append(ms)
                 blocks = frozen["block_count"]
-                _, ms = await self._freeze(size, wait=False)
-                acknowledged.append(ms)
+                acknowledged.append(await self._acknowledge(frozen["window_name"]))
             section.rows.append((size, blocks, median(proven), median(acknowledged)))
             summary[f"freeze_ms_{size}"] = median(proven)
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
@@ -117,17 +116,26 @@ class Bench:
         choice = response.raise_for_status().json()["choices"][0]
         return session, choice["prompt_token_ids"] + choice["token_ids"]
 
-    async def _freeze(self, size: int, *, wait: bool) -> tuple[dict[str, Any], float]:
+    async def _freeze(self, size: int) -> tuple[dict[str, Any], float]:
+        """Freeze a context that nothing shares with an earlier one, right after it was computed."""
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
         started = time.perf_counter()
         frozen = await self._tool(
-            "window_freeze", session_id=session, window_name=f"bench-{uuid4().hex[:12]}", wait=wait
+            "window_freeze", session_id=session, window_name=f"bench-{uuid4().hex[:12]}"
         )
+        return frozen, (time.perf_counter() - started) * 1000
+
+    async def _acknowledge(self, window: str) -> float:
+        """Freeze the same context once more without waiting: the time until that is answered."""
+        session = (await self._tool("window_thaw", window_name=window))["session_id"]
+        again = f"bench-{uuid4().hex[:12]}"
+        started = time.perf_counter()
+        await self._tool("window_freeze", session_id=session, window_name=again, wait=False)
         ms = (time.perf_counter() - started) * 1000
-        while not wait and (await self._status(frozen["window_name"]))["durability"] == "pending":
+        while (await self._status(again))["durability"] == "pending":
             pass
-        return frozen, ms
+        return ms
 
     async def _thaw(self, name: str) -> None:
         thawed = await self._tool("window_thaw", window_name=name)

@@ -49,6 +49,20 @@ class Prefetched:
 
 
 @dataclass(frozen=True, slots=True)
+class Loads:
+    """Totals since LMCache started: chunks loaded from lower tiers under one salt, and loads by tier under any."""
+
+    chunks: float
+    by_tier: Mapping[Tier, float]
+
+    def since(self, before: Loads) -> Loads:
+        return Loads(
+            self.chunks - before.chunks,
+            {tier: n - before.by_tier.get(tier, 0.0) for tier, n in self.by_tier.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AttachedModel:
     root: str
     world_size: int
@@ -110,5 +124,5 @@ class KvTier(Protocol):
 
     async def usage(self) -> list[TierUsage]: ...
 
-    async def counters(self) -> Mapping[str, float]:
-        """LMCache's own totals: looked-up and hit tokens per tier."""
+    async def loads(self, cache_salt: str) -> Loads:
+        """What was loaded into L1 so far; two readings tell what a prefetch between them loaded."""

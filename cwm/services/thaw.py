@@ -23,7 +23,7 @@ from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Window
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Counters, Engine
-from cwm.ports.kv_tier import KvTier, Placement, Prefetched
+from cwm.ports.kv_tier import KvTier, Loads, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
@@ -65,8 +65,10 @@ class Thawed:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
+    """A prefetch, and what LMCache had loaded before it; None where LMCache does not answer."""
+
     prefetched: Prefetched
-    placements: list[Placement]
+    before: Loads | None
     prefetch_ms: float
 
 
@@ -138,7 +140,7 @@ class Thaw:
         answer, engine_ms = await self._restore(prefix)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         self.directory.confirm(identity, answer.fingerprint)
-        by_tier = _by_tier(answer, before, await self.engine.counters(), loaded, prefix)
+        by_tier = await self._by_tier(answer, before, loaded, prefix)
         receipt = Receipt(
             tokens_restored=answer.cached_tokens,
             tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
@@ -170,14 +172,14 @@ class Thaw:
         started = self.clock.monotonic()
         nothing = Prefetched(0, prefix.chunk_count)
         if prefix.chunk_count == 0:
-            return _Loaded(nothing, [], 0.0)
+            return _Loaded(nothing, None, 0.0)
         try:
-            placements = await self.kv_tier.lookup(prefix.key)
+            before = await self.kv_tier.loads(prefix.cache_salt)
             prefetched = await self.kv_tier.prefetch(prefix.key)
         except CwmError:
             self.meter.event("thaw_without_lmcache")
-            return _Loaded(nothing, [], self._ms_since(started))
-        return _Loaded(prefetched, placements, self._ms_since(started))
+            return _Loaded(nothing, None, self._ms_since(started))
+        return _Loaded(prefetched, before, self._ms_since(started))
 
     async def _restore(self, prefix: Prefix) -> tuple[Completion, float]:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""
@@ -187,6 +189,21 @@ class Thaw:
         request.add_done_callback(self._restoring.discard)
         answer = await asyncio.shield(request)
         return answer, self._ms_since(started)
+
+    async def _by_tier(
+        self, answer: Completion, before: Counters, loaded: _Loaded, prefix: Prefix
+    ) -> dict[str, int]:
+        """Split the engine's cached tokens by origin, from what engine and LMCache counted meanwhile.
+
+        Exact while nobody else of the tenant was prefilling; what the counts cannot tell is ``unknown``.
+        """
+        after = await self.engine.counters()
+        try:
+            loads = await self.kv_tier.loads(prefix.cache_salt) if loaded.before else None
+        except CwmError:
+            loads = None
+        lower = loads.since(loaded.before) if loads and loaded.before else None
+        return _split(answer, _external(answer, before, after), lower, prefix)
 
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)
@@ -220,39 +237,6 @@ def _session_id_for(window_name: str) -> str:
     return f"thaw_{window_name[:46]}_{uuid4().hex[:12]}"
 
 
-def _by_tier(
-    answer: Completion, before: Counters, after: Counters, loaded: _Loaded, prefix: Prefix
-) -> dict[str, int]:
-    """Split the engine's cached tokens by origin.
-
-    The engine's totals tell its own cache from LMCache exactly while nobody else was prefilling; the
-    directory's view before the load splits LMCache's part. What neither can tell is ``unknown``.
-    """
-    cached = answer.cached_tokens
-    if cached == 0:
-        return {}
-    sources = Counter(after.prompt_tokens_by_source)
-    sources.subtract(before.prompt_tokens_by_source)
-    alone = sum(sources.values()) == answer.prompt_tokens
-    if not alone:
-        return {UNKNOWN_TIER: cached}
-    external = min(round(sources["external_kv_transfer"]), cached)
-    split = Counter({ENGINE_TIER: cached - external})
-    chunk = prefix.identity.chunk_size or 1
-    skipped = (cached - external) // chunk
-    for placement in loaded.placements[skipped:]:
-        taken = min(chunk, external)
-        external -= taken
-        split[_nearest(placement)] += taken
-    split[UNKNOWN_TIER] += external
-    return {tier: tokens for tier, tokens in split.items() if tokens}
-
-
-def _nearest(placement: Placement) -> str:
-    """Where LMCache reads a chunk from: L1, then its adapters in their order."""
-    return next((str(t) for t in (Tier.CPU, Tier.REDIS, Tier.DISK) if t in placement.tiers), UNKNOWN_TIER)
-
-
 def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     """Why less came back than was frozen; None when every block did.
 
@@ -269,3 +253,26 @@ def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     if prefix.cache_salt != window.cache_salt:
         reason = " The engine is not the one the window was frozen on."
     return f"{missing} tokens could not be restored and were computed again.{reason}"
+
+
+def _external(answer: Completion, before: Counters, after: Counters) -> int | None:
+    """Tokens that came out of LMCache; None when other requests were counted in between."""
+    sources = Counter(after.prompt_tokens_by_source)
+    sources.subtract(before.prompt_tokens_by_source)
+    if sum(sources.values()) != answer.prompt_tokens:
+        return None
+    return min(round(sources["external_kv_transfer"]), answer.cached_tokens)
+
+
+def _split(answer: Completion, external: int | None, lower: Loads | None, prefix: Prefix) -> dict[str, int]:
+    """Cached tokens by tier: the engine's own cache, the lower tier that loads came from, L1 for the rest."""
+    if external is None:
+        split = {UNKNOWN_TIER: answer.cached_tokens}
+    elif lower is None:
+        split = {ENGINE_TIER: answer.cached_tokens - external, UNKNOWN_TIER: external}
+    else:
+        tiers = [tier for tier, loads in lower.by_tier.items() if loads]
+        name = str(tiers[0]) if len(tiers) == 1 else UNKNOWN_TIER
+        below = min(round(lower.chunks) * (prefix.identity.chunk_size or 0), external)
+        split = {ENGINE_TIER: answer.cached_tokens - external, str(Tier.CPU): external - below, name: below}
+    return {tier: tokens for tier, tokens in split.items() if tokens}

@@ -17,7 +17,7 @@ from cwm.stack.ports import Ports
 from cwm.stack.redis_url import RedisAddress
 
 _CHUNK_TINY = 32
-_CHUNK_CPU = 256
+_CHUNK_CPU = 64
 # Untested: no GPU machine has run this. 64 is a block size that vLLM's CUDA attention backends all accept.
 _CHUNK_CUDA = 64
 _CPU_BLOCK_STEP = 32

@@ -15,6 +15,7 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Engine
 from cwm.ports.kv_tier import (
     AttachedModel,
     KvTierFacts,
+    Loads,
     Placement,
     Prefetched,
     PrefixKey,
@@ -23,6 +24,8 @@ from cwm.ports.kv_tier import (
 from cwm.settings import Engine
 
 _TIERS: Final = {"valkey": Tier.REDIS, "resp": Tier.REDIS, "fs_native": Tier.DISK, "fs": Tier.DISK}
+_LOADED: Final = "lmcache_mp_l2_prefetch_load_completed_chunks_total"
+_LOADS: Final = "lmcache_mp_l2_load_completed_requests_total"
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
 _PREFETCH_POLL_SECONDS: Final = 0.003
@@ -71,6 +74,11 @@ class LmcacheTier:
             ),
             adapters=tuple(adapter["type_name"] for adapter in adapters["adapters"]),
             instances=tuple(instance["instance_id"] for instance in instances),
+            bare_adapters=tuple(
+                a["type"]
+                for a in status["storage_manager"].get("l2_adapters", ())
+                if not a.get("serde_wrapped")
+            ),
         )
         return self._last_facts
 
@@ -183,16 +191,19 @@ class LmcacheTier:
                 used[tier] = (before[0] + module["used_bytes"], before[1] + (module["capacity_bytes"] or 0))
         return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in used.items()]
 
-    async def counters(self) -> Mapping[str, float]:
+    async def loads(self, cache_salt: str) -> Loads:
         if not self._present:
-            return {}
+            return Loads(0.0, {})
         response = await self._send("GET", f"{self._server}/metrics", None, repeat=True)
-        totals: dict[str, float] = {}
-        for family in text_string_to_metric_families(response.text):
+        wanted = [line for line in response.text.splitlines() if line.startswith((_LOADED, _LOADS))]
+        chunks, by_tier = 0.0, dict[Tier, float]()
+        for family in text_string_to_metric_families("\n".join([*wanted, ""])):
             for sample in family.samples:
-                if sample.name.startswith("lmcache_mp_") and sample.name.endswith("_total"):
-                    totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-        return totals
+                if sample.name == _LOADED and sample.labels.get("cache_salt") == cache_salt:
+                    chunks += sample.value
+                elif (tier := _TIERS.get(sample.labels.get("l2_name", ""))) is not None:
+                    by_tier[tier] = by_tier.get(tier, 0.0) + sample.value
+        return Loads(chunks, by_tier)
 
     async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
         """From L1 and from each adapter by name: without one LMCache takes the first only."""
