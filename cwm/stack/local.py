@@ -19,11 +19,13 @@ from cwm.stack.environment import Pins, Report, prepare_environment
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
 from cwm.stack.locks import FileLock
+from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
-from cwm.stack.part import Hooks, LogWatch, Part, Recipe
+from cwm.stack.part import Hooks, Part, Recipe
 from cwm.stack.plan import StackPlan, plan_from_settings
 from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts
 from cwm.stack.redis_url import RedisAddress
+from cwm.stack.room import Room
 from cwm.stack.runfile import RunFile
 
 __all__ = ["LocalStack", "PartName", "StackError", "StackPlan", "plan_from_settings"]
@@ -173,6 +175,10 @@ class LocalStack:
             await self._start_part(recipe, undo)
         watcher = asyncio.create_task(self._watch(), name="watch the stack")
         undo.push_async_callback(_cancel, watcher)
+        if self.plan.redis is None:
+            urls = (self.coordinator_url, self.lmcache_url)
+            room = Room(self._redis, self.storage_path / "kv", self.plan.disk_gb, urls, self._report)
+            undo.push_async_callback(_cancel, asyncio.create_task(room.keep(), name="keep room"))
         await self.wait_ready()
 
     async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:
@@ -296,13 +302,3 @@ def write_private_json(path: Path, document: object) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump(document, file)
-
-
-def fresh_log(folder: Path, name: PartName) -> Path:
-    """An empty ``<name>.log``; the one of the run before is kept as ``<name>.log.1``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"{name}.log"
-    if log.exists():
-        log.replace(folder / f"{name}.log.1")
-    log.touch()
-    return log

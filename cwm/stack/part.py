@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from cwm.stack.child import Child
 from cwm.stack.commands import PartName
 from cwm.stack.environment import Report
 from cwm.stack.errors import StackError
-from cwm.stack.tool import readable
+from cwm.stack.logs import last_lines
 
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 5.0
@@ -172,41 +171,6 @@ class Part:
     async def _clear(self, child: Child) -> None:
         await child.wipe()
         await self._hooks.cleared(self.name)
-
-
-def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log, without colours and empty lines."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 64 * 1024))
-        lines = file.read().decode("utf-8", errors="replace").splitlines()
-    return [line for line in map(readable, lines) if line][-count:]
-
-
-_IMPORTANT = re.compile(r"\b(ERROR|CRITICAL|Traceback)\b")
-
-
-class LogWatch:
-    """Reads what a part has written since the last look, and picks out its errors."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self._read = log.stat().st_size if log.exists() else 0
-
-    def errors(self, most: int = 3) -> list[str]:
-        """New lines that tell of an error; at most ``most``, then how many more there were."""
-        if not self._log.exists() or self._log.stat().st_size <= self._read:
-            return []
-        with self._log.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-            self._read = file.tell()
-        found = [
-            line
-            for line in map(readable, text.decode("utf-8", errors="replace").splitlines())
-            if _IMPORTANT.search(line)
-        ]
-        more = [f"… and {len(found) - most} more"] if len(found) > most else []
-        return [line[:300] for line in found[:most]] + more
 
 
 def _told(status: int) -> str:

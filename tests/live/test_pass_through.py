@@ -14,9 +14,9 @@ from uuid import uuid4
 import httpx2
 import openai
 import pytest
-from tests.live.conftest import LiveEngine
 
 from cwm.domain.prefix import TokenIds
+from tests.live.conftest import LiveEngine
 from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.live

@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from tests.live.conftest import LiveEngine
 
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import InvalidParameterError
 from cwm.ports.engine import Generation
 from cwm.settings import Engine
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm, fake_vllm
+from tests.live.conftest import LiveEngine
 
 pytestmark = pytest.mark.live
 

@@ -1,0 +1,68 @@
+"""The log file of each part: a fresh one a run, never larger than disks are, its errors told to a person."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from cwm.stack.tool import readable
+
+_LARGEST_BYTES = 64 * 1024 * 1024
+_LAST_BYTES = 64 * 1024
+_LONGEST_LINE = 300
+_IMPORTANT = re.compile(r"\b(ERROR|CRITICAL|Traceback|OOM)\b")
+
+
+def fresh_log(folder: Path, name: str) -> Path:
+    """An empty ``<name>.log``; the one of the run before is kept as ``<name>.log.1``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    if log.exists():
+        log.replace(_kept(log))
+    log.touch()
+    return log
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The end of a log, without colours and empty lines."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        return _lines(file.read())[-count:]
+
+
+class LogWatch:
+    """Reads what a part has written since the last look, picks out its errors, and keeps the file small."""
+
+    def __init__(self, log: Path, largest_bytes: int = _LARGEST_BYTES) -> None:
+        self._log, self._largest = log, largest_bytes
+        self._read = log.stat().st_size
+
+    def errors(self, most: int = 3) -> list[str]:
+        """New lines that tell of an error; at most ``most``, then how many more there were."""
+        if self._log.stat().st_size == self._read:
+            return []
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+            self._read = file.tell()
+        if self._read > self._largest:
+            self._turn_over()
+        found = [line for line in _lines(text) if _IMPORTANT.search(line)]
+        more = [f"… and {len(found) - most} more"] if len(found) > most else []
+        return [line[:_LONGEST_LINE] for line in found[:most]] + more
+
+    def _turn_over(self) -> None:
+        # The part keeps its file open for appending, so the file is emptied, not moved.
+        shutil.copyfile(self._log, _kept(self._log))
+        os.truncate(self._log, 0)
+        self._read = 0
+
+
+def _kept(log: Path) -> Path:
+    return log.with_name(f"{log.name}.1")
+
+
+def _lines(text: bytes) -> list[str]:
+    return [line for line in map(readable, text.decode("utf-8", errors="replace").splitlines()) if line]

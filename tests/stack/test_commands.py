@@ -1,0 +1,128 @@
+"""The command lines, and the files they rely on."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cwm.stack.commands import Commands, valkey_binary
+from cwm.stack.environment import EngineEnvironment
+from cwm.stack.errors import StackError
+from cwm.stack.local import master_key, write_private_json
+from cwm.stack.models import Model
+from cwm.stack.plan import StackPlan
+from cwm.stack.ports import Ports
+from tests.stack.conftest import PlanFor
+
+
+def commands_for(plan: StackPlan, tmp_path: Path) -> Commands:
+    model = Model(tmp_path / "models" / "tiny", "tiny", 32768, "00")
+    return Commands(plan, EngineEnvironment(tmp_path / "engine"), model, Ports(), tmp_path / "master.key")
+
+
+@pytest.fixture
+def commands(plan_for: PlanFor, tmp_path: Path) -> Commands:
+    return commands_for(plan_for(model="tiny"), tmp_path)
+
+
+def option(argv: Sequence[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+def adapters(argv: Sequence[str]) -> list[dict[str, Any]]:
+    return [json.loads(argv[place + 1]) for place, part in enumerate(argv) if part == "--l2-adapter"]
+
+
+def test_block_and_chunk_are_one_size_everywhere(commands: Commands) -> None:
+    sizes = {
+        option(commands.vllm(), "--block-size"),
+        option(commands.lmcache_arguments(), "--chunk-size"),
+        option(commands.coordinator(), "--chunk-size"),
+    }
+
+    assert sizes == {"32"}
+
+
+def test_both_lower_tiers_are_encrypted_and_valkey_comes_first(commands: Commands) -> None:
+    shared, disk = adapters(commands.lmcache_arguments())
+
+    assert (shared["type"], disk["type"]) == ("valkey", "fs_native")
+    assert shared["serde"] == disk["serde"]
+    assert shared["serde"]["type"] == "aesgcm"
+    assert "eviction" not in disk, "LMCache's own eviction would remove frozen windows"
+
+
+def test_the_hardened_connector_is_the_one_that_vllm_loads(commands: Commands) -> None:
+    transfer = json.loads(option(commands.vllm(), "--kv-transfer-config"))
+    folder = Path(commands.vllm_variables()["PYTHONPATH"])
+
+    assert transfer["kv_connector_module_path"] == "cwm_connector"
+    assert transfer["kv_connector_extra_config"]["lmcache.mp.mq_timeout"] == 10.0
+    assert "class LMCacheMPConnector" in (folder / "cwm_connector.py").read_text()
+
+
+def test_every_part_listens_on_the_loopback_alone(commands: Commands) -> None:
+    lines = [commands.vllm(), commands.lmcache_arguments(), commands.coordinator()]
+
+    assert {option(line, "--host") for line in lines} == {"127.0.0.1"}
+    assert option(commands.lmcache_arguments(), "--http-host") == "127.0.0.1"
+    assert option(commands.valkey(), "--bind") == "127.0.0.1"
+
+
+def test_valkey_never_evicts_and_keeps_what_it_was_given(commands: Commands) -> None:
+    argv = commands.valkey()
+
+    assert option(argv, "--maxmemory-policy") == "noeviction"
+    assert option(argv, "--appendonly") == "yes"
+    assert option(argv, "--maxmemory") == str(4 * 1024**3)
+    assert valkey_binary().is_file()
+
+
+def test_the_context_is_8192_tokens_unless_told_otherwise(commands: Commands) -> None:
+    longer = replace(commands, plan=replace(commands.plan, max_model_len=20000))
+
+    assert option(commands.vllm(), "--max-model-len") == "8192"
+    assert option(longer.vllm(), "--max-model-len") == "20000"
+
+
+def test_a_gpu_gets_none_of_the_flags_of_a_cpu(commands: Commands) -> None:
+    gpu = replace(commands, plan=replace(commands.plan, device="cuda"))
+
+    assert "--enforce-eager" in commands.vllm()
+    assert "--enforce-eager" not in gpu.vllm()
+    assert "VLLM_CPU_KVCACHE_SPACE" not in gpu.vllm_variables()
+    assert "--shm-name" not in gpu.lmcache_arguments()
+
+
+def test_a_redis_password_stays_out_of_the_process_list(plan_for: PlanFor, tmp_path: Path) -> None:
+    commands = commands_for(plan_for(redis_url="rediss://cwm:hunter2@redis.local:6380/1"), tmp_path)
+    file = tmp_path / "run" / "lmcache.json"
+
+    write_private_json(file, commands.lmcache_arguments())
+
+    shared, _ = adapters(json.loads(file.read_text()))
+    assert (shared["password"], shared["tls_enable"], shared["database_id"]) == ("hunter2", True, 1)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "hunter2" not in " ".join(commands.lmcache(file))
+
+
+def test_the_master_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = master_key(tmp_path)
+    made = path.read_bytes()
+
+    assert master_key(tmp_path).read_bytes() == made
+    assert len(made) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_damaged_master_key_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "master.key").write_bytes(b"short")
+
+    with pytest.raises(StackError, match="damaged"):
+        master_key(tmp_path)

@@ -1,0 +1,65 @@
+"""Locks between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+from cwm.stack.locks import FileLock, locked
+
+
+def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
+    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+
+    assert first.take()
+    assert not second.take()
+    assert second.holder() == str(os.getpid())
+    first.release()
+    assert second.take()
+    second.release()
+
+
+def test_a_lock_ends_with_a_holder_that_is_killed(tmp_path: Path, python: str) -> None:
+    lock = FileLock(tmp_path / "lock")
+    script = (
+        "import sys; from pathlib import Path; from cwm.stack.locks import FileLock\n"
+        "print(FileLock(Path(sys.argv[1])).take(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [python, "-c", script, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        assert not lock.take()
+        holder.kill()
+        holder.wait()
+        assert lock.take()
+        lock.release()
+
+
+async def test_whoever_waits_for_a_lock_is_told_once_and_gets_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    told: list[str] = []
+    heard = asyncio.Event()
+    first = FileLock(path)
+    assert first.take()
+
+    def waiting(holder: str) -> None:
+        told.append(holder)
+        heard.set()
+
+    async def wait_for_it() -> None:
+        async with locked(path, waiting):
+            told.append("mine")
+
+    task = asyncio.create_task(wait_for_it())
+    await asyncio.wait_for(heard.wait(), 10)
+    first.release()
+    await asyncio.wait_for(task, 10)
+
+    assert told == [str(os.getpid()), "mine"]

@@ -1,0 +1,79 @@
+"""What the settings come to on a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cwm.stack.errors import StackError
+from cwm.stack.plan import choose_device, l1_size
+from tests.stack.conftest import PlanFor
+
+
+def test_the_tiny_model_gets_small_chunks_and_float32(plan_for: PlanFor) -> None:
+    plan = plan_for(model="tiny")
+
+    assert (plan.chunk_size, plan.dtype, plan.device) == (32, "float32", "cpu")
+
+
+def test_what_the_settings_say_goes_before_the_defaults(plan_for: PlanFor, tmp_path: Path) -> None:
+    plan = plan_for(
+        model="tiny", chunk_size=64, dtype="bfloat16", max_model_len=4096, storage_path=tmp_path / "else"
+    )
+
+    assert (plan.chunk_size, plan.dtype, plan.max_model_len) == (64, "bfloat16", 4096)
+    assert plan.storage_path == tmp_path / "else"
+
+
+def test_a_chunk_that_is_no_whole_number_of_blocks_is_refused(plan_for: PlanFor) -> None:
+    with pytest.raises(StackError, match="multiple of 32"):
+        plan_for(chunk_size=48)
+
+
+def test_a_context_too_short_for_two_chunks_is_refused(plan_for: PlanFor) -> None:
+    with pytest.raises(StackError, match="at least 512"):
+        plan_for(chunk_size=256, max_model_len=300)
+
+
+def test_each_storage_has_a_name_of_its_own_that_stays(plan_for: PlanFor, tmp_path: Path) -> None:
+    first, again = plan_for(), plan_for()
+    other = plan_for(storage_path=tmp_path / "other")
+
+    assert first.key == again.key
+    assert first.key != other.key
+
+
+def test_a_cpu_tier_that_fits_is_left_alone() -> None:
+    said: list[str] = []
+
+    assert l1_size(2, memory=16, shm_free=8, log=said.append) == 2
+    assert said == []
+
+
+def test_the_cpu_tier_takes_a_quarter_of_the_memory_at_most_and_says_so() -> None:
+    said: list[str] = []
+
+    assert l1_size(8, memory=16, shm_free=15, log=said.append) == 4
+    assert said == ["the CPU tier is 4.0 GB instead of 8: a quarter of this machine's memory"]
+
+
+def test_the_cpu_tier_fits_into_shared_memory() -> None:
+    assert l1_size(8, memory=64, shm_free=2.6, log=lambda _line: None) == pytest.approx(2.0)
+
+
+def test_a_container_with_docker_s_64_mb_of_shared_memory_is_told_what_to_do() -> None:
+    with pytest.raises(StackError, match="--shm-size"):
+        l1_size(8, memory=16, shm_free=0.0625, log=lambda _line: None)
+
+
+def test_a_gpu_that_is_not_there_is_refused(plan_for: PlanFor) -> None:
+    assert choose_device("auto") == "cpu"
+    with pytest.raises(StackError, match="nvidia-smi"):
+        plan_for(device="cuda")
+
+
+def test_a_redis_url_is_read_when_the_plan_is_made(plan_for: PlanFor) -> None:
+    assert plan_for().redis is None
+    with pytest.raises(StackError, match="scheme"):
+        plan_for(redis_url="http://somewhere:6379")

