@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cwm.cli import readme
+from cwm.cli.demo_outcome import Continuation, Outcome
 from cwm.settings import load
 
 ROOT = Path(__file__).parent.parent
@@ -21,6 +22,7 @@ PROMISES = {
     "thaws it token for token after the engine was killed": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "freezes an LLM's context window under a name": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "clones it into branches": "tests/live/test_main_job.py::test_clones_share_blocks_and_diverge",
+    "vLLM and LMCache killed in between": "tests/live/test_demo.py",
     "they prepare the engine": "tests/live/test_demo.py",
     "a session becomes a window": "tests/live/test_readme_session.py",
     "read back from a lower tier": "tests/services/test_store.py::test_a_window_is_durable_only_after_every_chunk_came_back",
@@ -48,6 +50,16 @@ def test_a_promise_of_the_readme_is_held_by_a_test_that_exists(words: str) -> No
         node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert name in defined if name else any(found.startswith("test_") for found in defined)
+
+
+def test_the_demo_table_has_the_rows_that_the_demo_prints_and_its_figures_agree() -> None:
+    shown = re.findall(r"^ {6}(\S.*?) {2,}(.*)$", README, re.MULTILINE)
+    answer = Continuation((1,), (2,), "x", 0)
+    outcome = Outcome(
+        "m", ("vllm",), ("vllm",), 6633, 64, 103, 303762347, True, 1623, 30000, 3172, 20108, 6592, 41, 6592,
+        {"redis": 6592}, answer, answer,
+    )  # fmt: skip
+    assert dict(shown) == dict(outcome.facts())
 
 
 def test_the_generated_tables_are_current() -> None:
