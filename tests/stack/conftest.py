@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,7 @@ import pytest
 from cwm import settings
 from cwm.stack import plan as planning
 from cwm.stack.plan import StackPlan, plan_from_settings
-
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
-PlanFor = Callable[..., StackPlan]
+from tests.stack.shapes import Eventually, PlanFor
 
 
 @pytest.fixture
@@ -23,7 +21,7 @@ def eventually() -> Eventually:
 
     async def wait(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - the condition is another process's
                 await asyncio.sleep(0.01)
 
     return wait
@@ -32,7 +30,7 @@ def eventually() -> Eventually:
 @pytest.fixture
 def plan_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanFor:
     """A plan on a machine of 64 GiB without a GPU; fields of both settings groups by name."""
-    monkeypatch.setattr(planning.shutil, "which", lambda _program: None)
+    monkeypatch.setattr("shutil.which", lambda _program: None)
     monkeypatch.setattr(planning, "_memory_gb", lambda: 64.0)
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
 

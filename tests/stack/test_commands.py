@@ -18,7 +18,7 @@ from cwm.stack.local import master_key, write_private_json
 from cwm.stack.models import Model
 from cwm.stack.plan import StackPlan
 from cwm.stack.ports import Ports
-from tests.stack.conftest import PlanFor
+from tests.stack.shapes import PlanFor
 
 
 def commands_for(plan: StackPlan, tmp_path: Path) -> Commands:

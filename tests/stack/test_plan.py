@@ -8,7 +8,7 @@ import pytest
 
 from cwm.stack.errors import StackError
 from cwm.stack.plan import choose_device, l1_size
-from tests.stack.conftest import PlanFor
+from tests.stack.shapes import PlanFor
 
 
 def test_the_tiny_model_gets_small_chunks_and_float32(plan_for: PlanFor) -> None:

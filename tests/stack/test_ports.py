@@ -19,8 +19,12 @@ def free_ports() -> Ports:
 def listener(port: int) -> socket.socket:
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind((LOOPBACK, port))
-    bound.listen()
+    try:
+        bound.bind((LOOPBACK, port))
+        bound.listen()
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 
