@@ -14,6 +14,8 @@ import pytest
 
 from tests.cli.command import cwm, environment, refused
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:

@@ -5,7 +5,11 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.command import cwm
+
+pytestmark = pytest.mark.slow
 
 
 def examine(folder: Path, **variables: str) -> tuple[dict[str, Any], dict[str, dict[str, str]], int]:

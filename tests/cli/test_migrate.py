@@ -3,7 +3,11 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import cwm, refused
+
+pytestmark = pytest.mark.slow
 
 
 def test_migrate_makes_the_tables_and_says_what_it_applied(tmp_path: Path) -> None:

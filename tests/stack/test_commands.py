@@ -80,6 +80,7 @@ def test_valkey_never_evicts_and_keeps_what_it_was_given(commands: Commands) -> 
 
     assert option(argv, "--maxmemory-policy") == "noeviction"
     assert option(argv, "--appendonly") == "yes"
+    assert option(argv, "--appendfsync") == "no", "a sync in progress would hold chunks back"
     assert option(argv, "--maxmemory") == str(4 * 1024**3)
     assert valkey_binary().is_file()
 

@@ -14,6 +14,8 @@ from cwm.stack.environment import EngineEnvironment, Pins, prepare_environment, 
 from cwm.stack.errors import StackError
 from tests.stack.shapes import Eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pins(tmp_path: Path) -> Pins:

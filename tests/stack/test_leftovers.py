@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from multiprocessing import get_context
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,13 @@ def test_a_segment_is_removed_only_when_nobody_maps_it() -> None:
     assert not segment.path.exists()
     with pytest.raises(FileNotFoundError):
         memory.unlink()
+
+
+def test_a_semaphore_is_found_though_it_is_mapped_under_another_name() -> None:
+    lock = get_context("spawn").Lock()
+    (name,) = [entry.name for entry in shm.FOLDER.iterdir() if entry.name == f"sem.{lock._semlock.name[1:]}"]  # type: ignore[attr-defined]
+
+    assert name in {segment.name for segment in shm.mapped_by([proc_self()])}
 
 
 def test_a_later_segment_of_the_same_name_is_not_ours() -> None:

@@ -8,6 +8,11 @@ import sys
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
 SETUP = """
 import logging, warnings
 import structlog
