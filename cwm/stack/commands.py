@@ -57,7 +57,9 @@ class Commands:
 
         It never evicts: a frozen window that vanished silently would be a broken promise, a store that fails is
         noticed. It keeps an append-only file, so that windows survive a restart and a SIGKILL; snapshots would
-        write every chunk again each time. Chunks are encrypted, so compressing them only costs time.
+        write every chunk again each time. The kernel decides when that file reaches the disk, as it does for
+        the disk tier: while Valkey waits for a sync of its own it keeps chunks to itself, and a SIGKILL then
+        loses them. Chunks are encrypted, so compressing them only costs time.
         """
         options = {
             "bind": LOOPBACK,
@@ -67,8 +69,7 @@ class Commands:
             "maxmemory-policy": "noeviction",
             "save": "",
             "appendonly": "yes",
-            "appendfsync": "everysec",
-            "no-appendfsync-on-rewrite": "yes",
+            "appendfsync": "no",
             "rdbcompression": "no",
             "daemonize": "no",
         }

@@ -14,6 +14,7 @@ from cwm.stack.redis_url import RedisAddress
 _ASK_SECONDS = 5.0
 _WARM_UP_SECONDS = 240.0
 WARM_UP_SALT = "cwm-warm-up"
+_LOOKED_UP = "lmcache_mp_lookup_requested_tokens_total"
 
 
 class Health:
@@ -45,6 +46,19 @@ class Health:
         status = await self.json(f"{lmcache_url}/status")
         liveness = status.get("worker_liveness") or {}
         return int(liveness.get("tracked_instances") or 0) >= 1
+
+    async def vllm_has_asked(self, lmcache_url: str) -> bool:
+        """Whether a lookup has reached this LMCache since it started.
+
+        After a restart vLLM's scheduler goes on without a cache until its own heartbeat notices, which may be
+        later than that of its workers; no endpoint tells. Only a lookup that arrives proves it.
+        """
+        try:
+            text = (await self._http.get(f"{lmcache_url}/metrics")).text
+        except httpx2.TransportError:
+            return False
+        lookups = (line for line in text.splitlines() if line.startswith(_LOOKED_UP))
+        return any(float(line.rpartition(" ")[2]) > 0 for line in lookups)
 
     async def instance_is_registered(self, coordinator_url: str, instance: str) -> bool:
         known = (await self.json(f"{coordinator_url}/instances")).get("instances") or []

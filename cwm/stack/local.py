@@ -270,7 +270,14 @@ class LocalStack:
             all([await part.recipe.answers() for part in self._parts.values()])
             and await self._health.vllm_is_attached(self.lmcache_url)
             and await self._health.instance_is_registered(self.coordinator_url, self.plan.key)
+            and await self._vllm_uses_lmcache()
         )
+
+    async def _vllm_uses_lmcache(self) -> bool:
+        if await self._health.vllm_has_asked(self.lmcache_url):
+            return True
+        await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
+        return await self._health.vllm_has_asked(self.lmcache_url)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

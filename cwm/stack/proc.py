@@ -11,6 +11,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 # Places in /proc/<pid>/stat after the command's closing parenthesis, which may itself hold spaces.
 _STATE, _SESSION, _START = 0, 3, 19
+_MAPS_INODE = 4
 _DEAD = {"Z", "X"}
 
 
@@ -36,14 +37,17 @@ def send(pids: Iterable[int], signum: signal.Signals) -> None:
             os.kill(pid, signum)
 
 
-def mapped_files(pid: int, folder: str) -> set[str]:
-    """Names of the files directly under ``folder`` that ``pid`` has mapped; empty where it may not be asked."""
+def mapped_inodes(pid: int, folder: str) -> set[int]:
+    """Inodes of the files under ``folder`` that ``pid`` has mapped; empty where it may not be asked.
+
+    Not their names: a semaphore is mapped under a temporary one and only then given the name it keeps.
+    """
     try:
         maps = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
     except (OSError, ProcessLookupError):
         return set()
-    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if folder in line)
-    return {path.removeprefix(folder).removesuffix(" (deleted)") for path in paths if path.startswith(folder)}
+    entries = (line.split(maxsplit=5) for line in maps.splitlines() if folder in line)
+    return {int(entry[_MAPS_INODE]) for entry in entries if entry[-1].startswith(folder)}
 
 
 def every_pid() -> Iterator[int]:

@@ -26,9 +26,9 @@ class Segment:
 
 def mapped_by(pids: Iterable[int]) -> set[Segment]:
     """Segments that these processes have mapped now, without LMCache's pool, which outlives vLLM on purpose."""
-    names = {name for pid in pids for name in proc.mapped_files(pid, f"{FOLDER}/")}
-    found = (_segment(name) for name in names if not name.startswith(_LMCACHE_PREFIX))
-    return {segment for segment in found if segment is not None}
+    inodes = set().union(*(proc.mapped_inodes(pid, f"{FOLDER}/") for pid in pids))
+    found = (_segment(entry.name) for entry in FOLDER.iterdir() if not entry.name.startswith(_LMCACHE_PREFIX))
+    return {segment for segment in found if segment is not None and segment.inode in inodes}
 
 
 def unlink(segments: Iterable[Segment]) -> list[str]:
