@@ -39,20 +39,19 @@ async def postgres() -> AsyncIterator[str]:
             stdout=log, stderr=log, cwd=folder, env=environ, **user,
         )  # fmt: skip
     try:
-        url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
-        await _accepting(url)
-        yield url
+        await _accepting(port)
+        yield f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
     finally:
         server.send_signal(signal.SIGINT)
         await server.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _accepting(url: str) -> None:
+async def _accepting(port: int) -> None:
     async with asyncio.timeout(20):
         while True:
             try:
-                connection = await asyncpg.connect(url)
+                connection = await asyncpg.connect(host="127.0.0.1", port=port, user="postgres")
             except (OSError, asyncpg.PostgresError):
                 await asyncio.sleep(0.02)
             else:
