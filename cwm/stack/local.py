@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -170,7 +170,10 @@ class LocalStack:
         undo.callback(shm.unlink_lmcache_pool, self.plan.key)
         if self.plan.redis and not await redis_answers(self.plan.redis):
             raise StackError(f"the Redis of CWM_REDIS_URL does not answer at {self.plan.redis}.")
-        recipes = self._recipes(commands, reserved)
+        arguments = self.plan.run_folder / f"{self.plan.key}.lmcache.json"
+        write_private_json(arguments, commands.lmcache_arguments())
+        undo.callback(arguments.unlink)
+        recipes = self._recipes(commands, arguments, reserved)
         for recipe in recipes:
             await self._start_part(recipe, undo)
         watcher = asyncio.create_task(self._watch(), name="watch the stack")
@@ -199,10 +202,8 @@ class LocalStack:
             "ports": ports.as_dict(),
         }
 
-    def _recipes(self, commands: Commands, reserved: ReservedPorts) -> Sequence[Recipe]:
+    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
         health = self._health
-        arguments = self.plan.run_folder / f"{self.plan.key}.lmcache.json"
-        write_private_json(arguments, commands.lmcache_arguments())
         embedded = [
             Recipe(
                 "valkey", "Valkey", commands.valkey(), VARIABLES,
@@ -276,7 +277,8 @@ class LocalStack:
     async def _vllm_uses_lmcache(self) -> bool:
         if await self._health.vllm_has_asked(self.lmcache_url):
             return True
-        await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
+        with suppress(StackError):  # vLLM may have died with LMCache, in the middle of a store; it is started again
+            await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
         return await self._health.vllm_has_asked(self.lmcache_url)
 
 
