@@ -277,7 +277,8 @@ class LocalStack:
     async def _vllm_uses_lmcache(self) -> bool:
         if await self._health.vllm_has_asked(self.lmcache_url):
             return True
-        with suppress(StackError):  # vLLM may have died with LMCache, in the middle of a store; it is started again
+        # vLLM may have died with LMCache, in the middle of a store; then it is started again.
+        with suppress(StackError):
             await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
         return await self._health.vllm_has_asked(self.lmcache_url)
 
