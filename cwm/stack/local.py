@@ -75,8 +75,8 @@ class LocalStack:
                 self.plan.home, Pins.for_device(self.plan.device), self._report
             )
             model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
-            reserved = ReservedPorts.take(self.plan.ports)
-            undo.callback(reserved.release)
+            reserved = ReservedPorts.take(self.plan.ports, self.plan.home / "run" / "ports")
+            undo.callback(reserved.end)
             key = master_key(self.plan.storage_path)
             commands = Commands(self.plan, environment, model, reserved.chosen, key)
             self._describe(commands, model)
@@ -208,7 +208,7 @@ class LocalStack:
             Recipe(
                 "valkey", "Valkey", commands.valkey(), VARIABLES,
                 lambda: redis_answers(self._redis),
-                start_seconds=120, stop_seconds=30, before_start=lambda: reserved.release("valkey"),
+                start_seconds=120, stop_seconds=30, before_start=lambda: reserved.release("valkey"), port=self.ports.valkey,
             )
         ]  # fmt: skip
         return [
@@ -216,18 +216,19 @@ class LocalStack:
             Recipe(
                 "coordinator", "LMCache's coordinator", commands.coordinator(), VARIABLES,
                 lambda: health.responds(f"{self.coordinator_url}/healthz"),
-                start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"),
+                start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"), port=self.ports.coordinator,
             ),
             Recipe(
                 "lmcache", "LMCache", commands.lmcache(arguments), VARIABLES,
                 lambda: health.responds(f"{self.lmcache_url}/healthcheck"),
                 start_seconds=120, stop_seconds=15,
                 before_start=lambda: reserved.release("lmcache", "lmcache_queue", "lmcache_metrics"),
+                port=self.ports.lmcache,
             ),
             Recipe(
                 "vllm", "vLLM", commands.vllm(), commands.vllm_variables(),
                 lambda: health.responds(f"{self.vllm_url}/health"),
-                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"),
+                start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=self.ports.vllm,
                 warm_up=lambda: health.warm_up(self.vllm_url, self.model_name, self.chunk_size),
             ),
         ]  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
 
+from cwm.stack import proc
 from cwm.stack.child import Child
 from cwm.stack.commands import PartName
 from cwm.stack.environment import Report
@@ -34,6 +35,7 @@ class Recipe:
     answers: Callable[[], Awaitable[bool]]
     start_seconds: float
     stop_seconds: float
+    port: int | None = None
     warm_up: Callable[[], Awaitable[None]] | None = None
     before_start: Callable[[], None] = field(default=lambda: None)
 
@@ -144,7 +146,7 @@ class Part:
         began = told = loop.time()
         while child.alive and loop.time() - began < self.recipe.start_seconds:
             await self._hooks.polled(self.name, child)
-            if await self.recipe.answers() and await self._warm(child):
+            if await self._is_well(child) and await self._warm(child):
                 self._hooks.report(f"{self.recipe.title} is ready ({loop.time() - began:.0f} s)")
                 return True
             if loop.time() - told >= _PATIENCE_SECONDS:
@@ -152,6 +154,12 @@ class Part:
                 self._hooks.report(f"{self.recipe.title} is starting ({told - began:.0f} s)")
             await asyncio.sleep(_POLL_SECONDS)
         return False
+
+    async def _is_well(self, child: Child) -> bool:
+        """It answers, and it is ours: until it listens, another engine of this machine may have its port."""
+        if not await self.recipe.answers():
+            return False
+        return self.recipe.port is None or proc.listens(child.pids(), self.recipe.port)
 
     async def _warm(self, child: Child) -> bool:
         if self.recipe.warm_up is None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Self
+from pathlib import Path
+
+from cwm.stack.errors import StackError
+from cwm.stack.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
+# Neighbours of the usual port, not any free one: those below 32768 are never lent to outgoing connections.
+_NEIGHBOURS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +30,62 @@ class Ports:
 
 
 class ReservedPorts:
-    """Holds a listening socket on each chosen port until its part is about to bind it itself.
+    """Keeps each chosen port for its part: from others until the part starts, from other stacks to the end.
 
-    Listening, not only bound: two sockets with SO_REUSEADDR may share a bound port, but not a listening one.
+    vLLM binds its port many seconds after it was started, and again after each crash. In between the port
+    looks free; a lock per port tells the stacks of this machine that it is not.
     """
 
-    def __init__(self, sockets: Mapping[str, socket.socket]) -> None:
-        self._sockets = dict(sockets)
-        self.chosen = Ports(**{name: held.getsockname()[1] for name, held in sockets.items()})
+    def __init__(self, locks: Path) -> None:
+        self._folder = locks
+        self._sockets: dict[str, socket.socket] = {}
+        self._locks: list[FileLock] = []
+        self.chosen = Ports()
 
     @classmethod
-    def take(cls, wanted: Ports) -> Self:
-        return cls({name: _listen(port) for name, port in wanted.as_dict().items()})
+    def take(cls, wanted: Ports, locks: Path) -> ReservedPorts:
+        """Reserve a port for every part; stacks that share the folder ``locks`` never share a port.
+
+        Raises StackError where all neighbours of one are in use.
+        """
+        reserved = cls(locks)
+        try:
+            chosen = {name: reserved._take_near(name, port) for name, port in wanted.as_dict().items()}
+        except BaseException:
+            reserved.end()
+            raise
+        reserved.chosen = Ports(**chosen)
+        return reserved
 
     def release(self, *names: str) -> None:
-        for name in names or tuple(self._sockets):
+        """Stop listening on these parts' ports: the parts are about to. Nothing happens the second time."""
+        for name in names:
             held = self._sockets.pop(name, None)
             if held is not None:
                 held.close()
 
+    def end(self) -> None:
+        """Give all ports back."""
+        self.release(*self._sockets.copy())
+        while self._locks:
+            self._locks.pop().release()
 
-def _listen(port: int) -> socket.socket:
+    def _take_near(self, name: str, usual: int) -> int:
+        for port in range(usual, min(usual + _NEIGHBOURS, 65536)):
+            lock = FileLock(self._folder / f"{port}.lock")
+            if not lock.take():
+                continue
+            held = _listen(port)
+            if held is not None:
+                self._locks.append(lock)
+                self._sockets[name] = held
+                return port
+            lock.release()
+        raise StackError(f"no port from {usual} to {usual + _NEIGHBOURS - 1} is free for {name}.")
+
+
+def _listen(port: int) -> socket.socket | None:
+    """A listening socket; bound alone would not do, sockets with SO_REUSEADDR may share a bound port."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -54,7 +93,5 @@ def _listen(port: int) -> socket.socket:
         held.listen(1)
     except OSError:  # in use, or below 1024 without the right
         held.close()
-        if port == 0:
-            raise
-        return _listen(0)
+        return None
     return held

@@ -12,6 +12,7 @@ _PROC = Path("/proc")
 # Places in /proc/<pid>/stat after the command's closing parenthesis, which may itself hold spaces.
 _STATE, _SESSION, _START = 0, 3, 19
 _MAPS_INODE = 4
+_TCP_LOCAL, _TCP_STATE, _TCP_INODE, _TCP_LISTEN = 1, 3, 9, "0A"
 _DEAD = {"Z", "X"}
 
 
@@ -50,8 +51,37 @@ def mapped_inodes(pid: int, folder: str) -> set[int]:
     return {int(entry[_MAPS_INODE]) for entry in entries if entry[-1].startswith(folder)}
 
 
+def listens(pids: Iterable[int], port: int) -> bool:
+    """Whether one of these processes is the one that listens on TCP ``port``."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    return any(_descriptor(entry) in sockets for pid in pids for entry in _descriptors(pid))
+
+
 def every_pid() -> Iterator[int]:
     return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _listening(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        path = _PROC / "net" / table
+        lines = path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else []
+        for fields in map(str.split, lines):
+            if fields[_TCP_STATE] == _TCP_LISTEN and int(fields[_TCP_LOCAL].rpartition(":")[2], 16) == port:
+                yield fields[_TCP_INODE]
+
+
+def _descriptors(pid: int) -> list[Path]:
+    try:
+        return list((_PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return []
+
+
+def _descriptor(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
 
 
 def _in_session(pid: int, leader: int) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Stage:
     started: list[int] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
 
-    def part(self, script: str, *needs: Part, start_seconds: float = 20) -> Part:
+    def part(self, script: str, *needs: Part, start_seconds: float = 20, port: int | None = None) -> Part:
         log = fresh_log(self.folder, "valkey")
         recipe = Recipe(
             "valkey",
@@ -39,6 +40,7 @@ class Stage:
             answers=lambda: self._answers(log),
             start_seconds=start_seconds,
             stop_seconds=5,
+            port=port,
         )
         return Part(recipe, needs, log, Hooks(self.said.append, self._started, self._polled, self._cleared))
 
@@ -98,6 +100,14 @@ async def test_a_part_that_starts_for_too_long_is_killed(stage: Stage) -> None:
     with pytest.raises(StackError, match="does not start"):
         async with stage.running(stage.part("import signal; signal.pause()", start_seconds=0.3)):
             pytest.fail("it cannot have started")
+
+
+async def test_an_answer_from_somebody_else_s_port_is_not_taken_for_its_own(stage: Stage) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as stranger:
+        part = stage.part(LIVES, start_seconds=0.5, port=stranger.getsockname()[1])
+        with pytest.raises(StackError, match="does not start"):
+            async with stage.running(part):
+                pytest.fail("it was the stranger that answered")
 
 
 async def test_a_part_that_cannot_be_brought_back_says_so(

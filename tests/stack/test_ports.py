@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from cwm.stack import proc
+from cwm.stack.errors import StackError
 from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts
 
 
-def free_ports() -> Ports:
-    held = ReservedPorts.take(Ports(**dict.fromkeys(Ports().as_dict(), 0)))
-    held.release()
-    return held.chosen
+@pytest.fixture
+def wanted() -> Ports:
+    """Six ports that were free a moment ago."""
+    held = [listener(0) for _ in Ports().as_dict()]
+    ports = [bound.getsockname()[1] for bound in held]
+    for bound in held:
+        bound.close()
+    return Ports(*ports)
+
+
+@pytest.fixture
+def reserved(wanted: Ports, tmp_path: Path) -> Iterator[ReservedPorts]:
+    taken = ReservedPorts.take(wanted, tmp_path)
+    yield taken
+    taken.end()
 
 
 def listener(port: int) -> socket.socket:
@@ -28,28 +45,20 @@ def listener(port: int) -> socket.socket:
     return bound
 
 
-def test_the_wanted_ports_are_taken_where_they_are_free() -> None:
-    wanted = free_ports()
-
-    reserved = ReservedPorts.take(wanted)
-    reserved.release()
-
+def test_the_wanted_ports_are_taken_where_they_are_free(wanted: Ports, reserved: ReservedPorts) -> None:
     assert reserved.chosen == wanted
 
 
-def test_a_port_in_use_is_replaced_by_another_and_only_that_one() -> None:
-    wanted = free_ports()
+def test_a_port_in_use_is_replaced_by_a_neighbour_and_only_that_one(wanted: Ports, tmp_path: Path) -> None:
     with closing(listener(wanted.vllm)):
-        reserved = ReservedPorts.take(wanted)
-        reserved.release()
+        reserved = ReservedPorts.take(wanted, tmp_path)
+        reserved.end()
 
-    assert reserved.chosen.vllm != wanted.vllm
+    assert wanted.vllm < reserved.chosen.vllm < wanted.vllm + 200
     assert reserved.chosen.coordinator == wanted.coordinator
 
 
-def test_nobody_gets_a_reserved_port_until_it_is_released() -> None:
-    reserved = ReservedPorts.take(free_ports())
-
+def test_nobody_gets_a_reserved_port_until_its_part_starts(reserved: ReservedPorts) -> None:
     with pytest.raises(OSError, match="in use"):
         listener(reserved.chosen.lmcache)
     reserved.release("lmcache")
@@ -57,4 +66,45 @@ def test_nobody_gets_a_reserved_port_until_it_is_released() -> None:
 
     with pytest.raises(OSError, match="in use"):
         listener(reserved.chosen.vllm)
-    reserved.release()
+
+
+def test_another_stack_does_not_take_a_port_that_only_looks_free(
+    reserved: ReservedPorts, tmp_path: Path
+) -> None:
+    reserved.release(*Ports().as_dict())
+
+    other = ReservedPorts.take(reserved.chosen, tmp_path)
+    other.end()
+
+    assert not set(other.chosen.as_dict().values()) & set(reserved.chosen.as_dict().values())
+
+
+def test_ports_given_back_are_free_for_the_next(wanted: Ports, tmp_path: Path) -> None:
+    for _ in range(2):
+        reserved = ReservedPorts.take(wanted, tmp_path)
+        assert reserved.chosen == wanted
+        reserved.end()
+
+
+def test_no_port_at_all_is_said_in_words(
+    wanted: Ports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.stack.ports._NEIGHBOURS", 1)
+    with closing(listener(wanted.valkey)), pytest.raises(StackError, match="is free for valkey"):
+        ReservedPorts.take(wanted, tmp_path)
+
+    listener(wanted.vllm).close()
+
+
+def test_whose_a_port_is_can_be_told(python: str) -> None:
+    script = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen(
+        [python, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+
+        assert proc.listens([other.pid], port)
+        assert not proc.listens([os.getpid()], port)
+        other.communicate("\n")
+    assert not proc.listens([other.pid], port)
