@@ -12,6 +12,9 @@ from uuid import uuid4
 
 import pytest
 
+from cwm.settings import LocalEngine, Storage
+from cwm.stack.local import plan_from_settings
+
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
@@ -41,7 +44,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
         "CWM_KV_CACHE_GB": "1",
     }
     up = [sys.executable, "-m", "cwm", "up", "--model", "tiny", "--port", "0"]
-    before = pools()
+    pool = Path("/dev/shm") / f"lmcache_l1_pool_{key_of(tmp_path / 'storage')}"
     with subprocess.Popen(
         [*up, "--storage-path", str(tmp_path / "storage")],
         cwd=tmp_path,
@@ -54,6 +57,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
             said = list(iter_until(process.stdout, "CWM is ready: "))
             url = said[-1].split()[3].removesuffix("/mcp")
             running = processes_with(mark)
+            shared_while_running = pool.exists()
             created = client(url, tmp_path, "sessions", "create")
             process.send_signal(number)
             rest, _ = process.communicate(timeout=120)
@@ -66,12 +70,14 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     assert process.returncode == 0
     assert rest.endswith("Stopped. Nothing of CWM is running any more.\n")
     assert processes_with(mark) == []
-    assert pools() - before == set()
+    assert shared_while_running
+    assert not pool.exists()
 
 
-def pools() -> set[Path]:
-    """LMCache's shared memory."""
-    return set(Path("/dev/shm").glob("lmcache_l1_pool_*"))
+def key_of(storage: Path) -> str:
+    """The name of a stack's shared memory, which follows from where it stores."""
+    plan = plan_from_settings(Storage(storage_path=storage), LocalEngine(model="tiny"))
+    return plan.key
 
 
 def client(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
