@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
 from cwm.domain.errors import StorageWriteError
 
@@ -17,7 +21,8 @@ WRITES: Final = "cwm_writes"
 LOCK_TIMEOUT_SECONDS: Final = 10
 _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
-_PRAGMAS: Final = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON")
+_RETRY_SECONDS: Final = 0.01
+_PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON")
 
 
 def open_database(url: str) -> AsyncEngine:
@@ -70,9 +75,24 @@ def _make_file(path: Path) -> None:
 
 def _set_up(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
+    _use_write_ahead_log(cursor)
     for pragma in _PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _use_write_ahead_log(cursor: Any) -> None:
+    """Try until it is so: two that switch a new file at once are both refused, whatever their timeout."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+        await_only(asyncio.sleep(_RETRY_SECONDS))
 
 
 def _begin(connection: Connection) -> None:
