@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
@@ -24,7 +23,7 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import load_secret
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.vllm.client import VllmEngine
@@ -59,7 +58,7 @@ _WATCH_SECONDS: Final = 1.0
 class Parts:
     """Everything the gateway is made of, by name."""
 
-    database: AsyncEngine
+    database: Database
     registry: SqlRegistry
     audit: SqlAuditLog
     engine: VllmEngine

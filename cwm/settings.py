@@ -70,13 +70,13 @@ class Database(Group):
     def url(self) -> str:
         """SQLAlchemy's URL, with the driver CWM uses."""
         if self.database_url is None:
-            return f"sqlite+aiosqlite:///{self.db_path}"
+            return f"sqlite:///{self.db_path}"
         raw = self.database_url.get_secret_value()
         scheme, _, rest = raw.partition("://")
         if scheme in {"postgres", "postgresql", "postgresql+asyncpg"}:
             return f"postgresql+asyncpg://{rest}"
         if scheme in {"sqlite", "sqlite+aiosqlite"}:
-            return f"sqlite+aiosqlite://{rest}"
+            return f"sqlite://{rest}"
         raise SettingsError(
             f"CWM_DATABASE_URL has the scheme '{scheme}'; use postgresql:// or leave it unset for SQLite."
         )

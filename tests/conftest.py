@@ -11,11 +11,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 from hypothesis import settings
-from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, select, update
 
 from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.tables import metadata
@@ -76,21 +75,21 @@ async def empty_postgres_url(postgres_server: str) -> AsyncIterator[str]:
 @pytest.fixture
 def empty_sqlite_url(tmp_path: Path) -> str:
     """A file of the test's own that does not exist yet."""
-    return f"sqlite+aiosqlite:///{tmp_path / 'folder' / 'cwm.db'}"
+    return f"sqlite:///{tmp_path / 'folder' / 'cwm.db'}"
 
 
 @pytest.fixture(scope="session")
 async def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file that has been migrated once, to copy from."""
     path = tmp_path_factory.mktemp("template") / "cwm.db"
-    await upgrade(f"sqlite+aiosqlite:///{path}")
+    await upgrade(f"sqlite:///{path}")
     return path
 
 
 @pytest.fixture
 def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     """A migrated database of the test's own."""
-    return f"sqlite+aiosqlite:///{shutil.copy(sqlite_template, tmp_path / 'cwm.db')}"
+    return f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'cwm.db')}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -108,15 +107,15 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+async def database(database_url: str) -> AsyncIterator[Database]:
     opened = open_database(database_url)
     yield opened
     await opened.dispose()
 
 
 @pytest.fixture
-def registry(engine: AsyncEngine) -> SqlRegistry:
-    return SqlRegistry(engine)
+def registry(database: Database) -> SqlRegistry:
+    return SqlRegistry(database)
 
 
 @pytest.fixture
@@ -128,20 +127,23 @@ async def other_replica(database_url: str) -> AsyncIterator[SqlRegistry]:
 
 
 @pytest.fixture
-def audit_log(engine: AsyncEngine) -> SqlAuditLog:
-    return SqlAuditLog(engine)
+def audit_log(database: Database) -> SqlAuditLog:
+    return SqlAuditLog(database)
 
 
 @pytest.fixture
-def damage(engine: AsyncEngine) -> Damage:
+def damage(database: Database) -> Damage:
     """Flips one byte of the token ids that a table stores; ``at`` counts from the front."""
 
     async def flip(table_name: str, at: int = -1) -> None:
         table = metadata.tables[table_name]
-        async with engine.begin() as connection:
-            packed = bytearray((await connection.execute(select(table.c.packed))).scalar_one())
+
+        def flipped(connection: Connection) -> None:
+            packed = bytearray(connection.execute(select(table.c.packed)).scalar_one())
             packed[at] ^= 0x10
-            await connection.execute(update(table).values(packed=bytes(packed)))
+            connection.execute(update(table).values(packed=bytes(packed)))
+
+        await database.write(flipped)
 
     return flip
 

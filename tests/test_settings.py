@@ -35,7 +35,7 @@ def test_the_contracts_names_are_obeyed(tmp_path: Path) -> None:
         }
     )
     assert settings.engine.vllm_url == "http://gpu:9000"
-    assert settings.database.url() == f"sqlite+aiosqlite:///{tmp_path}/a.db"
+    assert settings.database.url() == f"sqlite:///{tmp_path}/a.db"
     assert settings.storage.storage_path == tmp_path / "kv"
     assert (settings.storage.cpu_cache_gb, settings.storage.disk_cache_gb) == (2.5, 7)
     assert settings.logging.log_level == "DEBUG"

@@ -106,4 +106,4 @@ def _window(number: int, now: datetime, ids: tuple[int, ...]) -> Window:
 
 
 def sqlite_url(folder: Path) -> str:
-    return f"sqlite+aiosqlite:///{folder / 'records.db'}"
+    return f"sqlite:///{folder / 'records.db'}"

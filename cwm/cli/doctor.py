@@ -14,8 +14,7 @@ import typer
 from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, print_json, print_table, run_to_end
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
+    from cwm.adapters.sql.database import Database
     from cwm.services.doctor import Doctor, Examined
     from cwm.services.findings import Finding
     from cwm.settings import Settings
@@ -73,7 +72,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
     )
 
 
-async def _schema(settings: Settings, database: AsyncEngine) -> tuple[bool, str]:
+async def _schema(settings: Settings, database: Database) -> tuple[bool, str]:
     from cwm.adapters.sql import schema
 
     if settings.database.database_url is None and await schema.is_empty(database):

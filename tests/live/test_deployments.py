@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import text
 
 from cwm.adapters.sql import schema
 from cwm.domain.prefix import restorable_tokens
@@ -139,9 +140,9 @@ async def test_a_window_of_a_model_that_is_not_served_is_refused_with_what_is(
         async with talk(gateway.url, gateway.model) as agent:
             session, _ = await agent.fill(words(60))
             await agent.tool("window_freeze", session_id=session, window_name="w")
-            database = open_database(f"sqlite+aiosqlite:///{tmp_path / 'cwm.db'}")
-            async with database.begin() as connection:
-                await connection.exec_driver_sql("UPDATE windows SET model = 'llama-of-last-year'")
+            database = open_database(f"sqlite:///{tmp_path / 'cwm.db'}")
+            renamed = text("UPDATE windows SET model = 'llama-of-last-year'")
+            await database.write(lambda connection: connection.execute(renamed))
             await database.dispose()
             with pytest.raises(RefusedError) as refused:
                 await agent.tool("window_thaw", window_name="w")

@@ -30,7 +30,7 @@ async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
 
 async def salt_of(gateway: LiveGateway, window: str) -> str:
     """The salt a window's chunks were stored under, from the registry itself."""
-    database = open_database(f"sqlite+aiosqlite:///{gateway.db_path}")
+    database = open_database(f"sqlite:///{gateway.db_path}")
     try:
         record = await SqlRegistry(database).window(gateway.tenant, window)
     finally:

@@ -5,62 +5,132 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.util import await_only
 
 from cwm.domain.errors import StorageWriteError
-
-WRITES: Final = "cwm_writes"
-"""Execution option of a connection that is going to write."""
 
 LOCK_TIMEOUT_SECONDS: Final = 10
 _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
 _RETRY_SECONDS: Final = 0.01
+_READERS: Final = 4
+_WRITES: Final = "cwm_writes"
 _PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON")
 
+T = TypeVar("T")
 
-def open_database(url: str) -> AsyncEngine:
-    """An engine that connects on first use; dispose it when done.
 
-    ``url`` is SQLAlchemy's, with the driver aiosqlite or asyncpg. A SQLite file and its folder are made,
-    readable by their owner only; CWM-4001 when that is not possible.
+class Database(Protocol):
+    """A database that runs one transaction a call.
+
+    ``work`` gets the connection and may run in another thread: it touches nothing else that changes. What
+    it raises ends the transaction and comes out as it is.
+    """
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` on a consistent view."""
+        ...
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` and commit, or undo all of it."""
+        ...
+
+    async def dispose(self) -> None:
+        """Close every connection, when what runs has ended."""
+        ...
+
+
+def open_database(url: str) -> Database:
+    """A database that connects on first use; dispose it when done.
+
+    ``url`` is SQLAlchemy's, of a SQLite file or with the driver asyncpg. A SQLite file and its folder are
+    made, readable by their owner only; CWM-4001 when that is not possible.
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
-        return _open_sqlite(target)
-    return create_async_engine(
-        target,
-        pool_size=10,
-        max_overflow=10,
-        pool_timeout=LOCK_TIMEOUT_SECONDS,
-        pool_pre_ping=True,
-        hide_parameters=True,
-        connect_args={
-            "timeout": _CONNECT_SECONDS,
-            "command_timeout": _STATEMENT_SECONDS,
-            "server_settings": {"application_name": "cwm"},
-        },
-    )
+        if not target.database or target.database == ":memory:":
+            raise StorageWriteError("A registry in memory would forget every window: name a file.")
+        return SqliteDatabase(target)
+    return PostgresDatabase(target)
 
 
-def _open_sqlite(target: URL) -> AsyncEngine:
-    if target.database and target.database != ":memory:":
-        _make_file(Path(target.database))
-    engine = create_async_engine(
-        target,
-        hide_parameters=True,
-        # Without the driver's own BEGIN: `_begin` says which kind a transaction is.
-        connect_args={"timeout": LOCK_TIMEOUT_SECONDS, "isolation_level": None},
-    )
-    event.listen(engine.sync_engine, "connect", _set_up)
-    event.listen(engine.sync_engine, "begin", _begin)
-    return engine
+class PostgresDatabase:
+    """Transactions on a pool of asyncpg's connections."""
+
+    def __init__(self, target: URL) -> None:
+        self._engine: AsyncEngine = create_async_engine(
+            target,
+            pool_size=10,
+            max_overflow=10,
+            pool_timeout=LOCK_TIMEOUT_SECONDS,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args={
+                "timeout": _CONNECT_SECONDS,
+                "command_timeout": _STATEMENT_SECONDS,
+                "server_settings": {"application_name": "cwm"},
+            },
+        )
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def dispose(self) -> None:
+        await self._engine.dispose()
+
+
+class SqliteDatabase:
+    """Transactions in threads, each handed over whole: a hop for every statement costs more than SQLite.
+
+    SQLite lets one writer in at a time and others poll for it; those of one process queue for one thread.
+    """
+
+    def __init__(self, target: URL) -> None:
+        _make_file(Path(str(target.database)))
+        self._engine: Engine = create_engine(
+            target.set(drivername="sqlite"),
+            hide_parameters=True,
+            # Without the driver's own BEGIN: `_begin` says which kind a transaction is.
+            connect_args={"timeout": LOCK_TIMEOUT_SECONDS, "isolation_level": None},
+        )
+        event.listen(self._engine, "connect", _set_up)
+        event.listen(self._engine, "begin", _begin)
+        self._writer = ThreadPoolExecutor(1, "cwm-sqlite-writer")
+        self._readers = ThreadPoolExecutor(_READERS, "cwm-sqlite-reader")
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+
+    async def dispose(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.connect() as connection:
+            return work(connection)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+            return work(connection)
+
+    def _close(self) -> None:
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self._engine.dispose()
 
 
 def _make_file(path: Path) -> None:
@@ -73,29 +143,27 @@ def _make_file(path: Path) -> None:
         ) from error
 
 
-def _set_up(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    _use_write_ahead_log(cursor)
+def _set_up(connection: sqlite3.Connection, _record: Any) -> None:
+    _use_write_ahead_log(connection)
     for pragma in _PRAGMAS:
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+        connection.execute(f"PRAGMA {pragma}")
 
 
-def _use_write_ahead_log(cursor: Any) -> None:
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Try until it is so: two that switch a new file at once are both refused, whatever their timeout."""
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
-            cursor.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError:
             if time.monotonic() > deadline:
                 raise
         else:
             return
-        await_only(asyncio.sleep(_RETRY_SECONDS))
+        time.sleep(_RETRY_SECONDS)
 
 
 def _begin(connection: Connection) -> None:
     """A writer takes the lock at once: one that began as a reader could only fail, not wait."""
-    kind = "IMMEDIATE" if connection.get_execution_options().get(WRITES) else "DEFERRED"
+    kind = "IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "DEFERRED"
     connection.exec_driver_sql(f"BEGIN {kind}")

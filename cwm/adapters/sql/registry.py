@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection, func, select
 
+from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.session_records import SessionRecords
 from cwm.adapters.sql.tables import chunk_refs, sessions, windows
-from cwm.adapters.sql.transactions import Transactions
+from cwm.adapters.sql.transactions import reading
 from cwm.adapters.sql.window_records import WindowRecords
 from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals
@@ -16,33 +16,33 @@ from cwm.ports.registry import Totals
 class SqlRegistry(SessionRecords, WindowRecords):
     """``cwm.ports.registry.Registry``. Each call is one transaction on one of the engine's connections."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._transactions = Transactions(engine)
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
-    async def totals(self, tenant: str) -> Totals:
+    @reading
+    def totals(self, connection: Connection, tenant: str) -> Totals:
         """Every state is counted, with 0 where no session has it."""
-        async with self._transactions.reading() as connection:
-            named = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
-            count = (await connection.execute(named)).scalar_one()
-            chunks, chunk_bytes = await _distinct_chunks(connection, tenant)
-            return Totals(count, await _sessions_by_state(connection, tenant), chunks, chunk_bytes)
+        named = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
+        count = connection.execute(named).scalar_one()
+        chunks, chunk_bytes = _distinct_chunks(connection, tenant)
+        return Totals(count, _sessions_by_state(connection, tenant), chunks, chunk_bytes)
 
-    async def ping(self) -> None:
-        async with self._transactions.reading() as connection:
-            await connection.execute(select(1))
+    @reading
+    def ping(self, connection: Connection) -> None:
+        connection.execute(select(1))
 
 
-async def _sessions_by_state(connection: AsyncConnection, tenant: str) -> dict[str, int]:
+def _sessions_by_state(connection: Connection, tenant: str) -> dict[str, int]:
     by_state = (
         select(sessions.c.state, func.count().label("sessions"))
         .where(sessions.c.tenant == tenant)
         .group_by(sessions.c.state)
     )
-    counted = {row.state: row.sessions for row in await connection.execute(by_state)}
+    counted = {row.state: row.sessions for row in connection.execute(by_state)}
     return {state.value: counted.get(state.value, 0) for state in SessionState}
 
 
-async def _distinct_chunks(connection: AsyncConnection, tenant: str) -> tuple[int, int]:
+def _distinct_chunks(connection: Connection, tenant: str) -> tuple[int, int]:
     """A salt is derived from the engine's root and weights, so salt and hash name a chunk."""
     distinct = (
         select(func.max(chunk_refs.c.size_bytes).label("size_bytes"))
@@ -51,5 +51,5 @@ async def _distinct_chunks(connection: AsyncConnection, tenant: str) -> tuple[in
         .subquery()
     )
     whole = select(func.count(), func.coalesce(func.sum(distinct.c.size_bytes), 0)).select_from(distinct)
-    chunks, chunk_bytes = (await connection.execute(whole)).one()
+    chunks, chunk_bytes = connection.execute(whole).one()
     return chunks, int(chunk_bytes)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cwm import shipped
-from cwm.adapters.sql.database import WRITES, open_database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.failures import told_as
 from cwm.domain.errors import StorageReadError, StorageWriteError
 
@@ -31,22 +30,18 @@ async def upgrade(url: str) -> list[str]:
     Processes that do so at once wait for each other. SchemaError when the schema is newer than this
     code, CWM-4001 when the database cannot be reached or written.
     """
-    engine = open_database(url)
+    database = open_database(url)
     try:
         with told_as(StorageWriteError):
-            async with engine.connect() as connection:
-                await connection.execution_options(**{WRITES: True})
-                async with connection.begin():
-                    return await connection.run_sync(_upgrade)
+            return await database.write(_upgrade)
     finally:
-        await engine.dispose()
+        await database.dispose()
 
 
-async def require_current(engine: AsyncEngine) -> None:
+async def require_current(database: Database) -> None:
     """Return when the schema is the one this code was written for, else raise SchemaError. CWM-4002."""
     with told_as(StorageReadError):
-        async with engine.connect() as connection:
-            found = await connection.run_sync(_revision)
+        found = await database.read(_revision)
     if found is None:
         raise SchemaError("The database has no CWM tables yet: run `cwm migrate`.")
     _refuse_unknown(found)
@@ -56,11 +51,10 @@ async def require_current(engine: AsyncEngine) -> None:
         )
 
 
-async def is_empty(engine: AsyncEngine) -> bool:
+async def is_empty(database: Database) -> bool:
     """Whether the database holds no table at all. CWM-4002."""
     with told_as(StorageReadError):
-        async with engine.connect() as connection:
-            return await connection.run_sync(lambda sync: not inspect(sync).get_table_names())
+        return await database.read(lambda connection: not inspect(connection).get_table_names())
 
 
 def configuration(connection: Connection, applied: list[str]) -> Config:

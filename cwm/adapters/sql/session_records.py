@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, ScalarSelect, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.rows import SESSION, session_of, session_values
 from cwm.adapters.sql.snapshots import put
 from cwm.adapters.sql.tables import session_tokens, sessions, windows
-from cwm.adapters.sql.transactions import Transactions
+from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.errors import SessionAlreadyExistsError, SessionNotFoundError, StorageCorruptionError
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import LIVE, Session, SessionState
@@ -36,40 +36,42 @@ def uid_of(tenant: str, window_name: str) -> ScalarSelect[Any]:
 
 
 class SessionRecords:
-    _transactions: Transactions
+    database: Database
 
-    async def add_session(self, session: Session, token_ids: Sequence[int]) -> None:
+    @writing
+    def add_session(self, connection: Connection, session: Session, token_ids: Sequence[int]) -> None:
         values = session_values(session) | {"head": head_of(token_ids), "thawed_from_uid": None}
         if session.thawed_from is not None:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
-        async with self._transactions.writing() as connection:
-            try:
-                await connection.execute(insert(sessions).values(values))
-            except IntegrityError as taken:
-                raise SessionAlreadyExistsError(
-                    f"There is a session '{session.id}' already.", session_id=session.id
-                ) from taken
-            await _keep_tokens(connection, session.tenant, session.id, token_ids)
+        try:
+            connection.execute(insert(sessions).values(values))
+        except IntegrityError as taken:
+            raise SessionAlreadyExistsError(
+                f"There is a session '{session.id}' already.", session_id=session.id
+            ) from taken
+        _keep_tokens(connection, session.tenant, session.id, token_ids)
 
-    async def session(self, tenant: str, session_id: str) -> Session | None:
-        async with self._transactions.reading() as connection:
-            return await find_session(connection, tenant, session_id)
+    @reading
+    def session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
+        return find_session(connection, tenant, session_id)
 
-    async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
+    @reading
+    def session_tokens(self, connection: Connection, tenant: str, session_id: str) -> TokenIds:
         stored = select(session_tokens).where(
             session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id
         )
-        async with self._transactions.reading() as connection:
-            row = (await connection.execute(stored)).one_or_none()
-            known = row is not None or await find_session(connection, tenant, session_id)
+        row = connection.execute(stored).one_or_none()
+        known = row is not None or find_session(connection, tenant, session_id)
         if row is not None:
             return restore(row.packed, row.digest, row.token_count, session_id=session_id)
         if known:
             raise StorageCorruptionError("The token ids of a session are gone.", session_id=session_id)
         raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
 
-    async def record_turn(
+    @writing
+    def record_turn(
         self,
+        connection: Connection,
         tenant: str,
         session_id: str,
         token_ids: Sequence[int],
@@ -91,14 +93,16 @@ class SessionRecords:
             .values(changed)
             .returning(*SESSION)
         )
-        async with self._transactions.writing() as connection:
-            row = (await connection.execute(turn)).one_or_none()
-            if row is None:
-                return None
-            await _keep_tokens(connection, tenant, session_id, token_ids)
-            return session_of(row)
+        row = connection.execute(turn).one_or_none()
+        if row is None:
+            return None
+        _keep_tokens(connection, tenant, session_id, token_ids)
+        return session_of(row)
 
-    async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
+    @reading
+    def sessions(
+        self, connection: Connection, tenant: str, state: SessionState | None, limit: int
+    ) -> list[Session]:
         newest_first = (
             select(*SESSION)
             .where(sessions.c.tenant == tenant)
@@ -107,10 +111,12 @@ class SessionRecords:
         )
         if state is not None:
             newest_first = newest_first.where(sessions.c.state == state.value)
-        async with self._transactions.reading() as connection:
-            return [session_of(row) for row in await connection.execute(newest_first)]
+        return [session_of(row) for row in connection.execute(newest_first)]
 
-    async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
+    @reading
+    def live_sessions_with_head(
+        self, connection: Connection, tenant: str, salt_scope: str, head: Sequence[int]
+    ) -> list[str]:
         being_stored = (
             select(windows.c.name)
             .where(
@@ -132,12 +138,11 @@ class SessionRecords:
         )
         if len(head) < HEAD_TOKENS:
             return []
-        async with self._transactions.reading() as connection:
-            return list((await connection.execute(sharing)).scalars())
+        return list(connection.execute(sharing).scalars())
 
 
-async def find_session(connection: AsyncConnection, tenant: str, session_id: str) -> Session | None:
-    row = (await connection.execute(select(*SESSION).where(_is(tenant, session_id)))).one_or_none()
+def find_session(connection: Connection, tenant: str, session_id: str) -> Session | None:
+    row = connection.execute(select(*SESSION).where(_is(tenant, session_id))).one_or_none()
     return None if row is None else session_of(row)
 
 
@@ -145,9 +150,7 @@ def _is(tenant: str, session_id: str) -> ColumnElement[bool]:
     return and_(sessions.c.tenant == tenant, sessions.c.id == session_id)
 
 
-async def _keep_tokens(
-    connection: AsyncConnection, tenant: str, session_id: str, token_ids: Sequence[int]
-) -> None:
+def _keep_tokens(connection: Connection, tenant: str, session_id: str, token_ids: Sequence[int]) -> None:
     packed, content = compress(token_ids)
     row = {
         "tenant": tenant,
@@ -156,4 +159,4 @@ async def _keep_tokens(
         "token_count": len(token_ids),
         "packed": packed,
     }
-    await put(connection, session_tokens, row)
+    put(connection, session_tokens, row)

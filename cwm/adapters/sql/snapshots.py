@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Connection, Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.tables import snapshots, windows
@@ -15,11 +14,11 @@ from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.window import Snapshot
 
 
-async def put(connection: AsyncConnection, table: Table, values: dict[str, Any]) -> None:
+def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
     """Insert the row or replace what is not its key; either way it is locked until the commit."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     keys = [column.name for column in table.primary_key]
-    await connection.execute(
+    connection.execute(
         dialect.insert(table)
         .values(values)
         .on_conflict_do_update(
@@ -28,41 +27,41 @@ async def put(connection: AsyncConnection, table: Table, values: dict[str, Any])
     )
 
 
-async def keep(connection: AsyncConnection, tenant: str, token_ids: Sequence[int]) -> str:
+def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:
     """Store the ids and return their snapshot's id. A stored copy that went bad is thereby mended."""
     packed, digest = compress(token_ids)
     row = {"tenant": tenant, "id": digest, "token_count": len(token_ids), "packed": packed}
-    await put(connection, snapshots, row)
+    put(connection, snapshots, row)
     return digest
 
 
-async def read(connection: AsyncConnection, tenant: str, snapshot_id: str) -> Snapshot:
+def read(connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
     found = select(snapshots.c.packed, snapshots.c.token_count).where(
         snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id
     )
-    row = (await connection.execute(found)).one_or_none()
+    row = connection.execute(found).one_or_none()
     if row is None:
         raise StorageCorruptionError("The stored token ids of a window are gone.", snapshot_id=snapshot_id)
     token_ids = restore(row.packed, snapshot_id, row.token_count, snapshot_id=snapshot_id)
     return Snapshot(snapshot_id, tenant, token_ids, snapshot_id)
 
 
-async def lock(connection: AsyncConnection, tenant: str, snapshot_id: str) -> None:
+def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:
     """Wait for whoever is about to share or drop it. SQLite's writers are alone already."""
-    await connection.execute(
+    connection.execute(
         select(snapshots.c.id)
         .where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id)
         .with_for_update()
     )
 
 
-async def drop_unused(connection: AsyncConnection, tenant: str, snapshot_id: str) -> None:
+def drop_unused(connection: Connection, tenant: str, snapshot_id: str) -> None:
     """Remove it unless a window has it; the caller holds :func:`lock`."""
     used = (
         select(windows.c.name)
         .where(windows.c.tenant == tenant, windows.c.snapshot_id == snapshot_id)
         .exists()
     )
-    await connection.execute(
+    connection.execute(
         delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id, ~used)
     )

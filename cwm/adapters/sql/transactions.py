@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import Connection
 
-from cwm.adapters.sql.database import WRITES
+from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.failures import told_as
 from cwm.domain.errors import StorageReadError, StorageWriteError
 
 
-class Transactions:
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        # SQLite lets one writer in at a time and others poll for it; in one process they can queue instead.
-        self._turn: Any = asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+class _Records(Protocol):
+    @property
+    def database(self) -> Database: ...
 
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A consistent view. CWM-4002 when the database does not give it."""
+
+S = TypeVar("S", bound=_Records)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def reading(
+    body: Callable[Concatenate[S, Connection, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Run the method in a transaction of its own, on a consistent view. CWM-4002 when it cannot be read."""
+
+    @wraps(body)
+    async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with told_as(StorageReadError):
-            async with self._engine.connect() as connection:
-                yield connection
+            return await self.database.read(lambda connection: body(self, connection, *args, **kwargs))
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """All of it or, on any exception, nothing of it. CWM-4001 when it cannot be written."""
+    return transaction
+
+
+def writing(
+    body: Callable[Concatenate[S, Connection, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Run the method in a transaction of its own: all of it or, on any exception, nothing. CWM-4001."""
+
+    @wraps(body)
+    async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with told_as(StorageWriteError):
-            async with self._turn, self._engine.connect() as connection:
-                await connection.execution_options(**{WRITES: True})
-                async with connection.begin():
-                    yield connection
+            return await self.database.write(lambda connection: body(self, connection, *args, **kwargs))
+
+    return transaction

@@ -7,16 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cwm.adapters.sql import snapshots
 from cwm.adapters.sql import window_search as search
+from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import WINDOW, window_of, window_values
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
 from cwm.adapters.sql.tables import chunk_refs, sessions, window_search, windows
-from cwm.adapters.sql.transactions import Transactions
+from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.errors import (
     SessionNotActiveError,
     SessionNotFoundError,
@@ -35,9 +35,12 @@ class WindowRecords:
     window that was, and a session's freeze hands on the uid that its thaw recorded.
     """
 
-    _transactions: Transactions
+    database: Database
 
-    async def begin_freeze(self, window: Window, token_ids: Sequence[int], session_revision: int) -> None:
+    @writing
+    def begin_freeze(
+        self, connection: Connection, window: Window, token_ids: Sequence[int], session_revision: int
+    ) -> None:
         frozen = (
             update(sessions)
             .where(
@@ -50,17 +53,19 @@ class WindowRecords:
                 state=SessionState.FROZEN.value, frozen_at=window.created_at, updated_at=window.created_at
             )
         )
-        async with self._transactions.writing() as connection:
-            parent_uid = await _uid_of_parent(connection, window)
-            snapshot_id = await snapshots.keep(connection, window.tenant, token_ids)
-            await _add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
-            if (await connection.execute(frozen)).rowcount != 1:
-                raise SessionNotActiveError(
-                    f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
-                    session_id=window.session_id,
-                )
+        parent_uid = _uid_of_parent(connection, window)
+        snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
+        _add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
+        if connection.execute(frozen).rowcount != 1:
+            raise SessionNotActiveError(
+                f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
+                session_id=window.session_id,
+            )
 
-    async def finish_freeze(self, tenant: str, name: str, stored: StoredChunks, at: datetime) -> Window:
+    @writing
+    def finish_freeze(
+        self, connection: Connection, tenant: str, name: str, stored: StoredChunks, at: datetime
+    ) -> Window:
         """A window that another replica finished meanwhile is returned as it is."""
         durable = (
             update(windows)
@@ -75,84 +80,86 @@ class WindowRecords:
             )
             .returning(*WINDOW)
         )
-        async with self._transactions.writing() as connection:
-            row = (await connection.execute(durable)).one_or_none()
-            if row is None:
-                return await _finished(connection, tenant, name)
-            window = window_of(row)
-            await snapshots.put(connection, window_search, search.search_values(window))
-            await _refer(connection, window, stored.chunks)
-            return window
+        row = connection.execute(durable).one_or_none()
+        if row is None:
+            return _finished(connection, tenant, name)
+        window = window_of(row)
+        snapshots.put(connection, window_search, search.search_values(window))
+        _refer(connection, window, stored.chunks)
+        return window
 
-    async def fail_freeze(self, tenant: str, name: str, reason: str, at: datetime) -> None:
+    @writing
+    def fail_freeze(self, connection: Connection, tenant: str, name: str, reason: str, at: datetime) -> None:
         """Changes nothing unless the window is pending."""
         failed = (
             update(windows)
             .where(_is_pending(tenant, name))
             .values(durability=Durability.FAILED.value, failure=reason, updated_at=at)
         )
-        async with self._transactions.writing() as connection:
-            await connection.execute(failed)
+        connection.execute(failed)
 
-    async def undo_freeze(self, tenant: str, name: str, session_state: SessionState) -> None:
+    @writing
+    def undo_freeze(
+        self, connection: Connection, tenant: str, name: str, session_state: SessionState
+    ) -> None:
         """Changes nothing unless the window is pending: what became durable meanwhile stays."""
-        async with self._transactions.writing() as connection:
-            row = await _row(connection, tenant, name, lock=True)
-            if row is None or row.durability != Durability.PENDING.value:
-                return
-            await _remove(connection, tenant, name, row.snapshot_id)
-            await connection.execute(
-                update(sessions)
-                .where(
-                    sessions.c.tenant == tenant,
-                    sessions.c.id == row.session_id,
-                    sessions.c.state == SessionState.FROZEN.value,
-                )
-                .values(state=session_state.value, frozen_at=None)
+        row = _row(connection, tenant, name, lock=True)
+        if row is None or row.durability != Durability.PENDING.value:
+            return
+        _remove(connection, tenant, name, row.snapshot_id)
+        connection.execute(
+            update(sessions)
+            .where(
+                sessions.c.tenant == tenant,
+                sessions.c.id == row.session_id,
+                sessions.c.state == SessionState.FROZEN.value,
             )
+            .values(state=session_state.value, frozen_at=None)
+        )
 
-    async def add_clone(self, clone: Window, source: str) -> Window:
-        async with self._transactions.writing() as connection:
-            row = await _row(connection, clone.tenant, source, lock=True)
-            if row is None:
-                raise _not_found(source)
-            uid = uid_of(clone.tenant, source)
-            added = await _add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
-            await _share_references(connection, clone.tenant, source, clone.name)
-            return added
+    @writing
+    def add_clone(self, connection: Connection, clone: Window, source: str) -> Window:
+        row = _row(connection, clone.tenant, source, lock=True)
+        if row is None:
+            raise _not_found(source)
+        uid = uid_of(clone.tenant, source)
+        added = _add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
+        _share_references(connection, clone.tenant, source, clone.name)
+        return added
 
-    async def set_pinned(self, tenant: str, name: str, pinned: bool) -> bool:
+    @writing
+    def set_pinned(self, connection: Connection, tenant: str, name: str, pinned: bool) -> bool:
         change = update(windows).where(_is(tenant, name), windows.c.pinned != pinned).values(pinned=pinned)
-        async with self._transactions.writing() as connection:
-            return (await connection.execute(change)).rowcount == 1
+        return connection.execute(change).rowcount == 1
 
-    async def window(self, tenant: str, name: str) -> Window | None:
-        async with self._transactions.reading() as connection:
-            row = await _row(connection, tenant, name)
-            return None if row is None else window_of(row)
+    @reading
+    def window(self, connection: Connection, tenant: str, name: str) -> Window | None:
+        row = _row(connection, tenant, name)
+        return None if row is None else window_of(row)
 
-    async def windows(self, tenant: str, query: WindowQuery) -> tuple[list[Window], int]:
+    @reading
+    def windows(self, connection: Connection, tenant: str, query: WindowQuery) -> tuple[list[Window], int]:
         """Names sort by byte; a search ignores case as Unicode folds it."""
-        async with self._transactions.reading() as connection:
-            rows = (await connection.execute(search.page(tenant, query))).all()
-            if rows or query.offset == 0:
-                return [window_of(row) for row in rows], rows[0][-1] if rows else 0
-            return [], (await connection.execute(search.count(tenant, query))).scalar_one()
+        rows = connection.execute(search.page(tenant, query)).all()
+        if rows or query.offset == 0:
+            return [window_of(row) for row in rows], rows[0][-1] if rows else 0
+        return [], connection.execute(search.count(tenant, query)).scalar_one()
 
-    async def snapshot(self, tenant: str, snapshot_id: str) -> Snapshot:
-        async with self._transactions.reading() as connection:
-            return await snapshots.read(connection, tenant, snapshot_id)
+    @reading
+    def snapshot(self, connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
+        return snapshots.read(connection, tenant, snapshot_id)
 
-    async def chunks(self, tenant: str, name: str) -> list[Chunk]:
+    @reading
+    def chunks(self, connection: Connection, tenant: str, name: str) -> list[Chunk]:
         by_position = (
             select(chunk_refs.c.hash, chunk_refs.c.size_bytes)
             .where(chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == name)
             .order_by(chunk_refs.c.position)
         )
-        async with self._transactions.reading() as connection:
-            return [Chunk(row.hash, row.size_bytes) for row in await connection.execute(by_position)]
+        return [Chunk(row.hash, row.size_bytes) for row in connection.execute(by_position)]
 
-    async def dependents(self, tenant: str, name: str) -> Dependents:
+    @reading
+    def dependents(self, connection: Connection, tenant: str, name: str) -> Dependents:
         uid = uid_of(tenant, name)
         heirs = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.parent_uid == uid)
         thawed = select(sessions.c.id).where(
@@ -160,12 +167,12 @@ class WindowRecords:
             sessions.c.thawed_from_uid == uid,
             sessions.c.state.in_(LIVE_STATES),
         )
-        async with self._transactions.reading() as connection:
-            names = (await connection.execute(heirs.order_by(windows.c.name))).scalars().all()
-            ids = (await connection.execute(thawed.order_by(sessions.c.id))).scalars().all()
+        names = connection.execute(heirs.order_by(windows.c.name)).scalars().all()
+        ids = connection.execute(thawed.order_by(sessions.c.id)).scalars().all()
         return Dependents(tuple(names), tuple(ids))
 
-    async def chunks_of_other_windows(self, tenant: str, name: str) -> set[str]:
+    @reading
+    def chunks_of_other_windows(self, connection: Connection, tenant: str, name: str) -> set[str]:
         mine, theirs = chunk_refs.alias("mine"), chunk_refs.alias("theirs")
         elsewhere = (
             select(theirs.c.hash)
@@ -178,23 +185,22 @@ class WindowRecords:
             .exists()
         )
         shared = select(mine.c.hash).where(mine.c.tenant == tenant, mine.c.window_name == name, elsewhere)
-        async with self._transactions.reading() as connection:
-            return set((await connection.execute(shared)).scalars())
+        return set(connection.execute(shared).scalars())
 
-    async def remove_window(self, tenant: str, name: str) -> None:
-        async with self._transactions.writing() as connection:
-            row = await _row(connection, tenant, name, lock=True)
-            if row is None:
-                raise _not_found(name)
-            await _remove(connection, tenant, name, row.snapshot_id)
-            await _forget_frozen_session(connection, tenant, row.session_id)
+    @writing
+    def remove_window(self, connection: Connection, tenant: str, name: str) -> None:
+        row = _row(connection, tenant, name, lock=True)
+        if row is None:
+            raise _not_found(name)
+        _remove(connection, tenant, name, row.snapshot_id)
+        _forget_frozen_session(connection, tenant, row.session_id)
 
-    async def pending_windows_of_every_tenant(self) -> list[Window]:
+    @reading
+    def pending_windows_of_every_tenant(self, connection: Connection) -> list[Window]:
         """The oldest first."""
         pending = select(*WINDOW).where(windows.c.durability == literal("pending", literal_execute=True))
-        async with self._transactions.reading() as connection:
-            rows = await connection.execute(pending.order_by(windows.c.created_at, windows.c.name))
-            return [window_of(row) for row in rows]
+        rows = connection.execute(pending.order_by(windows.c.created_at, windows.c.name))
+        return [window_of(row) for row in rows]
 
 
 def _is(tenant: str, name: str) -> ColumnElement[bool]:
@@ -209,24 +215,24 @@ def _not_found(name: str) -> WindowNotFoundError:
     return WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
 
 
-async def _row(connection: AsyncConnection, tenant: str, name: str, *, lock: bool = False) -> Row[Any] | None:
+def _row(connection: Connection, tenant: str, name: str, *, lock: bool = False) -> Row[Any] | None:
     found = select(*WINDOW).where(_is(tenant, name))
-    return (await connection.execute(found.with_for_update() if lock else found)).one_or_none()
+    return connection.execute(found.with_for_update() if lock else found).one_or_none()
 
 
-async def _finished(connection: AsyncConnection, tenant: str, name: str) -> Window:
-    row = await _row(connection, tenant, name)
+def _finished(connection: Connection, tenant: str, name: str) -> Window:
+    row = _row(connection, tenant, name)
     if row is None or row.durability != Durability.DURABLE.value:
         raise WindowNotFoundError(f"There is no window '{name}' being stored.", window_name=name)
     return window_of(row)
 
 
-async def _uid_of_parent(connection: AsyncConnection, window: Window) -> Any:
+def _uid_of_parent(connection: Connection, window: Window) -> Any:
     """The session's own origin, as recorded when it was thawed, whoever has the name today."""
     origin = select(sessions.c.thawed_from, sessions.c.thawed_from_uid).where(
         sessions.c.tenant == window.tenant, sessions.c.id == window.session_id
     )
-    session = (await connection.execute(origin)).one_or_none()
+    session = connection.execute(origin).one_or_none()
     if session is None:
         raise SessionNotFoundError(
             f"There is no session '{window.session_id}'.", session_id=window.session_id
@@ -238,23 +244,23 @@ async def _uid_of_parent(connection: AsyncConnection, window: Window) -> Any:
     return uid_of(window.tenant, window.parent_window)
 
 
-async def _add(connection: AsyncConnection, window: Window, *, snapshot_id: str, parent_uid: Any) -> Window:
+def _add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid: Any) -> Window:
     values = window_values(window) | {
         "uid": uuid4().hex,
         "snapshot_id": snapshot_id,
         "parent_uid": parent_uid,
     }
     try:
-        row = (await connection.execute(insert(windows).values(values).returning(*WINDOW))).one()
+        row = connection.execute(insert(windows).values(values).returning(*WINDOW)).one()
     except IntegrityError as taken:
         raise WindowAlreadyExistsError(
             f"There is a window '{window.name}' already.", window_name=window.name
         ) from taken
-    await connection.execute(insert(window_search).values(search.search_values(window)))
+    connection.execute(insert(window_search).values(search.search_values(window)))
     return window_of(row)
 
 
-async def _refer(connection: AsyncConnection, window: Window, chunks: Sequence[Chunk]) -> None:
+def _refer(connection: Connection, window: Window, chunks: Sequence[Chunk]) -> None:
     references = [
         {
             "tenant": window.tenant,
@@ -268,20 +274,20 @@ async def _refer(connection: AsyncConnection, window: Window, chunks: Sequence[C
         for position, chunk in enumerate(chunks)
     ]
     if references:
-        await connection.execute(insert(chunk_refs), references)
+        connection.execute(insert(chunk_refs), references)
 
 
-async def _share_references(connection: AsyncConnection, tenant: str, source: str, clone: str) -> None:
+def _share_references(connection: Connection, tenant: str, source: str, clone: str) -> None:
     columns = [column for column in chunk_refs.c if column.name != "window_name"]
     theirs = select(literal(clone), *columns).where(
         chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == source
     )
-    await connection.execute(
+    connection.execute(
         insert(chunk_refs).from_select(["window_name", *(column.name for column in columns)], theirs)
     )
 
 
-async def _forget_frozen_session(connection: AsyncConnection, tenant: str, session_id: str) -> None:
+def _forget_frozen_session(connection: Connection, tenant: str, session_id: str) -> None:
     """A frozen session whose last window is gone has nothing to come back from: it goes, with its tokens."""
     left = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
     ended = delete(sessions).where(
@@ -290,10 +296,10 @@ async def _forget_frozen_session(connection: AsyncConnection, tenant: str, sessi
         sessions.c.state == SessionState.FROZEN.value,
         ~left.exists(),
     )
-    await connection.execute(ended)  # its tokens go by cascade
+    connection.execute(ended)  # its tokens go by cascade
 
 
-async def _remove(connection: AsyncConnection, tenant: str, name: str, snapshot_id: str) -> None:
-    await snapshots.lock(connection, tenant, snapshot_id)
-    await connection.execute(delete(windows).where(_is(tenant, name)))
-    await snapshots.drop_unused(connection, tenant, snapshot_id)
+def _remove(connection: Connection, tenant: str, name: str, snapshot_id: str) -> None:
+    snapshots.lock(connection, tenant, snapshot_id)
+    connection.execute(delete(windows).where(_is(tenant, name)))
+    snapshots.drop_unused(connection, tenant, snapshot_id)

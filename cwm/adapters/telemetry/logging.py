@@ -21,7 +21,6 @@ _QUIET: Final = {
     "httpx2": logging.WARNING,
     "httpcore2": logging.WARNING,
     "sqlalchemy": logging.WARNING,
-    "aiosqlite": logging.WARNING,
     "alembic": logging.WARNING,
 }
 

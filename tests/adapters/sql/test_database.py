@@ -6,12 +6,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, text
 
-from cwm.adapters.sql import database
 from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.domain.errors import (
     CwmError,
@@ -31,37 +29,58 @@ def _file(url: str) -> Path:
 
 
 async def test_a_sqlite_file_and_its_folder_are_for_their_owner_only(empty_sqlite_url: str) -> None:
-    engine = open_database(empty_sqlite_url)
-    await SqlRegistry(engine).ping()
-    await engine.dispose()
+    database = open_database(empty_sqlite_url)
+    await SqlRegistry(database).ping()
+    await database.dispose()
     path = _file(empty_sqlite_url)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 async def test_sqlite_keeps_a_log_ahead_and_its_foreign_keys(sqlite_url: str) -> None:
-    engine = open_database(sqlite_url)
-    async with engine.connect() as connection:
-        asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        found = [(await connection.execute(text(f"PRAGMA {pragma}"))).scalar() for pragma in asked]
-    await engine.dispose()
+    database = open_database(sqlite_url)
+    asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+    found = await database.read(
+        lambda connection: [connection.execute(text(f"PRAGMA {pragma}")).scalar() for pragma in asked]
+    )
+    await database.dispose()
     assert found == ["wal", 1, 1, 10_000]
 
 
 def test_a_folder_that_cannot_be_made_is_told_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageWriteError, match=r"file/folder/cwm\.db cannot be made or opened: Not a dir"):
-        open_database(f"sqlite+aiosqlite:///{tmp_path / 'file' / 'folder' / 'cwm.db'}")
+        open_database(f"sqlite:///{tmp_path / 'file' / 'folder' / 'cwm.db'}")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_registry_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(StorageWriteError, match="name a file"):
+        open_database(url)
+
+
+async def test_a_write_whose_caller_left_is_whole_all_the_same(database_url: str) -> None:
+    database = open_database(database_url)
+    registry = SqlRegistry(database)
+    adding = asyncio.create_task(registry.add_session(a_session(), IDS))
+    await asyncio.sleep(0)
+    adding.cancel()
+    await asyncio.gather(adding, return_exceptions=True)
+    await database.dispose()
+    reopened = open_database(database_url)
+    if await SqlRegistry(reopened).session("acme", "s1") is not None:
+        assert await SqlRegistry(reopened).session_tokens("acme", "s1") == IDS
+    await reopened.dispose()
 
 
 async def test_a_database_nobody_listens_for_is_told_without_its_password() -> None:
-    engine = open_database(_NOBODY_LISTENS)
-    registry = SqlRegistry(engine)
+    database = open_database(_NOBODY_LISTENS)
+    registry = SqlRegistry(database)
     for call, code in (
         (registry.ping(), "CWM-4002"),
         (registry.session("acme", "s1"), "CWM-4002"),
         (registry.remove_window("acme", "w1"), "CWM-4001"),
-        (SqlAuditLog(engine).record(an_event("e")), "CWM-4001"),
+        (SqlAuditLog(database).record(an_event("e")), "CWM-4001"),
     ):
         with pytest.raises(CwmError) as failed:
             await call
@@ -70,34 +89,33 @@ async def test_a_database_nobody_listens_for_is_told_without_its_password() -> N
         assert failed.value.retryable
         assert failed.value.__cause__ is not None
         assert "hunter2" not in str(told)
-    await engine.dispose()
+    await database.dispose()
 
 
 async def test_a_postgres_without_that_database_says_which_setting_to_check(postgres_server: str) -> None:
-    engine = open_database(f"{postgres_server}/nowhere")
+    database = open_database(f"{postgres_server}/nowhere")
     with pytest.raises(StorageReadError, match="check CWM_DATABASE_URL"):
-        await SqlRegistry(engine).ping()
-    await engine.dispose()
+        await SqlRegistry(database).ping()
+    await database.dispose()
 
 
 async def test_a_postgres_connection_that_was_cut_is_replaced(
     postgres_url: str, postgres_server: str
 ) -> None:
-    engine = open_database(postgres_url)
-    registry = SqlRegistry(engine)
+    database = open_database(postgres_url)
+    registry = SqlRegistry(database)
     await registry.ping()
     other = open_database(f"{postgres_server}/postgres")
-    async with other.connect() as connection:
-        cut = text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'migrated'")
-        assert (await connection.execute(cut)).scalar() == 1
+    cut = text("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'migrated'")
+    assert await other.read(lambda connection: connection.execute(cut).scalar()) == 1
     await other.dispose()
     await registry.ping()
-    await engine.dispose()
+    await database.dispose()
 
 
 async def test_a_writer_waits_for_one_of_another_process_to_end(sqlite_url: str) -> None:
-    engine = open_database(sqlite_url)
-    registry = SqlRegistry(engine)
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
     await registry.ping()
     other = sqlite3.connect(_file(sqlite_url), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -108,48 +126,51 @@ async def test_a_writer_waits_for_one_of_another_process_to_end(sqlite_url: str)
     other.close()
     await writing
     assert await registry.session_tokens("acme", "s1") == IDS
-    await engine.dispose()
+    await database.dispose()
 
 
 async def test_a_writer_that_waited_too_long_says_that_the_database_is_locked(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.05)
-    engine = open_database(sqlite_url)
+    monkeypatch.setattr("cwm.adapters.sql.database.LOCK_TIMEOUT_SECONDS", 0.05)
+    database = open_database(sqlite_url)
     other = sqlite3.connect(_file(sqlite_url), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StorageWriteError, match="locked by others"):
-        await SqlRegistry(engine).add_session(a_session(), IDS)
+        await SqlRegistry(database).add_session(a_session(), IDS)
     other.close()
-    await SqlRegistry(engine).add_session(a_session(), IDS)
-    await engine.dispose()
+    await SqlRegistry(database).add_session(a_session(), IDS)
+    await database.dispose()
 
 
 async def test_a_full_disk_is_told_as_such_and_leaves_nothing(sqlite_url: str) -> None:
-    engine = open_database(sqlite_url)
-    registry = SqlRegistry(engine)
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
     await registry.ping()
-    async with engine.connect() as connection:
-        pages = (await connection.execute(text("PRAGMA page_count"))).scalar()
-        await connection.execute(text(f"PRAGMA max_page_count = {pages}"))
+
+    def fill(connection: Connection) -> None:
+        pages = connection.execute(text("PRAGMA page_count")).scalar()
+        connection.execute(text(f"PRAGMA max_page_count = {pages}"))
+
+    await database.read(fill)
     incompressible = tuple(number * 2654435761 % 2**32 for number in range(30_000))
     with pytest.raises(StorageWriteError, match="disk of the database is full"):
         await registry.add_session(a_session(), incompressible)
     assert await registry.session("acme", "s1") is None
-    await engine.dispose()
+    await database.dispose()
 
 
 async def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
     (tmp_path / "cwm.db").write_bytes(b"not a database" * 100)
-    engine = open_database(f"sqlite+aiosqlite:///{tmp_path / 'cwm.db'}")
+    database = open_database(f"sqlite:///{tmp_path / 'cwm.db'}")
     with pytest.raises(StorageCorruptionError, match="damaged or not a database"):
-        await SqlRegistry(engine).ping()
-    await engine.dispose()
+        await SqlRegistry(database).ping()
+    await database.dispose()
 
 
-async def test_text_that_no_database_holds_is_the_callers_fault(engine: AsyncEngine) -> None:
+async def test_text_that_no_database_holds_is_the_callers_fault(database: Database) -> None:
     with pytest.raises(InvalidParameterError):
-        await SqlRegistry(engine).add_session(a_session(owner="\ud800"), IDS)
+        await SqlRegistry(database).add_session(a_session(owner="\ud800"), IDS)
 
 
 async def test_what_is_stored_outlives_the_process_that_stored_it(database_url: str) -> None:

@@ -8,11 +8,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from cwm import shipped
 from cwm.adapters.sql import schema
-from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.tables import metadata
 from cwm.domain.errors import StorageReadError, StorageWriteError
@@ -25,15 +24,14 @@ def _differences(connection: Connection) -> list[object]:
     return list(compare_metadata(context, metadata))
 
 
-async def _pretend(engine: AsyncEngine, revision: str) -> None:
-    async with engine.begin() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = :r"), {"r": revision})
+async def _pretend(database: Database, revision: str) -> None:
+    pretended = text("UPDATE alembic_version SET version_num = :r")
+    await database.write(lambda connection: connection.execute(pretended, {"r": revision}))
 
 
-async def test_the_migrations_make_exactly_the_tables_the_code_expects(engine: AsyncEngine) -> None:
-    async with engine.connect() as connection:
-        assert await connection.run_sync(_differences) == []
-        names = await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+async def test_the_migrations_make_exactly_the_tables_the_code_expects(database: Database) -> None:
+    assert await database.read(_differences) == []
+    names = await database.read(lambda connection: inspect(connection).get_table_names())
     assert set(names) == _TABLES
 
 
@@ -60,44 +58,44 @@ async def test_upgrades_at_once_apply_each_revision_once(empty_database_url: str
     assert sorted(applied) == [[], [], [], list(schema.REVISIONS)]
 
 
-async def test_a_current_schema_is_accepted(engine: AsyncEngine) -> None:
-    await schema.require_current(engine)
-    assert not await schema.is_empty(engine)
+async def test_a_current_schema_is_accepted(database: Database) -> None:
+    await schema.require_current(database)
+    assert not await schema.is_empty(database)
 
 
 async def test_an_empty_database_is_refused_with_what_to_run(empty_database_url: str) -> None:
-    engine = open_database(empty_database_url)
+    database = open_database(empty_database_url)
     try:
-        assert await schema.is_empty(engine)
+        assert await schema.is_empty(database)
         with pytest.raises(schema.SchemaError, match="no CWM tables yet: run `cwm migrate`"):
-            await schema.require_current(engine)
+            await schema.require_current(database)
         with pytest.raises(StorageReadError, match="run `cwm migrate`"):
-            await SqlRegistry(engine).window("acme", "w1")
+            await SqlRegistry(database).window("acme", "w1")
     finally:
-        await engine.dispose()
+        await database.dispose()
 
 
 async def test_an_older_schema_is_refused_with_what_to_run(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "REVISIONS", ("0001", "0002"))
     with pytest.raises(
         schema.SchemaError, match="is 0001, this version of CWM needs 0002: run `cwm migrate`"
     ):
-        await schema.require_current(engine)
+        await schema.require_current(database)
 
 
 async def test_a_schema_of_a_newer_cwm_is_refused_and_left_alone(
-    engine: AsyncEngine, database_url: str
+    database: Database, database_url: str
 ) -> None:
-    await _pretend(engine, "9999")
+    await _pretend(database, "9999")
     try:
         with pytest.raises(schema.SchemaError, match="9999, which this version of CWM does not know"):
-            await schema.require_current(engine)
+            await schema.require_current(database)
         with pytest.raises(schema.SchemaError, match="9999"):
             await schema.upgrade(database_url)
     finally:
-        await _pretend(engine, schema.REVISIONS[-1])
+        await _pretend(database, schema.REVISIONS[-1])
 
 
 async def test_a_migration_that_breaks_off_leaves_nothing(
@@ -107,9 +105,9 @@ async def test_a_migration_that_breaks_off_leaves_nothing(
     monkeypatch.setattr(shipped, "folder", lambda _name: tmp_path)
     with pytest.raises(StorageWriteError):
         await schema.upgrade(empty_database_url)
-    engine = open_database(empty_database_url)
-    assert await schema.is_empty(engine)
-    await engine.dispose()
+    database = open_database(empty_database_url)
+    assert await schema.is_empty(database)
+    await database.dispose()
 
 
 def _broken_copy(migrations: Path, to: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import httpx2
 import uvicorn
-from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
@@ -20,7 +19,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
@@ -75,7 +74,7 @@ class TallyMeter:
 @dataclass(frozen=True, slots=True)
 class Gateway:
     url: str
-    database: AsyncEngine
+    database: Database
     registry: SqlRegistry
     audit: SqlAuditLog
     turns: Turns
@@ -98,7 +97,7 @@ class Gateway:
 async def gateway(
     engine_settings: Engine, folder: Path, cache_scope: CacheScope = CacheScope.TENANT
 ) -> AsyncIterator[Gateway]:
-    database_url = f"sqlite+aiosqlite:///{folder / 'cwm.db'}"
+    database_url = f"sqlite:///{folder / 'cwm.db'}"
     await schema.upgrade(database_url)
     async with AsyncExitStack() as stack:
         database = open_database(database_url)

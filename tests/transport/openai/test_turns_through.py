@@ -257,9 +257,8 @@ async def test_a_session_that_is_no_longer_live_takes_no_turn(cwm: Gateway, vllm
 
 async def _retire(cwm: Gateway, session_id: str) -> None:
     """End a session as another replica might: in the registry, behind this process's back."""
-    async with cwm.database.begin() as connection:
-        ended = update(sessions).where(sessions.c.id == session_id).values(state=str(SessionState.EXPIRED))
-        await connection.execute(ended)
+    ended = update(sessions).where(sessions.c.id == session_id).values(state=str(SessionState.EXPIRED))
+    await cwm.database.write(lambda connection: connection.execute(ended))
 
 
 async def test_two_first_turns_at_once_make_one_session(cwm: Gateway) -> None:
@@ -274,8 +273,7 @@ async def test_two_first_turns_at_once_make_one_session(cwm: Gateway) -> None:
 @STREAMED
 async def test_a_turn_that_cannot_be_recorded_is_not_told_as_complete(cwm: Gateway, stream: bool) -> None:
     await cwm.client.post(CHAT, json=request(CHAT), headers=SESSION)
-    async with cwm.database.begin() as connection:
-        await connection.execute(text("DROP TABLE session_tokens"))
+    await cwm.database.write(lambda connection: connection.execute(text("DROP TABLE session_tokens")))
     answer = await cwm.client.post(CHAT, json=request(CHAT, stream=stream), headers=SESSION)
     assert '"CWM-4001"' in answer.text
     assert "[DONE]" not in answer.text
