@@ -158,30 +158,30 @@ def create_app(settings: Settings) -> FastAPI:
 
 async def run(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGINT or SIGTERM, then let running streams finish. ``ready`` gets the URL."""
-    server = _Server(
-        uvicorn.Config(
-            create_app(settings),
-            host=settings.http.host,
-            port=settings.http.port,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            server_header=False,
-            timeout_graceful_shutdown=round(settings.http.drain_seconds),
-        ),
-        ready,
-    )
-    await server.serve()
+    await GatewayServer(settings, create_app(settings), ready or (lambda _url: None)).serve()
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None] | None) -> None:
-        super().__init__(config)
+class GatewayServer(uvicorn.Server):
+    """Serves ``app`` on ``settings.http`` and calls ``ready`` with its URL once it answers."""
+
+    def __init__(self, settings: Settings, app: FastAPI, ready: Callable[[str], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.http.host,
+                port=settings.http.port,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                timeout_graceful_shutdown=round(settings.http.drain_seconds),
+            )
+        )
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started and self._ready is not None:
+        if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._ready(f"http://{host}:{port}")
 

@@ -49,7 +49,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
     """Only what is needed to look: no secret is made, no schema is changed."""
     from cwm.adapters.lmcache.client import LmcacheTier
     from cwm.adapters.local.clock import SystemClock
-    from cwm.adapters.redis.eviction import eviction_policy
+    from cwm.adapters.redis.room import shared_tier_room
     from cwm.adapters.sql.database import open_database
     from cwm.adapters.sql.registry import SqlRegistry
     from cwm.adapters.vllm.client import VllmEngine
@@ -68,7 +68,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
         kv_tier,
         SystemClock(),
         lambda: _schema(settings, database),
-        (lambda: eviction_policy(redis_url.get_secret_value())) if redis_url else None,
+        (lambda: shared_tier_room(redis_url.get_secret_value())) if redis_url else None,
     )
 
 

@@ -50,17 +50,23 @@ def up(
     )
 
     async def work(interrupts: Interrupts) -> None:
+        from cwm.stack.errors import StackError
         from cwm.stack.local import LocalStack, plan_from_settings
 
         log_as(settings)
         await check(settings)
         plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
+        refused = False
         try:
             async with LocalStack(plan, report=log) as stack:
                 await _serve_until_either_ends(at_stack(settings, stack), stack, interrupts)
                 log("stopping the engine")
+        except StackError:
+            refused = True
+            raise
         finally:
-            print("Stopped. Nothing of CWM is running any more.", flush=True)
+            if not refused:
+                print("Stopped. Nothing of this CWM is running any more.", flush=True)
 
     run_to_end(work, fast=True)
 

@@ -49,6 +49,15 @@ class Prefetched:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedTierRoom:
+    """A Redis's eviction policy (None where it does not tell), its bytes in use and their limit, if any."""
+
+    policy: str | None
+    used_bytes: int
+    max_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Loads:
     """Totals since LMCache started: chunks loaded from lower tiers under one salt, and loads by tier under any."""
 

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from cwm.domain.errors import CwmError
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine, ServedModel
-from cwm.ports.kv_tier import KvTier, KvTierFacts
+from cwm.ports.kv_tier import KvTier, KvTierFacts, SharedTierRoom
 from cwm.ports.registry import Registry
 from cwm.services.examine_cache import CACHE_CHECKS, CacheExamination
 from cwm.services.examine_engine import ENGINE_CHECKS, EngineExamination
 from cwm.services.findings import Finding, Findings
 
-_GOOD_POLICY = "noeviction"
+_GOOD_POLICY: Final = "noeviction"
+_REDIS_CHECKS: Final = ("eviction", "memory")
+_NEARLY_FULL: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,7 @@ class Examined:
 class Doctor:
     """``schema`` says whether CWM can work on the registry's schema, and what there is to say about it.
 
-    ``eviction_policy`` asks the shared tier for its policy; None where its URL is not known here, and
-    its answer is None where it does not tell.
+    ``shared_tier_room`` asks the shared tier; None where its URL is not known here.
     """
 
     registry: Registry
@@ -42,7 +44,7 @@ class Doctor:
     kv_tier: KvTier
     clock: Clock
     schema: Callable[[], Awaitable[tuple[bool, str]]]
-    eviction_policy: Callable[[], Awaitable[str | None]] | None = None
+    shared_tier_room: Callable[[], Awaitable[SharedTierRoom]] | None = None
 
     async def __call__(self) -> Examined:
         """Findings in order of dependence; an unreachable part is a finding, never an error."""
@@ -132,27 +134,54 @@ class Doctor:
         return facts
 
     async def _redis(self, findings: Findings) -> None:
-        name = "eviction"
-        if self.eviction_policy is None:
-            findings.skipped("CWM_REDIS_URL is not set here", name)
+        if self.shared_tier_room is None:
+            findings.skipped("CWM_REDIS_URL is not set here", *_REDIS_CHECKS)
             return
         try:
-            policy = await self.eviction_policy()
+            room = await self.shared_tier_room()
         except CwmError as error:
-            findings.fault(name, error.message, "Start the Redis of CWM_REDIS_URL, or correct the URL.")
+            fix = "Start the Redis of CWM_REDIS_URL, or correct the URL."
+            findings.fault(_REDIS_CHECKS[0], error.message, fix)
+            findings.skipped("Redis does not answer", *_REDIS_CHECKS[1:])
             return
-        if policy == _GOOD_POLICY:
-            findings.ok(name, "Redis evicts nothing (noeviction)")
-        elif policy is None:
-            findings.warn(
-                name, "Redis does not tell its eviction policy.", "Make sure maxmemory-policy is noeviction."
-            )
-        else:
-            findings.fault(
-                name,
-                f"Redis evicts ({policy}): frozen windows vanish when it is full, and nothing notices.",
-                "CONFIG SET maxmemory-policy noeviction",
-            )
+        _eviction(findings, room)
+        _memory(findings, room)
+
+
+def _eviction(findings: Findings, room: SharedTierRoom) -> None:
+    if room.policy == _GOOD_POLICY:
+        findings.ok("eviction", "Redis evicts nothing (noeviction)")
+    elif room.policy is None:
+        findings.warn(
+            "eviction",
+            "Redis does not tell its eviction policy.",
+            "Make sure maxmemory-policy is noeviction.",
+        )
+    else:
+        findings.fault(
+            "eviction",
+            f"Redis evicts ({room.policy}): frozen windows vanish when it is full, and nothing notices.",
+            "CONFIG SET maxmemory-policy noeviction",
+        )
+
+
+def _memory(findings: Findings, room: SharedTierRoom) -> None:
+    """Every request leaves its chunks there, and only `cwm up` removes those that nobody froze."""
+    used = f"{room.used_bytes / 2**30:.1f} GiB"
+    if room.max_bytes is None:
+        findings.warn(
+            "memory",
+            f"Redis has no memory limit: {used} are used, and every request adds to it.",
+            "CONFIG SET maxmemory to what the machine can spare.",
+        )
+    elif room.used_bytes < _NEARLY_FULL * room.max_bytes:
+        findings.ok("memory", f"{used} of {room.max_bytes / 2**30:.1f} GiB are used")
+    else:
+        findings.warn(
+            "memory",
+            f"Redis is nearly full: {used} of {room.max_bytes / 2**30:.1f} GiB; a freeze fails once it is.",
+            "Delete windows or raise maxmemory. `cwm up` makes room by itself in the Valkey it starts.",
+        )
 
 
 def _instances(findings: Findings, facts: KvTierFacts) -> None:

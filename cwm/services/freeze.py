@@ -73,11 +73,8 @@ class Freeze:
             identity = await self.directory.identity(session.model)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(window, description=description, tags=tuple(tags))
-            await self.registry.begin_freeze(window, token_ids, session.revision)
-            if wait:
-                window = await asyncio.shield(self._run(self._finish_or_undo(window, token_ids, session)))
-            else:
-                self._run(self._finish_or_fail(window, token_ids))
+            begun = self._run(self._begin(window, token_ids, session, wait=wait))
+            window = await asyncio.shield(begun)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms, _warning(window, identity))
@@ -154,6 +151,14 @@ class Freeze:
             parent_window=session.thawed_from,
             branch_token=session.branch_token,
         )
+
+    async def _begin(self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool) -> Window:
+        """The intent and what follows from it: no caller who leaves comes between them."""
+        await self.registry.begin_freeze(window, token_ids, session.revision)
+        if wait:
+            return await self._finish_or_undo(window, token_ids, session)
+        self._run(self._finish_or_fail(window, token_ids))
+        return window
 
     async def _finish_or_undo(self, window: Window, token_ids: TokenIds, session: Session) -> Window:
         try:

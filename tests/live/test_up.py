@@ -59,6 +59,14 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
             running = processes_with(mark)
             shared_while_running = pool.exists()
             created = client(url, tmp_path, "sessions", "create")
+            second = subprocess.run(
+                [*up, "--storage-path", str(tmp_path / "storage")],
+                cwd=tmp_path,
+                env={**kept, **mine},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             process.send_signal(number)
             rest, _ = process.communicate(timeout=120)
         finally:
@@ -67,8 +75,11 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     assert any("vLLM is ready" in line for line in said)
     assert len(running) >= 5, "the gateway, Valkey, the coordinator, LMCache and vLLM"
     assert created.returncode == 0, created.stderr
+    assert second.returncode == 1
+    assert f"another cwm up (process {process.pid}) is using" in second.stderr
+    assert "Stopped" not in second.stdout
     assert process.returncode == 0
-    assert rest.endswith("Stopped. Nothing of CWM is running any more.\n")
+    assert rest.endswith("Stopped. Nothing of this CWM is running any more.\n")
     assert processes_with(mark) == []
     assert shared_while_running
     assert not pool.exists()

@@ -1,0 +1,31 @@
+"""How much room a Redis or Valkey has, and what it does when it is full."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from cwm.domain.errors import EngineConnectionError
+from cwm.ports.kv_tier import SharedTierRoom
+
+_PATIENCE_SECONDS: Final = 3.0
+
+
+async def shared_tier_room(url: str) -> SharedTierRoom:
+    """What ``INFO memory`` tells. CWM-5001 when it does not answer."""
+    client = redis.Redis.from_url(
+        url, socket_connect_timeout=_PATIENCE_SECONDS, socket_timeout=_PATIENCE_SECONDS
+    )
+    try:
+        told = await client.info("memory")
+    except (RedisError, OSError) as error:
+        raise EngineConnectionError("The Redis of CWM_REDIS_URL does not answer.") from error
+    finally:
+        await client.aclose()
+    return SharedTierRoom(
+        policy=told.get("maxmemory_policy"),
+        used_bytes=int(told.get("used_memory", 0)),
+        max_bytes=int(told.get("maxmemory", 0)) or None,
+    )
