@@ -226,7 +226,7 @@ def _serde(findings: Findings, facts: KvTierFacts) -> None:
         findings.fault(
             "serde",
             f"Stored chunks are not authenticated ({', '.join(facts.bare_adapters)}): damaged bytes would be loaded.",
-            'Add "serde":{"type":"aesgcm",…} to every --l2-adapter.',
+            'Add "serde":{"type":"cwm-seal","keyring_path":…} to every --l2-adapter; launch_lmcache.py knows it.',
         )
     else:
         findings.ok("serde", "stored chunks are encrypted and authenticated")

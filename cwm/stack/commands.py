@@ -42,7 +42,7 @@ class Commands:
     environment: EngineEnvironment
     model: Model
     ports: Ports
-    master_key: Path
+    keyring: Path
 
     @property
     def served_name(self) -> str:
@@ -188,14 +188,8 @@ class Commands:
         }
 
     def _serde(self) -> dict[str, Any]:
-        # Authenticated: without it a flipped bit is loaded silently and the continuation is wrong.
-        return {
-            "type": "aesgcm",
-            "key_provider": "hkdf",
-            "aes_bits": 256,
-            "master_key_path": str(self.master_key),
-            "max_workers": 2,
-        }
+        # Without it a flipped bit or a swapped value is loaded silently and the continuation is wrong.
+        return {"type": "cwm-seal", "keyring_path": str(self.keyring), "max_workers": 2}
 
 
 def valkey_binary() -> Path:

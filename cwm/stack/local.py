@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
@@ -30,6 +31,7 @@ from cwm.stack.runfile import RunFile
 
 __all__ = ["LocalStack", "PartName", "StackError", "StackPlan", "plan_from_settings"]
 
+_KEY = re.compile(r"\s*[0-9a-fA-F]{64}\s*")
 _READY_POLL_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
 _SEGMENTS_EVERY = 20  # watches
@@ -77,8 +79,8 @@ class LocalStack:
             model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
             reserved = ReservedPorts.take(self.plan.ports, self.plan.home / "run" / "ports")
             undo.callback(reserved.end)
-            key = master_key(self.plan.storage_path)
-            commands = Commands(self.plan, environment, model, reserved.chosen, key)
+            keys = keyring(self.plan.storage_path)
+            commands = Commands(self.plan, environment, model, reserved.chosen, keys)
             self._describe(commands, model)
             await self._start(commands, reserved, undo)
             self._open = undo.pop_all()
@@ -289,20 +291,20 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait({task})
 
 
-def master_key(storage_path: Path) -> Path:
-    """The file with the key that all stored KV is encrypted with: 32 random bytes, mode 0600, made once.
+def keyring(storage_path: Path) -> Path:
+    """The file with the keys that all stored KV is sealed with, mode 0600; made once, with one key.
 
     Losing it loses the stored KV, not the windows. Written whole or not at all.
     """
-    path = storage_path / "master.key"
+    path = storage_path / "kv.keys"
     if not path.exists():
-        fresh = path.with_name(f".master.key.{os.getpid()}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
+        fresh = path.with_name(f".kv.keys.{os.getpid()}")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(f"# The first line seals, all lines open what was sealed.\n{secrets.token_hex(32)}\n")
         fresh.rename(path)
-    if path.stat().st_size < 32:
+    if not any(_KEY.fullmatch(line) for line in path.read_text(errors="replace").splitlines()):
         raise StackError(
-            f"{path} is damaged: it must hold at least 32 bytes. Remove it to start an empty store."
+            f"{path} is damaged: a line of 64 hexadecimal digits is missing. Remove it to start an empty store."
         )
     return path
 

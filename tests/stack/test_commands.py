@@ -14,7 +14,7 @@ import pytest
 from cwm.stack.commands import Commands, valkey_binary
 from cwm.stack.environment import EngineEnvironment
 from cwm.stack.errors import StackError
-from cwm.stack.local import master_key, write_private_json
+from cwm.stack.local import keyring, write_private_json
 from cwm.stack.models import Model
 from cwm.stack.plan import StackPlan
 from cwm.stack.ports import Ports
@@ -23,7 +23,7 @@ from tests.stack.shapes import PlanFor
 
 def commands_for(plan: StackPlan, tmp_path: Path) -> Commands:
     model = Model(tmp_path / "models" / "tiny", "tiny", 32768, "00")
-    return Commands(plan, EngineEnvironment(tmp_path / "engine"), model, Ports(), tmp_path / "master.key")
+    return Commands(plan, EngineEnvironment(tmp_path / "engine"), model, Ports(), tmp_path / "kv.keys")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_both_lower_tiers_are_encrypted_and_valkey_comes_first(commands: Command
 
     assert (shared["type"], disk["type"]) == ("valkey", "fs_native")
     assert shared["serde"] == disk["serde"]
-    assert shared["serde"]["type"] == "aesgcm"
+    assert shared["serde"]["type"] == "cwm-seal"
     assert "eviction" not in disk, "LMCache's own eviction would remove frozen windows"
 
 
@@ -113,17 +113,17 @@ def test_a_redis_password_stays_out_of_the_process_list(plan_for: PlanFor, tmp_p
     assert "hunter2" not in " ".join(commands.lmcache(file))
 
 
-def test_the_master_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
-    path = master_key(tmp_path)
-    made = path.read_bytes()
+def test_the_keyring_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = keyring(tmp_path)
+    made = path.read_text()
 
-    assert master_key(tmp_path).read_bytes() == made
-    assert len(made) == 32
+    assert keyring(tmp_path).read_text() == made
+    assert len(made.splitlines()[-1]) == 64
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_damaged_master_key_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "master.key").write_bytes(b"short")
+def test_a_damaged_keyring_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "kv.keys").write_bytes(b"short")
 
     with pytest.raises(StackError, match="damaged"):
-        master_key(tmp_path)
+        keyring(tmp_path)
