@@ -11,7 +11,7 @@ import httpx2
 
 from cwm.bench.figures import Section, median, ratio
 
-_PROMPT_WORDS = 150
+_PROMPT_WORDS = 40
 _MAX_TOKENS = 24
 
 
@@ -74,14 +74,14 @@ async def _alternate(
 ) -> _Rounds:
     rounds = _Rounds({"direct": [], "gateway": []}, {"direct": 0.0, "gateway": 0.0})
     serial = 0
-    for number in range(max(4, requests // max(clients, 2))):
+    for number in range(max(9, requests // max(clients, 2))):
         order = [("direct", direct), ("gateway", through)]
         for side, url in order if number % 2 else reversed(order):
             serial += clients
             started = time.perf_counter()
             batch = await asyncio.gather(
                 *(
-                    _one(http, url, model, f"bench-{clients}-{i}", serial + i, stream=stream)
+                    _one(http, url, model, f"bench-{clients}-{stream}-{i}", serial + i, stream=stream)
                     for i in range(clients)
                 )
             )

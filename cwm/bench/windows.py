@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ import httpx2
 import redis.asyncio as redis
 from fastmcp import Client
 
+from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench.figures import Section, median, ratio
 from cwm.domain.prefix import TokenIds
 
 _REPEATS = 3
+_STORE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
 # One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
@@ -37,24 +41,28 @@ class Bench:
     gateway_url: str
     http: httpx2.AsyncClient
     mcp: Client[Any]
+    kv_tier: LmcacheTier
     corpus: TokenIds
 
     async def freezes(self, sizes: list[int]) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "freeze: until proven by prefetch, and until acknowledged",
-            ("tokens", "blocks", "durable ms", "acknowledged ms"),
-            note=f"medians of {_REPEATS}; each a context of its own",
+            ("tokens", "blocks", "durable ms", "settled ms", "acknowledged ms"),
+            note=f"medians of {_REPEATS}; each a context of its own, frozen right after its last turn or "
+            "(settled) once the engine had stored that turn",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
-            proven, acknowledged, blocks = [], [], 0
+            proven, settled, acknowledged, blocks = [], [], [], 0
             for _ in range(_REPEATS):
                 frozen, ms = await self._freeze(size)
                 proven.append(ms)
+                settled.append((await self._freeze(size, settled=True))[1])
                 blocks = frozen["block_count"]
                 acknowledged.append(await self._acknowledge(frozen["window_name"]))
-            section.rows.append((size, blocks, median(proven), median(acknowledged)))
+            section.rows.append((size, blocks, median(proven), median(settled), median(acknowledged)))
             summary[f"freeze_ms_{size}"] = median(proven)
+            summary[f"freeze_settled_ms_{size}"] = median(settled)
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
         return section, summary
 
@@ -116,15 +124,23 @@ class Bench:
         choice = response.raise_for_status().json()["choices"][0]
         return session, choice["prompt_token_ids"] + choice["token_ids"]
 
-    async def _freeze(self, size: int) -> tuple[dict[str, Any], float]:
-        """Freeze a context that nothing shares with an earlier one, right after it was computed."""
+    async def _freeze(self, size: int, *, settled: bool = False) -> tuple[dict[str, Any], float]:
+        """Freeze a context that nothing shares with an earlier one, right after it was computed or stored."""
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
+        if settled:
+            await self._stored()
         started = time.perf_counter()
         frozen = await self._tool(
             "window_freeze", session_id=session, window_name=f"bench-{uuid4().hex[:12]}"
         )
         return frozen, (time.perf_counter() - started) * 1000
+
+    async def _stored(self) -> None:
+        """Return when LMCache has written below L1 what the last turn left there."""
+        async with asyncio.timeout(_STORE_SECONDS):
+            while await self.kv_tier.storing():  # noqa: ASYNC110 - polled over HTTP
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _acknowledge(self, window: str) -> float:
         """Freeze the same context once more without waiting: the time until that is answered."""

@@ -56,10 +56,8 @@ class Commands:
         """The embedded shared tier.
 
         It never evicts: a frozen window that vanished silently would be a broken promise, a store that fails is
-        noticed. It keeps an append-only file, so that windows survive a restart and a SIGKILL; snapshots would
-        write every chunk again each time. The kernel decides when that file reaches the disk, as it does for
-        the disk tier: while Valkey waits for a sync of its own it keeps chunks to itself, and a SIGKILL then
-        loses them. Chunks are encrypted, so compressing them only costs time.
+        noticed. It keeps no file: every chunk is in the disk tier too, which answers as fast, so a file of its
+        own would only write each chunk a second time.
         """
         options = {
             "bind": LOOPBACK,
@@ -68,9 +66,7 @@ class Commands:
             "maxmemory": math.ceil(self.plan.redis_gb * GIB),
             "maxmemory-policy": "noeviction",
             "save": "",
-            "appendonly": "yes",
-            "appendfsync": "no",
-            "rdbcompression": "no",
+            "appendonly": "no",
             "daemonize": "no",
         }
         return [
