@@ -52,6 +52,7 @@ from cwm.transport.openai.routes import routes as openai_routes
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
+_KEEP_ALIVE_SECONDS: Final = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,8 @@ class GatewayServer(uvicorn.Server):
                 access_log=False,
                 lifespan="on",
                 server_header=False,
+                # Longer than clients keep idle connections: a request that meets the close would fail.
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(settings.http.drain_seconds),
             )
         )

@@ -40,7 +40,8 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
         note=f"medians; {_MAX_TOKENS} tokens out; rounds alternate between direct and gateway; a session is recorded",
     )
     summary: dict[str, Any] = {}
-    limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
+    # vLLM closes a connection after 5 idle seconds, and a request that meets the close fails.
+    limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
     async with httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits) as http:
         for clients in (1, 16):
             for stream in (False, True):

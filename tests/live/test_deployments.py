@@ -93,7 +93,7 @@ async def test_a_session_with_a_turn_in_flight_is_not_frozen(
                     json={
                         "model": gateway.model,
                         "prompt": ids,
-                        "max_tokens": 400,
+                        "max_tokens": 1500,
                         "ignore_eos": True,
                         "stream": True,
                     },
