@@ -34,6 +34,7 @@ from cwm.services.store import Prefix, fitting
 
 ENGINE_TIER = "gpu"
 UNKNOWN_TIER = "unknown"
+_HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Thaw:
     meter: Meter
     clock: Clock
     _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
+    _lost_at: float | None = None
 
     async def __call__(
         self,
@@ -178,8 +180,16 @@ class Thaw:
             prefetched = await self.kv_tier.prefetch(prefix.key)
         except CwmError:
             self.meter.event("thaw_without_lmcache")
+            await self._until_the_engine_noticed()
             return _Loaded(nothing, None, self._ms_since(started))
+        self._lost_at = None
         return _Loaded(prefetched, before, self._ms_since(started))
+
+    async def _until_the_engine_noticed(self) -> None:
+        """A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that."""
+        now = self.clock.monotonic()
+        self._lost_at = self._lost_at or now
+        await asyncio.sleep(max(0.0, self._lost_at + _HEARTBEATS_SECONDS - now))
 
     async def _restore(self, prefix: Prefix) -> tuple[Completion, float]:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""

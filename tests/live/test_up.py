@@ -76,7 +76,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     assert len(running) >= 5, "the gateway, Valkey, the coordinator, LMCache and vLLM"
     assert created.returncode == 0, created.stderr
     assert second.returncode == 1
-    assert f"another cwm up (process {process.pid}) is using" in second.stderr
+    assert f"Another cwm up (process {process.pid}) is using" in second.stderr
     assert "Stopped" not in second.stdout
     assert process.returncode == 0
     assert rest.endswith("Stopped. Nothing of this CWM is running any more.\n")
