@@ -40,9 +40,12 @@ from cwm.services.grow import Grow
 from cwm.services.inspect import Inspect
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
+from cwm.services.quarantine import Quarantine
+from cwm.services.scopes import Scopes
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns
+from cwm.services.verify import Verify
 from cwm.settings import Settings, SettingsError
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
@@ -86,20 +89,24 @@ def build_parts(settings: Settings) -> Parts:
     )
     journal = Journal(audit, clock, meter)
     turns = Turns(registry, audit, clock)
+    scopes = Scopes(registry, clock)
+    verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
     store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
     generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
+    freeze = Freeze(registry, kv_tier, directory, store, turns, journal, clock, verify)
+    quarantine = Quarantine(registry, engine, kv_tier, directory, scopes, verify, journal, freeze.store_again)
     services = Services(
-        open_session=OpenSession(registry, directory, journal, clock, settings.isolation.cache_scope),
+        open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
-        freeze=Freeze(registry, kv_tier, directory, store, turns, journal, clock),
-        thaw=Thaw(registry, engine, kv_tier, directory, generate, journal, meter, clock),
+        freeze=freeze,
+        thaw=Thaw(registry, engine, kv_tier, directory, generate, verify, quarantine, journal, meter, clock),
         clone=Clone(registry, kv_tier, journal, clock),
         delete=Delete(registry, kv_tier, journal),
         browse=Browse(registry, kv_tier, directory),
         inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic()),
     )
     pass_through = PassThrough(
-        engine, OpenAiWire(), registry, directory, services.open_session, turns, journal
+        engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
     )
 
     def close() -> AsyncExitStack:

@@ -122,6 +122,24 @@ class Engine(Group):
         return ABSENT not in (self.lmcache_url, self.coordinator_url)
 
 
+class Verification(Group):
+    """How a thaw proves itself."""
+
+    title = "verification"
+
+    canary_tokens: int = Field(
+        16,
+        ge=0,
+        le=256,
+        description="Tokens decoded at a freeze and replayed at a thaw to verify it; 0 for neither.",
+    )
+    canary_tolerance: float = Field(
+        0.1,
+        gt=0,
+        description="How far a log-probability (nats) may move before a replay counts as wrong.",
+    )
+
+
 class Isolation(Group):
     """Whose data is whose."""
 
@@ -220,7 +238,8 @@ class Logging(Group):
 
 
 GROUPS: dict[str, type[Group]] = {
-    group.title: group for group in (Http, Database, Engine, Isolation, Storage, LocalEngine, Logging)
+    group.title: group
+    for group in (Http, Database, Engine, Verification, Isolation, Storage, LocalEngine, Logging)
 }
 
 
@@ -246,6 +265,7 @@ class Settings:
     http: Http = field(default_factory=Http)
     database: Database = field(default_factory=Database)
     engine: Engine = field(default_factory=Engine)
+    verification: Verification = field(default_factory=Verification)
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     local_engine: LocalEngine = field(default_factory=LocalEngine)

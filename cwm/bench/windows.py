@@ -47,22 +47,26 @@ class Bench:
     async def freezes(self, sizes: list[int]) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "freeze: until proven by prefetch, and until acknowledged",
-            ("tokens", "blocks", "durable ms", "settled ms", "acknowledged ms"),
+            ("tokens", "blocks", "durable ms", "settled ms", "with canary ms", "acknowledged ms"),
             note=f"medians of {_REPEATS}; each a context of its own, frozen right after its last turn or "
-            "(settled) once the engine had stored that turn",
+            "(settled, and then with a canary) once the engine had stored that turn",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
-            proven, settled, acknowledged, blocks = [], [], [], 0
+            proven, settled, canary, acknowledged, blocks = [], [], [], [], 0
             for _ in range(_REPEATS):
                 frozen, ms = await self._freeze(size)
                 proven.append(ms)
                 settled.append((await self._freeze(size, settled=True))[1])
+                canary.append((await self._freeze(size, settled=True, canary=True))[1])
                 blocks = frozen["block_count"]
                 acknowledged.append(await self._acknowledge(frozen["window_name"]))
-            section.rows.append((size, blocks, median(proven), median(settled), median(acknowledged)))
+            section.rows.append(
+                (size, blocks, median(proven), median(settled), median(canary), median(acknowledged))
+            )
             summary[f"freeze_ms_{size}"] = median(proven)
             summary[f"freeze_settled_ms_{size}"] = median(settled)
+            summary[f"freeze_canary_ms_{size}"] = median(canary)
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
         return section, summary
 
@@ -77,6 +81,7 @@ class Bench:
                 "speed-up",
                 "engine alone ms",
                 "thaw / engine",
+                "verified ms",
                 "slot restore ms",
             ),
             note=f"medians of {_REPEATS}; vLLM's own cache reset before each; slot restore: llama.cpp, measured apart",
@@ -91,6 +96,7 @@ class Bench:
                 prepare = partial(self._only, tier, name)
                 thaw = await _median(partial(self._thaw, name), prepare)
                 alone = await _median(partial(self._engine_alone, ids), prepare)
+                verified = await _median(partial(self._thaw, name, verify=True), prepare)
                 section.rows.append(
                     (
                         size,
@@ -100,11 +106,13 @@ class Bench:
                         ratio(cold, thaw),
                         alone,
                         ratio(thaw, alone),
+                        verified,
                         _SLOT_RESTORE_MS.get(size, "-"),
                     )
                 )
                 summary[f"speed_up_{tier}_{size}"] = ratio(cold, thaw)
                 summary[f"thaw_to_engine_{tier}_{size}"] = ratio(thaw, alone)
+                summary[f"speed_up_verified_{tier}_{size}"] = ratio(cold, verified)
         return section, summary
 
     async def _fill(self, size: int) -> tuple[str, list[int]]:
@@ -124,7 +132,9 @@ class Bench:
         choice = response.raise_for_status().json()["choices"][0]
         return session, choice["prompt_token_ids"] + choice["token_ids"]
 
-    async def _freeze(self, size: int, *, settled: bool = False) -> tuple[dict[str, Any], float]:
+    async def _freeze(
+        self, size: int, *, settled: bool = False, canary: bool = False
+    ) -> tuple[dict[str, Any], float]:
         """Freeze a context that nothing shares with an earlier one, right after it was computed or stored."""
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
@@ -132,7 +142,10 @@ class Bench:
             await self._stored()
         started = time.perf_counter()
         frozen = await self._tool(
-            "window_freeze", session_id=session, window_name=f"bench-{uuid4().hex[:12]}"
+            "window_freeze",
+            session_id=session,
+            window_name=f"bench-{uuid4().hex[:12]}",
+            canary=canary,
         )
         return frozen, (time.perf_counter() - started) * 1000
 
@@ -153,10 +166,12 @@ class Bench:
             pass
         return ms
 
-    async def _thaw(self, name: str) -> None:
-        thawed = await self._tool("window_thaw", window_name=name)
+    async def _thaw(self, name: str, *, verify: bool = False) -> None:
+        thawed = await self._tool("window_thaw", window_name=name, verify=verify)
         if thawed["partial"]:
             raise RuntimeError(f"a block is missing: {thawed['warning']}")
+        if verify and thawed["verification"] != "exact":
+            raise RuntimeError(f"the replay was not exact: {thawed['receipt']['verification']}")
 
     async def _cold(self, ids: list[int]) -> None:
         """Straight to vLLM under a salt that nothing is stored for."""

@@ -83,6 +83,9 @@ def freeze(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Return before the blocks are proven to be stored.")
     ] = False,
+    canary: Annotated[
+        bool, typer.Option(help="Keep a short continuation by which thaws verify themselves.")
+    ] = True,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -96,6 +99,7 @@ def freeze(
             "description": description,
             "tags": tag or None,
             "wait": False if no_wait else None,
+            "canary": canary,
         },
     )
     if as_json:
@@ -113,6 +117,10 @@ def thaw(
     name: Name,
     session: Annotated[str | None, typer.Option(help="Id of the new session; else one is made up.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Go on with this message at once.")] = None,
+    accept_template: Annotated[
+        bool, typer.Option("--accept-template", help="Go on although the model's chat template changed.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Replay the window's canary.")] = True,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -120,14 +128,20 @@ def thaw(
     answer = call(
         url,
         "window_thaw",
-        {"window_name": name, "new_session_id": session, "continuation_prompt": prompt},
+        {
+            "window_name": name,
+            "new_session_id": session,
+            "continuation_prompt": prompt,
+            "accept_template": accept_template,
+            "verify": verify,
+        },
     )
     if as_json:
         print_json(answer)
         return
     print(
         f"Thawed {count(answer['token_count'], 'token')} of window {name} into session "
-        f"{answer['session_id']} in {answer['restoration_time_ms']} ms."
+        f"{answer['session_id']} in {answer['restoration_time_ms']} ms; verification: {answer['verification']}."
     )
     _warn(answer)
     continuation = answer.get("continuation")

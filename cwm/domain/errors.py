@@ -87,6 +87,12 @@ class WindowInUseError(CwmError):
     code, kind = "CWM-3004", ErrorKind.CONFLICT
 
 
+class WindowIncompatibleError(CwmError):
+    """Not in the first contract: the served model reads the window's tokens otherwise than they were meant."""
+
+    code, kind = "CWM-3005", ErrorKind.CONFLICT
+
+
 class StorageWriteError(CwmError):
     code, kind, retryable = "CWM-4001", ErrorKind.STORAGE, True
 

@@ -39,7 +39,8 @@ class Completion:
     """``token_ids`` are the new ones, the one that stopped generation included.
 
     ``cached_tokens`` of the prompt were not computed (the engine's own count). ``ttft_ms`` is None
-    where the engine does not report it.
+    where the engine does not report it. ``top`` has, for each new token, the log-probabilities of the
+    likeliest ones by id, where the request asked for ``logprobs``.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Completion:
     cached_tokens: int
     fingerprint: str | None
     ttft_ms: float | None = None
+    top: tuple[Mapping[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,12 @@ class Engine(Protocol):
 
     async def special_tokens(self, model: str) -> frozenset[str]:
         """Strings that the tokenizer turns into control tokens; empty where the engine does not tell."""
+
+    async def chat_template(self, model: str) -> str | None:
+        """The source of the model's chat template; None where the engine does not tell."""
+
+    async def kv_dtype(self) -> str | None:
+        """The type KV is kept in, as the engine was told (``auto`` is the model's); None where it does not tell."""
 
     async def complete(self, generation: Generation) -> Completion: ...
 

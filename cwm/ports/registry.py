@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from cwm.domain.canary import Canary
 from cwm.domain.engine import Tier
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
@@ -94,8 +95,10 @@ class Registry(Protocol):
         is the digest of the ids; windows with equal ids share it.
         """
 
-    async def finish_freeze(self, tenant: str, name: str, stored: StoredChunks, at: datetime) -> Window:
-        """Mark a pending window durable and write its chunk references. CWM-2002."""
+    async def finish_freeze(
+        self, tenant: str, name: str, stored: StoredChunks, at: datetime, canary: Canary | None = None
+    ) -> Window:
+        """Mark a pending window durable, write its chunk references and keep its canary. CWM-2002."""
 
     async def fail_freeze(self, tenant: str, name: str, reason: str, at: datetime) -> None:
         """Keep the window and its tokens, say that its KV could not be stored."""
@@ -114,6 +117,14 @@ class Registry(Protocol):
     async def windows(self, tenant: str, query: WindowQuery) -> tuple[list[Window], int]:
         """One page, and how many windows match in all."""
 
+    async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
+        """What was decoded after these tokens from the KV under this salt; clones share it."""
+
+    async def store_again(
+        self, tenant: str, name: str, salt_scope: str, cache_salt: str, at: datetime
+    ) -> Window | None:
+        """Make a window pending again, under another salt and without chunks. None when it is gone."""
+
     async def snapshot(self, tenant: str, snapshot_id: str) -> Snapshot:
         """CWM-4004 when the stored ids are missing or do not match their digest."""
 
@@ -130,6 +141,14 @@ class Registry(Protocol):
 
         With its last window a frozen session goes too, and its tokens with it.
         """
+
+    # salt scopes
+
+    async def current_scope(self, tenant: str, base: str) -> str:
+        """The scope that new sessions of ``base`` get: itself, until it was retired."""
+
+    async def retire_scope(self, tenant: str, salt_scope: str) -> str:
+        """Replace a scope whose KV is not to be trusted; live sessions of it move on. The one in force after."""
 
     # whole
 

@@ -7,18 +7,26 @@ other weights, another dtype or another block size, and its KV must not meet the
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
+from cwm.domain.prefix import digest
 from cwm.ports.engine import Engine, Generation, ServedModel
-from cwm.ports.kv_tier import KvTier, KvTierFacts
+from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
 
 if TYPE_CHECKING:
     from cwm.domain.prefix import TokenIds
 
 _PROBE_SALT: Final = "cwm1-probe"
 _PROBE_TEXT: Final = "CWM asks this engine who it is. "
+# Prose, code, digits, white space, accents, other scripts, an emoji of several code points.
+_TOKENIZER_PROBE: Final = (
+    "The quick brown fox's 1,234,567 jumps; def f(x):\n\treturn x[0]  # naïve façade ÆØÅ\n\n"
+    "Быстрая лиса 快速的棕色狐狸 こんにちは 안녕하세요 مرحبا नमस्ते \u00a0\u2028 👩‍👩‍👧‍👦 <|x|> </s>"
+)
+_DIGEST_CHARS: Final = 16
 
 
 class EngineDirectory:
@@ -98,8 +106,11 @@ class EngineDirectory:
         facts = await self._facts_now()
         probe = await self._probe_ids(served, facts)
         answer = await self._engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
-        # The probe's own store is what makes LMCache list this model as attached.
-        attached = next((a for a in facts.attached if a.root == served.root), None) if facts else None
+        attached = _attached(facts, served)
+        if facts is not None and attached is None:
+            # The probe's own store is what makes LMCache list this model.
+            facts = await self._facts_now() or facts
+            attached = _attached(facts, served)
         return EngineIdentity(
             model=served.id,
             root=served.root,
@@ -112,6 +123,11 @@ class EngineDirectory:
             world_size=attached.world_size if attached else 1,
             lmcache_version=facts.version if facts else None,
             weights_digest=self._weights_digest,
+            kv_dtype=await self._engine.kv_dtype(),
+            tokenizer_digest=digest(
+                await self._engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
+            )[:_DIGEST_CHARS],
+            template_digest=_text_digest(await self._engine.chat_template(served.id)),
         )
 
     async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
@@ -119,6 +135,14 @@ class EngineDirectory:
         ids = await self._engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
         wanted = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
         return (ids * (wanted // len(ids) + 1))[:wanted]
+
+
+def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel | None:
+    return next((a for a in facts.attached if a.root == served.root), None) if facts else None
+
+
+def _text_digest(text: str | None) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
 
 
 def _choose(models: list[ServedModel], wanted: str | None) -> ServedModel:

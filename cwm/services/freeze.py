@@ -22,6 +22,7 @@ from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.store import Prefix, Store, fitting
 from cwm.services.turns import Turns
+from cwm.services.verify import Verify, canary_of
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ class Freeze:
     turns: Turns
     journal: Journal
     clock: Clock
+    verify: Verify
     _storing: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def __call__(
@@ -55,11 +57,13 @@ class Freeze:
         tags: list[str] | None = None,
         *,
         wait: bool = True,
+        canary: bool = True,
     ) -> Frozen:
         """Store the session's context as a window and end its turns.
 
         With ``wait`` the answer is proof; without, the window is ``pending`` and ``window_status`` tells
-        when it is durable. CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 leaves the session as it was.
+        when it is durable. With ``canary`` a short continuation is kept that a thaw is verified by.
+        CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 leaves the session as it was.
         """
         started = self.clock.monotonic()
         require_session_id(session_id)
@@ -73,7 +77,7 @@ class Freeze:
             identity = await self.directory.identity(session.model)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(window, description=description, tags=tuple(tags))
-            begun = self._run(self._begin(window, token_ids, session, wait=wait))
+            begun = self._run(self._begin(window, token_ids, session, wait=wait, canary=canary))
             window = await asyncio.shield(begun)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
@@ -88,6 +92,10 @@ class Freeze:
         for window in pending:
             self._run(self._resume(window, others_may_store=others_may_store))
         return len(pending)
+
+    def store_again(self, window: Window, token_ids: TokenIds) -> None:
+        """Store the KV of a window that was made pending again, in the background."""
+        self._run(self._finish_or_fail(window, token_ids))
 
     async def settle(self) -> None:
         """Wait for freezes whose callers have left or were answered, and are still being stored."""
@@ -152,26 +160,30 @@ class Freeze:
             branch_token=session.branch_token,
         )
 
-    async def _begin(self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool) -> Window:
+    async def _begin(
+        self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool, canary: bool
+    ) -> Window:
         """The intent and what follows from it: no caller who leaves comes between them."""
         await self.registry.begin_freeze(window, token_ids, session.revision)
         if wait:
-            return await self._finish_or_undo(window, token_ids, session)
-        self._run(self._finish_or_fail(window, token_ids))
+            return await self._finish_or_undo(window, token_ids, session, canary=canary)
+        self._run(self._finish_or_fail(window, token_ids, canary=canary))
         return window
 
-    async def _finish_or_undo(self, window: Window, token_ids: TokenIds, session: Session) -> Window:
+    async def _finish_or_undo(
+        self, window: Window, token_ids: TokenIds, session: Session, *, canary: bool
+    ) -> Window:
         try:
-            return await self._finish(window, token_ids)
+            return await self._finish(window, token_ids, canary=canary)
         except BaseException:
             await self.registry.undo_freeze(window.tenant, window.name, session.state)
             raise
 
-    async def _finish(self, window: Window, token_ids: TokenIds) -> Window:
+    async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
         """Pin first: quota sweeps run between any two steps."""
         prefix = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
         if prefix.chunk_count == 0:
-            stored = await self.store(prefix)
+            stored, _ = await self.store(prefix)
             return await self.registry.finish_freeze(window.tenant, window.name, stored, self.clock.now())
         try:
             await self.kv_tier.pin(prefix.key)
@@ -180,11 +192,18 @@ class Freeze:
                 f"LMCache's coordinator could not pin the blocks: {error.message}", **error.context
             ) from error
         try:
-            stored = await self.store(prefix)
+            song = self.verify.request(prefix) if canary else None
+            stored, sung = await self.store(prefix, song)
             if not await self.registry.set_pinned(window.tenant, window.name, pinned=True):
                 # Another replica went on with the same intent and holds the pins already.
                 await self.kv_tier.unpin(prefix.key)
-            return await self.registry.finish_freeze(window.tenant, window.name, stored, self.clock.now())
+            return await self.registry.finish_freeze(
+                window.tenant,
+                window.name,
+                stored,
+                self.clock.now(),
+                canary_of(sung) if song and sung else None,
+            )
         except BaseException:
             with contextlib.suppress(CwmError):
                 await self.kv_tier.unpin(prefix.key)
@@ -197,9 +216,9 @@ class Freeze:
         task.add_done_callback(self._storing.discard)
         return task
 
-    async def _finish_or_fail(self, window: Window, token_ids: TokenIds) -> None:
+    async def _finish_or_fail(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> None:
         try:
-            await self._finish(window, token_ids)
+            await self._finish(window, token_ids, canary=canary)
         except CwmError as error:
             await self.registry.fail_freeze(window.tenant, window.name, error.message, self.clock.now())
 

@@ -15,6 +15,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.scopes import Scopes
 
 _RESERVED: Final = "cwm."
 
@@ -32,6 +33,7 @@ class OpenSession:
     directory: EngineDirectory
     journal: Journal
     clock: Clock
+    scopes: Scopes
     cache_scope: CacheScope
 
     async def __call__(
@@ -49,6 +51,7 @@ class OpenSession:
         chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
         async with self.journal.entry(principal, "session_create", session_id=chosen):
             identity = await self.directory.identity(model)
+            base = salt_scope_of(self.cache_scope, principal, chosen)
             now = self.clock.now()
             session = Session(
                 tenant=principal.tenant,
@@ -56,7 +59,7 @@ class OpenSession:
                 owner=principal.subject,
                 model=identity.model,
                 state=SessionState.ACTIVE,
-                salt_scope=salt_scope_of(self.cache_scope, principal, chosen),
+                salt_scope=await self.scopes.current(principal.tenant, base),
                 token_count=0,
                 revision=0,
                 created_at=now,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cwm.services.audited import Journal
     from cwm.services.engine_directory import EngineDirectory
     from cwm.services.open_session import OpenSession
+    from cwm.services.scopes import Scopes
     from cwm.services.turns import Turn, Turns
 
 
@@ -65,6 +66,7 @@ class PassThrough:
     registry: Registry
     directory: EngineDirectory
     open_session: OpenSession
+    scopes: Scopes
     turns: Turns
     journal: Journal
     _running: set[asyncio.Task[None]] = field(default_factory=set)
@@ -104,7 +106,8 @@ class PassThrough:
         # vLLM says best itself what it does not serve; until then any salt of the tenant will do.
         identity = served or await self.directory.identity(None)
         _require_room(request, identity)
-        salt = self.directory.salt(principal.tenant, f"tenant:{principal.tenant}", identity)
+        scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
+        salt = self.directory.salt(principal.tenant, scope, identity)
         return _Admitted(request, request.body(salt, recorded=False))
 
     async def _admit_to_session(

@@ -12,7 +12,7 @@ from cwm.domain.errors import StorageWriteError
 from cwm.domain.prefix import TokenIds, full_chunks
 from cwm.domain.window import Chunk
 from cwm.ports.clock import Clock
-from cwm.ports.engine import Engine, Generation
+from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement, PrefixKey
 from cwm.ports.registry import StoredChunks
 from cwm.services.engine_directory import EngineDirectory
@@ -64,21 +64,31 @@ class Store:
     clock: Clock
     timeout_seconds: float
 
-    async def __call__(self, prefix: Prefix) -> StoredChunks:
-        """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout."""
+    async def __call__(
+        self, prefix: Prefix, first: Generation | None = None
+    ) -> tuple[StoredChunks, Completion | None]:
+        """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout.
+
+        ``first`` goes out instead of the first flush, and its answer comes back: a longer request over the
+        same prefix, while the engine still has the KV that it computed itself.
+        """
         if prefix.chunk_count == 0:
-            return StoredChunks((), Tier.DISK, {})
+            return StoredChunks((), Tier.DISK, {}), None
         deadline = self.clock.monotonic() + self.timeout_seconds
         found = 0
+        first_answer: Completion | None = None
         while self.clock.monotonic() < deadline:
-            answer = await self.engine.complete(prefix.request())
+            answer = await self.engine.complete(
+                prefix.request() if first is None or first_answer is not None else first
+            )
+            first_answer = first_answer or answer
             self.directory.confirm(prefix.identity, answer.fingerprint)
             patience = self.clock.monotonic() + 1.5 + 0.02 * prefix.chunk_count
             await self._wait_for_stores(patience)
             await self.kv_tier.drop_l1(prefix.key)
             prefetched = await self.kv_tier.prefetch(prefix.key)
             if prefetched.complete and prefetched.total == prefix.chunk_count:
-                return _stored(await self._placements(prefix, patience))
+                return _stored(await self._placements(prefix, patience)), first_answer
             found = prefetched.found
         raise StorageWriteError(
             f"Only {found} of {prefix.chunk_count} blocks could be stored and read back.",

@@ -6,14 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import uuid4
 
-from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.canary import Canary, Evidence, Verification
+from cwm.domain.engine import Difference, EngineIdentity, Tier, differences
 from cwm.domain.errors import (
     CwmError,
     EngineResponseError,
     InvalidParameterError,
     SessionAlreadyExistsError,
+    WindowIncompatibleError,
     WindowNotFoundError,
 )
 from cwm.domain.names import require_session_id, require_window_name
@@ -30,8 +33,17 @@ from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
+from cwm.services.quarantine import Quarantine
 from cwm.services.store import Prefix, fitting
+from cwm.services.verify import Verify
 
+_TOKEN_FIXES: Final = {
+    "tokenizer_digest": ("tokenizer", "Serve the model with the tokenizer it had and thaw again."),
+    "template_digest": (
+        "chat template",
+        "Serve the model with the chat template it had, or thaw with accept_template to go on with the new one.",
+    ),
+}
 ENGINE_TIER = "gpu"
 UNKNOWN_TIER = "unknown"
 _HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
@@ -42,6 +54,8 @@ class Receipt:
     """What a thaw did, as the engine and its cache report it; counts in tokens, times in ms.
 
     ``tokens_by_tier`` says where restored tokens came from: ``gpu`` is the engine's own cache.
+    ``engine_changes`` are what differs from the engine the window was frozen on; none of its KV is used then.
+    ``evidence`` is of the restored KV, ``recovered`` of the KV computed in its place after a mismatch.
     """
 
     tokens_restored: int
@@ -51,6 +65,10 @@ class Receipt:
     blocks_total: int
     prefetch_ms: float
     engine_ms: float
+    evidence: Evidence
+    verify_ms: float
+    recovered: Verification | None = None
+    engine_changes: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,8 @@ class Thaw:
     kv_tier: KvTier
     directory: EngineDirectory
     generate: Generate
+    verify: Verify
+    quarantine: Quarantine
     journal: Journal
     meter: Meter
     clock: Clock
@@ -92,19 +112,28 @@ class Thaw:
         window_name: str,
         new_session_id: str | None = None,
         continuation_prompt: str | None = None,
+        *,
+        accept_template: bool = False,
+        verify: bool = True,
     ) -> Thawed:
         """Restore a window into a new session; the window itself is never changed.
 
-        Blocks that are gone are computed again by the engine: ``partial`` then, with a warning that says
-        how many tokens. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001.
+        Blocks that are gone, or were stored by another engine, are computed again: ``partial`` then, with a
+        warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001; CWM-3005
+        when the model now reads the window's tokens otherwise, or builds further turns otherwise, unless
+        ``accept_template`` takes the latter. With ``verify`` the window's canary is replayed: KV that does
+        not continue as it did is quarantined, and the context computed from its tokens.
         """
         require_window_name(window_name)
         session_id = require_session_id(new_session_id or _session_id_for(window_name))
         async with self.journal.entry(
             principal, "window_thaw", session_id=session_id, window_name=window_name
         ) as details:
-            thawed = await self._thaw(principal, window_name, session_id)
+            thawed = await self._thaw(
+                principal, window_name, session_id, accept_template=accept_template, verify=verify
+            )
             details.update(
+                verification=thawed.receipt.evidence.verification.value,
                 tokens_restored=thawed.receipt.tokens_restored,
                 tokens_recomputed=thawed.receipt.tokens_recomputed,
                 partial=thawed.partial,
@@ -115,7 +144,15 @@ class Thaw:
             return replace(thawed, continuation=continuation)
         return thawed
 
-    async def _thaw(self, principal: Principal, window_name: str, session_id: str) -> Thawed:
+    async def _thaw(
+        self,
+        principal: Principal,
+        window_name: str,
+        session_id: str,
+        *,
+        accept_template: bool,
+        verify: bool,
+    ) -> Thawed:
         window = await self.registry.window(principal.tenant, window_name)
         if window is None:
             raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
@@ -125,6 +162,8 @@ class Thaw:
             )
         snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
         identity = await self._engine_of(window)
+        changes = differences(window.identity, identity)
+        _refuse_other_tokens(window, changes, accept_template=accept_template)
         if len(snapshot.token_ids) > identity.max_model_len:
             raise InvalidParameterError(
                 f"The window has {len(snapshot.token_ids)} tokens, '{identity.model}' takes "
@@ -140,9 +179,17 @@ class Thaw:
         started = self.clock.monotonic()
         loaded, before = await asyncio.gather(self._load(prefix), self.engine.counters())
         answer, engine_ms = await self._restore(prefix)
-        elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         self.directory.confirm(identity, answer.fingerprint)
         by_tier = await self._by_tier(answer, before, loaded, prefix)
+        verifying = self.clock.monotonic()
+        canary, evidence = await self._verified(window, prefix, changes, answer, verify=verify)
+        verify_ms = self._ms_since(verifying)
+        salt_scope, replayed = window.salt_scope, None
+        if canary is not None and evidence.verification is Verification.MISMATCH:
+            recovered = await self.quarantine(principal, window, prefix, canary, evidence)
+            prefix, answer, salt_scope = recovered.prefix, recovered.answer, recovered.salt_scope
+            by_tier, replayed = {}, recovered.evidence.verification
+        elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         receipt = Receipt(
             tokens_restored=answer.cached_tokens,
             tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
@@ -151,11 +198,15 @@ class Thaw:
             blocks_total=prefix.chunk_count,
             prefetch_ms=loaded.prefetch_ms,
             engine_ms=engine_ms,
+            evidence=evidence,
+            verify_ms=verify_ms,
+            recovered=replayed,
+            engine_changes=changes,
         )
         for tier, tokens in by_tier.items():
             self.meter.tokens(tier, tokens)
         self.meter.tokens("computed", receipt.tokens_recomputed)
-        session = await self._open(principal, window, session_id, snapshot.token_ids)
+        session = await self._open(principal, window, session_id, snapshot.token_ids, salt_scope)
         warning = _warning(window, prefix, receipt)
         return Thawed(session, window, elapsed_ms, warning is not None, receipt, warning)
 
@@ -218,8 +269,34 @@ class Thaw:
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)
 
+    async def _verified(
+        self,
+        window: Window,
+        prefix: Prefix,
+        changes: tuple[Difference, ...],
+        answer: Completion,
+        *,
+        verify: bool,
+    ) -> tuple[Canary | None, Evidence]:
+        """Replay the canary of the KV that was asked for; without one, say why nothing was verified."""
+        if not verify or self.verify.token_count == 0:
+            return None, Evidence(Verification.SKIPPED, reason="switched off")
+        if any(not change.changes_tokens for change in changes):
+            return None, Evidence(Verification.SKIPPED, reason="another engine froze the window")
+        if answer.cached_tokens == 0:
+            return None, Evidence(Verification.SKIPPED, reason="nothing was restored")
+        canary = await self.registry.canary(window.tenant, window.snapshot_id, prefix.cache_salt)
+        if canary is None:
+            return None, Evidence(Verification.SKIPPED, reason="the window was frozen without a canary")
+        return canary, await self.verify.replay(prefix, canary)
+
     async def _open(
-        self, principal: Principal, window: Window, session_id: str, token_ids: TokenIds
+        self,
+        principal: Principal,
+        window: Window,
+        session_id: str,
+        token_ids: TokenIds,
+        salt_scope: str,
     ) -> Session:
         now = self.clock.now()
         frozen = await self.registry.session(window.tenant, window.session_id)
@@ -230,7 +307,7 @@ class Thaw:
             owner=principal.subject,
             model=window.model,
             state=SessionState.THAWED,
-            salt_scope=window.salt_scope,
+            salt_scope=salt_scope,
             token_count=len(token_ids),
             revision=0,
             created_at=now,
@@ -247,11 +324,36 @@ def _session_id_for(window_name: str) -> str:
     return f"thaw_{window_name[:46]}_{uuid4().hex[:12]}"
 
 
+def _refuse_other_tokens(window: Window, changes: tuple[Difference, ...], *, accept_template: bool) -> None:
+    """Token ids mean nothing without the tokenizer that made them; a template only shapes further turns."""
+    for change in changes:
+        if not change.changes_tokens or (change.field == "template_digest" and accept_template):
+            continue
+        what, fix = _TOKEN_FIXES[change.field]
+        raise WindowIncompatibleError(
+            f"Window '{window.name}' was frozen with another {what} of '{window.model}'. {fix}",
+            window_name=window.name,
+            field=change.field,
+            frozen=change.then,
+            now=change.now,
+        )
+
+
 def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     """Why less came back than was frozen; None when every block did.
 
     The tail shorter than a block is always computed again, and so is the last token.
     """
+    if receipt.evidence.verification is Verification.MISMATCH:
+        unlike = (
+            " Computed again it continues otherwise too: is this engine what it was, and CWM_CANARY_TOLERANCE "
+            "wide enough for it?"
+        )
+        return (
+            "The restored KV did not continue as the frozen one did: it was discarded, and "
+            f"{receipt.tokens_recomputed} tokens were computed again."
+            f"{unlike if receipt.recovered is Verification.MISMATCH else ''}"
+        )
     chunk = window.identity.chunk_size or 0
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
@@ -259,9 +361,8 @@ def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     missing = min(blocks * chunk, len(prefix.token_ids) - 1) - receipt.tokens_restored
     if missing <= 0:
         return None
-    reason = ""
-    if prefix.cache_salt != window.cache_salt:
-        reason = " The engine is not the one the window was frozen on."
+    changed = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
+    reason = f" The engine is not the one the window was frozen on: {changed}." if changed else ""
     return f"{missing} tokens could not be restored and were computed again.{reason}"
 
 

@@ -30,6 +30,9 @@ IDENTITY: Final = EngineIdentity(
     hash_algorithm="blake3",
     lmcache_version="0.5.6",
     weights_digest="sha256:00",
+    kv_dtype="auto",
+    tokenizer_digest="01",
+    template_digest="01",
 )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm import shipped
+from tests.deploy.modules import chunk_seal
 
 NAME, SALT = "/models/tiny@1000100@0@cb82@cwm1-salt", "cwm1-salt"
-
-
-def _load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, shipped.folder("engine") / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-chunk_seal = _load("chunk_seal")
 
 
 @pytest.fixture(scope="module")

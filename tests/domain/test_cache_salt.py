@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cwm.domain.engine import EngineIdentity, derive_cache_salt
+from cwm.domain.engine import KV_FIELDS, TOKEN_FIELDS, EngineIdentity, derive_cache_salt, differences
 from tests.contracts.nouns import IDENTITY
 
 _SECRET = b"of the server"
@@ -27,13 +27,7 @@ _identities = st.builds(
 
 
 def _kv_facts(identity: EngineIdentity) -> tuple[Any, ...]:
-    return (
-        identity.root,
-        identity.fingerprint,
-        str(identity.chunk_size),
-        str(identity.hash_algorithm),
-        identity.weights_digest,
-    )
+    return tuple(str(getattr(identity, field)) for field in KV_FIELDS)
 
 
 @given(_text, _text, _identities, _identities)
@@ -53,28 +47,66 @@ def test_a_salt_is_the_same_whenever_it_is_derived_and_fits_an_lmcache_key(
     assert re.fullmatch(r"cwm1-[0-9a-f]{40}", salt)
 
 
+CHANGED: dict[str, Any] = {
+    "root": "/models/other",
+    "fingerprint": "fp-2",
+    "weights_digest": "sha256:01",
+    "vllm_version": "0.33.0",
+    "lmcache_version": None,
+    "kv_dtype": "fp8",
+    "block_size": 16,
+    "chunk_size": None,
+    "hash_algorithm": "sha256_cbor",
+    "world_size": 2,
+    "tokenizer_digest": "02",
+    "template_digest": "02",
+}
+
+
+def test_every_field_an_identity_has_is_known_to_matter_or_not() -> None:
+    neither = {"model", "max_model_len"}
+    assert {field.name for field in fields(EngineIdentity)} == {*KV_FIELDS, *TOKEN_FIELDS, *neither}
+    assert set(CHANGED) == {*KV_FIELDS, *TOKEN_FIELDS}
+
+
+@pytest.mark.parametrize("field", KV_FIELDS)
+def test_whatever_changes_the_kv_changes_the_salt(field: str) -> None:
+    other = replace(IDENTITY, **{field: CHANGED[field]})
+    assert derive_cache_salt(_SECRET, "acme", other) != derive_cache_salt(_SECRET, "acme", IDENTITY)
+
+
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {"root": "/models/other"},
-        {"fingerprint": "fp-2"},
-        {"chunk_size": 64},
-        {"chunk_size": None},
-        {"hash_algorithm": "sha256_cbor"},
-        {"weights_digest": "sha256:01"},
-    ],
+    "changed", [{"max_model_len": 1}, {"model": "alias"}, {"tokenizer_digest": "2"}, {"template_digest": "2"}]
 )
-def test_whatever_changes_the_kv_changes_the_salt(changed: dict[str, Any]) -> None:
-    assert derive_cache_salt(_SECRET, "acme", replace(IDENTITY, **changed)) != derive_cache_salt(
-        _SECRET, "acme", IDENTITY
-    )
-
-
-@pytest.mark.parametrize("changed", [{"max_model_len": 1}, {"model": "alias"}, {"lmcache_version": "0.5.7"}])
 def test_what_does_not_change_the_kv_keeps_the_salt(changed: dict[str, Any]) -> None:
     assert derive_cache_salt(_SECRET, "acme", replace(IDENTITY, **changed)) == derive_cache_salt(
         _SECRET, "acme", IDENTITY
     )
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_each_field_alone_is_told_as_the_difference(field: str) -> None:
+    (found,) = differences(IDENTITY, replace(IDENTITY, **{field: CHANGED[field]}))
+    assert found.field == field
+    assert found.then == str(getattr(IDENTITY, field) or "unknown")
+    assert found.now == str(CHANGED[field] or "unknown")
+    assert found.changes_tokens == (field in TOKEN_FIELDS)
+
+
+def test_an_engine_differs_in_nothing_from_itself_under_another_name_and_length() -> None:
+    assert differences(IDENTITY, replace(IDENTITY, model="alias", max_model_len=1)) == ()
+
+
+@pytest.mark.parametrize("field", TOKEN_FIELDS)
+def test_a_digest_that_one_side_does_not_know_is_no_difference(field: str) -> None:
+    empty: dict[str, Any] = {field: ""}
+    unknown = replace(IDENTITY, **empty)
+    assert differences(unknown, IDENTITY) == differences(IDENTITY, unknown) == ()
+
+
+def test_what_changes_tokens_is_told_first() -> None:
+    found = differences(IDENTITY, replace(IDENTITY, **CHANGED))
+    assert [change.field for change in found] == [*TOKEN_FIELDS, *KV_FIELDS]
 
 
 def test_another_server_secret_gives_another_salt() -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, select, text, update
 
 from cwm.adapters.sql import schema
+from cwm.adapters.sql.database import open_database
+from cwm.adapters.sql.tables import windows
+from cwm.domain.engine import TOKEN_FIELDS
 from cwm.domain.prefix import restorable_tokens
 from tests.live.conftest import LiveEngine, LiveGateway, served
 from tests.live.talk import RefusedError, cached, talk, words
@@ -131,11 +134,64 @@ async def test_an_empty_session_and_a_frozen_one_are_not_frozen_and_a_frozen_one
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CWM-3002")
 
 
+async def alter(database: Path, **changed: str) -> None:
+    """Make every window of the registry one that was frozen on an engine with these facts."""
+
+    def rewrite(connection: Connection) -> None:
+        for uid, identity in connection.execute(select(windows.c.uid, windows.c.identity)).all():
+            altered = update(windows).where(windows.c.uid == uid).values(identity={**identity, **changed})
+            connection.execute(altered)
+
+    opened = open_database(f"sqlite:///{database}")
+    await opened.write(rewrite)
+    await opened.dispose()
+
+
+async def test_a_window_of_other_weights_is_computed_again_and_says_what_changed(
+    live_engine: LiveEngine, tmp_path: Path
+) -> None:
+    database = tmp_path / "cwm.db"
+    with served(live_engine, database, "acme", CWM_WEIGHTS_DIGEST="sha256:old") as gateway:
+        async with talk(gateway.url, gateway.model) as agent:
+            session, ids = await agent.fill(words(200))
+            await agent.tool("window_freeze", session_id=session, window_name="w")
+    with served(live_engine, database, "acme", CWM_WEIGHTS_DIGEST="sha256:new") as gateway:
+        async with talk(gateway.url, gateway.model) as agent:
+            thawed = await agent.tool("window_thaw", window_name="w")
+            assert thawed["partial"] is True
+            assert "weights_digest was sha256:old, is sha256:new" in thawed["warning"]
+            assert thawed["receipt"]["tokens_restored"] == 0
+            assert thawed["receipt"]["engine_changes"] == [
+                {"field": "weights_digest", "frozen": "sha256:old", "now": "sha256:new"}
+            ]
+            assert thawed["token_count"] == len(ids)
+
+
+@pytest.mark.parametrize("field", TOKEN_FIELDS)
+async def test_a_window_whose_tokens_mean_something_else_now_is_refused_with_the_fix(
+    live_engine: LiveEngine, tmp_path: Path, field: str
+) -> None:
+    with served(live_engine, tmp_path / "cwm.db", "acme") as gateway:
+        async with talk(gateway.url, gateway.model) as agent:
+            session, ids = await agent.fill(words(60))
+            await agent.tool("window_freeze", session_id=session, window_name="w")
+            await alter(tmp_path / "cwm.db", **{field: "another"})
+            with pytest.raises(RefusedError, match=r"Serve the model with the .* it had") as refused:
+                await agent.tool("window_thaw", window_name="w")
+            assert refused.value.code == "CWM-3005"
+            assert refused.value.context["field"] == field
+            assert refused.value.context["frozen"] == "another"
+            if field == "template_digest":
+                thawed = await agent.tool("window_thaw", window_name="w", accept_template=True)
+                assert (thawed["token_count"], thawed["partial"]) == (len(ids), False)
+            else:
+                with pytest.raises(RefusedError, match="CWM-3005"):
+                    await agent.tool("window_thaw", window_name="w", accept_template=True)
+
+
 async def test_a_window_of_a_model_that_is_not_served_is_refused_with_what_is(
     live_engine: LiveEngine, tmp_path: Path
 ) -> None:
-    from cwm.adapters.sql.database import open_database
-
     with served(live_engine, tmp_path / "cwm.db", "acme") as gateway:
         async with talk(gateway.url, gateway.model) as agent:
             session, _ = await agent.fill(words(60))

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from cwm.adapters.lmcache.hashes import chunk_hashes
 from cwm.domain.prefix import restorable_tokens
+from tests.deploy.modules import chunk_seal
 from tests.live.conftest import LiveEngine, LiveGateway
 from tests.live.talk import Talk, talk, words
 
@@ -163,3 +164,85 @@ async def test_a_value_under_another_chunks_name_is_computed_again(
     assert thawed["partial"] is True
     assert thawed["receipt"]["tokens_restored"] < restorable_tokens(len(ids), live_engine.chunk_size)
     assert continued["token_ids"] == expected["token_ids"]
+
+
+def chunk_name(stored: str) -> tuple[str, str]:
+    """The name a chunk is sealed under and its salt, from its name in Redis or on disk."""
+    model, rank, group, chunk, salt = stored.removesuffix(".data").rsplit("@", 4)
+    model = model.replace("-SEP-", "/")
+    return f"{model}@{int(rank, 16):x}@{int(group, 16):x}@{chunk}@{salt}", salt
+
+
+def forged(live_engine: LiveEngine, value: bytes, taken_from: str, put_under: str) -> bytes:
+    """The KV of one chunk, sealed under the name of another with the engine's own key."""
+    ring = chunk_seal.Keyring(live_engine.storage_path / "kv.keys")
+    plain, sealed = bytearray(len(value) - chunk_seal.OVERHEAD_BYTES), bytearray(len(value))
+    chunk_seal.unseal(ring, *chunk_name(taken_from), memoryview(value), memoryview(plain))
+    chunk_seal.seal(ring, *chunk_name(put_under), memoryview(plain), memoryview(sealed))
+    return bytes(sealed)
+
+
+async def durable(agent: Talk, window: str) -> None:
+    async with asyncio.timeout(60):
+        while (await agent.tool("window_status", window_name=window))["durability"] != "durable":
+            pass
+
+
+async def test_wrong_kv_that_opens_is_found_by_the_canary_and_never_continued_from(
+    agent: Talk, live_engine: LiveEngine, redis: Redis
+) -> None:
+    window, ids, hashes = await freeze(agent, live_engine)
+    expected = await agent.complete(ids, max_tokens=16)
+    bystander, others = await agent.fill(words(100))
+    tier, stored = await only_tier("redis", redis, live_engine, hashes)
+    wrong = forged(live_engine, await tier.read(stored[5]), stored[5], stored[3])
+    await tier.write(stored[3], wrong)
+    await live_engine.drop_l1()
+    await live_engine.forget_gpu_cache()
+
+    thawed = await agent.tool("window_thaw", window_name=window)
+    continued = await agent.complete(ids, session=thawed["session_id"], max_tokens=16)
+    without_a_session = await agent.complete(ids, max_tokens=16)
+
+    assert thawed["verification"] == "mismatch"
+    assert thawed["receipt"]["verification"]["deviation"] > 0.1
+    assert thawed["receipt"]["verification"]["recovered"] == "exact"
+    assert (thawed["partial"], thawed["receipt"]["tokens_restored"]) == (True, 0)
+    assert "discarded" in thawed["warning"]
+    assert continued["token_ids"] == expected["token_ids"]
+    assert without_a_session["token_ids"] == expected["token_ids"]
+    assert (await agent.complete([*others, 400], session=bystander))["token_ids"]
+    left = {_hash(name): name for name in await tier.names() if stored[3].rpartition("@")[2] in name}
+    assert not set(hashes) & set(left), "every copy under the old salt is gone"
+
+    await durable(agent, window)
+    await live_engine.drop_l1()
+    await live_engine.forget_gpu_cache()
+    again = await agent.tool("window_thaw", window_name=window)
+    assert (again["verification"], again["partial"]) == ("exact", False)
+
+
+async def test_a_thaw_says_that_it_verified_and_what_that_cost_and_may_be_told_not_to(
+    agent: Talk, live_engine: LiveEngine
+) -> None:
+    window, _, _ = await freeze(agent, live_engine)
+    await live_engine.forget_gpu_cache()
+    verified = await agent.tool("window_thaw", window_name=window)
+    evidence = verified["receipt"]["verification"]
+    assert verified["verification"] == "exact"
+    assert (evidence["tokens_compared"], evidence["first_difference"]) == (16, None)
+    assert evidence["verify_ms"] > 0
+    skipped = await agent.tool("window_thaw", window_name=window, verify=False)
+    assert skipped["verification"] == "skipped"
+    assert skipped["receipt"]["verification"]["reason"] == "switched off"
+
+
+async def test_a_window_frozen_without_a_canary_is_not_verified_and_says_so(
+    agent: Talk, live_engine: LiveEngine
+) -> None:
+    session, _ = await agent.fill(words(100))
+    window = f"w_{uuid4().hex[:10]}"
+    await agent.tool("window_freeze", session_id=session, window_name=window, canary=False)
+    thawed = await agent.tool("window_thaw", window_name=window)
+    assert thawed["verification"] == "skipped"
+    assert "without a canary" in thawed["receipt"]["verification"]["reason"]

@@ -105,6 +105,13 @@ async def test_special_tokens_are_those_that_become_one_id(
     assert "<|im_end|>" in special
 
 
+async def test_vllm_tells_its_chat_template_and_the_type_of_its_kv(
+    engine: VllmEngine, live_engine: LiveEngine
+) -> None:
+    assert "<|im_start|>" in (await engine.chat_template(live_engine.model_name) or "")
+    assert await engine.kv_dtype() == "auto"
+
+
 async def test_counters_grow_with_what_was_computed(engine: VllmEngine, live_engine: LiveEngine) -> None:
     before = await engine.counters()
     ids = await engine.tokenize(live_engine.model_name, PROMPT * 5, add_special_tokens=False)

@@ -42,9 +42,9 @@ class FlushedEngine:
 
     async def complete(self, generation: Generation) -> Completion:
         assert generation.token_ids == PREFIX.token_ids
-        assert generation.max_tokens == 1
-        self.calls.append("flush")
-        return Completion("", (1,), "length", len(generation.token_ids), 0, self.fingerprint)
+        self.calls.append("flush" if generation.max_tokens == 1 else "sing")
+        new = tuple(range(generation.max_tokens))
+        return Completion("", new, "length", len(generation.token_ids), 0, self.fingerprint)
 
 
 @dataclass
@@ -85,11 +85,21 @@ def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
 
 async def test_a_window_is_durable_only_after_every_chunk_came_back() -> None:
     tier = LosingTier([], found=[0, 2, 3])
-    stored = await store(tier)(PREFIX)
+    stored, answer = await store(tier)(PREFIX)
+    assert answer is not None
     assert tier.calls == ["flush", "drop", "prefetch"] * 3
     assert [chunk.size_bytes for chunk in stored.chunks] == [1000] * 3
     assert stored.storage_tier is Tier.REDIS
     assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_a_longer_first_request_goes_out_once_and_its_answer_comes_back() -> None:
+    tier = LosingTier([], found=[0, 3])
+    song = Generation("m", PREFIX.token_ids, "salt", max_tokens=4)
+    _, answer = await store(tier)(PREFIX, song)
+    assert answer is not None
+    assert answer.token_ids == (0, 1, 2, 3)
+    assert tier.calls == ["sing", "drop", "prefetch", "flush", "drop", "prefetch"]
 
 
 async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
@@ -109,7 +119,7 @@ async def test_l1_is_dropped_only_when_nothing_is_being_written_any_more() -> No
 
 async def test_a_directory_that_lags_does_not_decide_whether_a_window_is_stored() -> None:
     tier = LosingTier([], found=[3], tiers=frozenset({Tier.DISK}))
-    stored = await store(tier)(PREFIX)
+    stored, _ = await store(tier)(PREFIX)
     assert stored.storage_tier is Tier.DISK
     assert len(stored.chunks) == 3
 
@@ -123,5 +133,6 @@ async def test_an_engine_that_changed_under_a_freeze_is_noticed() -> None:
 async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> None:
     tier = LosingTier([], found=[3])
     short = Prefix(tuple(range(31)), "salt", IDENTITY)
-    assert (await store(tier)(short)).chunks == ()
+    stored, answer = await store(tier)(short, short.request())
+    assert (stored.chunks, answer) == ((), None)
     assert tier.calls == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.scope_records import ScopeRecords
 from cwm.adapters.sql.session_records import SessionRecords
 from cwm.adapters.sql.tables import chunk_refs, sessions, windows
 from cwm.adapters.sql.transactions import reading
@@ -13,7 +14,7 @@ from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals
 
 
-class SqlRegistry(SessionRecords, WindowRecords):
+class SqlRegistry(SessionRecords, WindowRecords, ScopeRecords):
     """``cwm.ports.registry.Registry``. Each call is one transaction on one of the engine's connections."""
 
     def __init__(self, database: Database) -> None:

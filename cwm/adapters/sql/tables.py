@@ -116,6 +116,24 @@ snapshots = Table(
     _required("packed", LargeBinary),
 )
 
+canaries = Table(
+    "canaries",
+    metadata,
+    _tenant(),
+    Column("snapshot_id", Text, primary_key=True),
+    Column("cache_salt", Text, primary_key=True),
+    _required("content", JSON),
+    ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"], ondelete="CASCADE"),
+)
+
+salt_epochs = Table(
+    "salt_epochs",
+    metadata,
+    _tenant(),
+    Column("base", Text, primary_key=True),
+    _required("epoch", Integer),
+)
+
 windows = Table(
     "windows",
     metadata,

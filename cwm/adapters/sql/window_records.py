@@ -15,8 +15,9 @@ from cwm.adapters.sql import window_search as search
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import WINDOW, window_of, window_values
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
-from cwm.adapters.sql.tables import chunk_refs, sessions, window_search, windows
+from cwm.adapters.sql.tables import canaries, chunk_refs, sessions, window_search, windows
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.domain.canary import Canary
 from cwm.domain.errors import (
     SessionNotActiveError,
     SessionNotFoundError,
@@ -64,7 +65,13 @@ class WindowRecords:
 
     @writing
     def finish_freeze(
-        self, connection: Connection, tenant: str, name: str, stored: StoredChunks, at: datetime
+        self,
+        connection: Connection,
+        tenant: str,
+        name: str,
+        stored: StoredChunks,
+        at: datetime,
+        canary: Canary | None = None,
     ) -> Window:
         """A window that another replica finished meanwhile is returned as it is."""
         durable = (
@@ -86,6 +93,8 @@ class WindowRecords:
         window = window_of(row)
         snapshots.put(connection, window_search, search.search_values(window))
         _refer(connection, window, stored.chunks)
+        if canary is not None:
+            snapshots.put(connection, canaries, _canary_values(window, canary))
         return window
 
     @writing
@@ -146,6 +155,46 @@ class WindowRecords:
         return [], connection.execute(search.count(tenant, query)).scalar_one()
 
     @reading
+    def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
+        kept = select(canaries.c.content).where(
+            canaries.c.tenant == tenant,
+            canaries.c.snapshot_id == snapshot_id,
+            canaries.c.cache_salt == cache_salt,
+        )
+        content = connection.execute(kept).scalar_one_or_none()
+        return None if content is None else Canary.from_dict(content)
+
+    @writing
+    def store_again(
+        self,
+        connection: Connection,
+        tenant: str,
+        name: str,
+        salt_scope: str,
+        cache_salt: str,
+        at: datetime,
+    ) -> Window | None:
+        pending = (
+            update(windows)
+            .where(_is(tenant, name))
+            .values(
+                durability=Durability.PENDING.value,
+                salt_scope=salt_scope,
+                cache_salt=cache_salt,
+                pinned=False,
+                tiers={},
+                updated_at=at,
+            )
+            .returning(*WINDOW)
+        )
+        row = connection.execute(pending).one_or_none()
+        if row is None:
+            return None
+        stale = and_(chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == name)
+        connection.execute(delete(chunk_refs).where(stale))
+        return window_of(row)
+
+    @reading
     def snapshot(self, connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
         return snapshots.read(connection, tenant, snapshot_id)
 
@@ -201,6 +250,15 @@ class WindowRecords:
         pending = select(*WINDOW).where(windows.c.durability == literal("pending", literal_execute=True))
         rows = connection.execute(pending.order_by(windows.c.created_at, windows.c.name))
         return [window_of(row) for row in rows]
+
+
+def _canary_values(window: Window, canary: Canary) -> dict[str, Any]:
+    return {
+        "tenant": window.tenant,
+        "snapshot_id": window.snapshot_id,
+        "cache_salt": window.cache_salt,
+        "content": canary.as_dict(),
+    }
 
 
 def _is(tenant: str, name: str) -> ColumnElement[bool]:

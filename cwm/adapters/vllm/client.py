@@ -12,6 +12,7 @@ import httpx2
 
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, told_as_coded_errors, was_stale
+from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Generation, ServedModel
@@ -69,7 +70,7 @@ class VllmEngine:
         self._timeout_seconds = settings.request_timeout_seconds
         key = settings.vllm_api_key
         self._key = [(b"authorization", b"Bearer " + key.get_secret_value().encode())] if key else []
-        self._special_tokens: dict[str, frozenset[str]] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
         self._client = httpx2.AsyncClient(
             base_url=settings.vllm_url,
             headers=[(b"accept-encoding", b"identity"), *self._key],
@@ -119,10 +120,18 @@ class VllmEngine:
         )
 
     async def special_tokens(self, model: str) -> frozenset[str]:
-        known = self._special_tokens.get(model)
+        known = self._tokenizers.get(model)
         if known is None:
-            known = self._special_tokens[model] = await self._ask_special_tokens()
-        return known
+            known = self._tokenizers[model] = await self._ask_tokenizer()
+        return known.special_tokens
+
+    async def chat_template(self, model: str) -> str | None:
+        """Asked anew each time: a restarted vLLM may have another one."""
+        told = self._tokenizers[model] = await self._ask_tokenizer()
+        return told.chat_template
+
+    async def kv_dtype(self) -> str | None:
+        return wire.kv_dtype((await self._get("/metrics")).decode(errors="replace"))
 
     async def complete(self, generation: Generation) -> Completion:
         """Abandoning this call aborts the request, which can kill a vLLM that is loading KV: shield it."""
@@ -174,15 +183,15 @@ class VllmEngine:
         """Coded errors for whatever the HTTP client raises inside."""
         return told_as_coded_errors(self._url, self._timeout_seconds)
 
-    async def _ask_special_tokens(self) -> frozenset[str]:
+    async def _ask_tokenizer(self) -> Tokenizer:
         with self.faults():
             response = await self._send("GET", "/tokenizer_info", b"", [], again=True)
             content = await response.aread()
         if response.status_code == 404:
-            return frozenset()
+            return Tokenizer(frozenset(), None)
         if response.is_error:
             raise wire.refusal(response.status_code, content, "/tokenizer_info", None)
-        return wire.understand(wire.special_tokens, content, "/tokenizer_info")
+        return wire.understand(wire.tokenizer, content, "/tokenizer_info")
 
     async def _tokenize(self, request: Mapping[str, Any]) -> TokenIds:
         body = json.dumps(request).encode()

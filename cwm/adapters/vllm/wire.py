@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +15,7 @@ from cwm.ports.engine import Completion, Counters, Delta, Generation, ServedMode
 
 _QUOTED_CHARS: Final = 300
 _PROMPT_SOURCES: Final = "vllm:prompt_tokens_by_source_total"
+_CACHE_CONFIG: Final = "vllm:cache_config_info{"
 _COUNTED: Final = (
     _PROMPT_SOURCES,
     "vllm:prefix_cache_queries_total",
@@ -35,6 +37,7 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         "max_tokens": generation.max_tokens,
         "cache_salt": generation.cache_salt,
         "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
         "stream": stream,
     }
     if stream:
@@ -52,6 +55,9 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         cached_tokens=_cached(usage) or 0,
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
+        top=tuple(
+            _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
+        ),
     )
 
 
@@ -83,11 +89,23 @@ def version(answer: Mapping[str, Any]) -> str:
     return str(answer["version"])
 
 
-def special_tokens(answer: Mapping[str, Any]) -> frozenset[str]:
-    """Values of the tokenizer's added tokens: plain strings, or objects that hold one."""
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """What ``/tokenizer_info`` tells that CWM needs; nothing where vLLM has it switched off."""
+
+    special_tokens: frozenset[str]
+    chat_template: str | None
+
+
+def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
+    """Values of the added tokens are plain strings, or objects that hold one."""
     added = answer.get("added_tokens_decoder") or {}
     contents = (v.get("content") if isinstance(v, dict) else v for v in added.values())
-    return frozenset(text for text in contents if isinstance(text, str) and text)
+    template = answer.get("chat_template")
+    return Tokenizer(
+        frozenset(text for text in contents if isinstance(text, str) and text),
+        template if isinstance(template, str) and template else None,
+    )
 
 
 def understand(read: Callable[[Mapping[str, Any]], _Answer], content: bytes, asked: str) -> _Answer:
@@ -135,6 +153,14 @@ def counters(exposition: str) -> Counters:
     )
 
 
+def kv_dtype(exposition: str) -> str | None:
+    lines = [line for line in exposition.splitlines() if line.startswith(_CACHE_CONFIG)]
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
+        for sample in family.samples:
+            return sample.labels.get("cache_dtype")
+    return None
+
+
 def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
     """Only the lines that count are parsed: the rest is histogram buckets, and there are thousands."""
     wanted = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
@@ -144,6 +170,11 @@ def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
         for sample in family.samples:
             if sample.name in _COUNTED:
                 yield sample.name, sample.labels, sample.value
+
+
+def _by_id(likeliest: Mapping[str, float] | None) -> dict[int, float]:
+    """``{"token_id:7": -0.1}``, as vLLM writes it when tokens are asked for as ids."""
+    return {int(token.removeprefix("token_id:")): float(value) for token, value in (likeliest or {}).items()}
 
 
 def _cached(usage: Mapping[str, Any]) -> int | None:

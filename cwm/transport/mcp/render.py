@@ -53,6 +53,7 @@ def thawed(result: Thawed) -> schemas.Thawed:
         "token_count": result.session.token_count,
         "restoration_time_ms": result.restoration_time_ms,
         "partial": result.partial,
+        "verification": result.receipt.evidence.verification.value,
         "receipt": receipt(result.receipt),
     }
     if result.warning is not None:
@@ -71,6 +72,18 @@ def receipt(result: Receipt) -> schemas.Receipt:
         "blocks_total": result.blocks_total,
         "prefetch_ms": result.prefetch_ms,
         "engine_ms": result.engine_ms,
+        "engine_changes": [
+            {"field": change.field, "frozen": change.then, "now": change.now}
+            for change in result.engine_changes
+        ],
+        "verification": {
+            "tokens_compared": result.evidence.tokens_compared,
+            "first_difference": result.evidence.first_difference,
+            "deviation": result.evidence.deviation,
+            "reason": result.evidence.reason,
+            "verify_ms": result.verify_ms,
+            "recovered": None if result.recovered is None else result.recovered.value,
+        },
     }
 
 

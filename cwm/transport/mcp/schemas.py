@@ -38,6 +38,24 @@ class Frozen(TypedDict):
     warning: NotRequired[str]
 
 
+class EngineChange(TypedDict):
+    field: str
+    frozen: str
+    now: str
+
+
+class VerificationEvidence(TypedDict):
+    tokens_compared: int
+    first_difference: Annotated[int | None, Field(description="First token that differed, from 0")]
+    deviation: Annotated[float | None, Field(description="Largest change of a log-probability, in nats")]
+    reason: Annotated[str, Field(description="Why verification was skipped; else empty")]
+    verify_ms: Annotated[float, Field(description="What the replay cost")]
+    recovered: Annotated[
+        Literal["exact", "within_tolerance", "mismatch", "skipped"] | None,
+        Field(description="After a mismatch: the replay from the KV that was computed again"),
+    ]
+
+
 class Receipt(TypedDict):
     tokens_restored: Annotated[int, Field(description="Tokens whose KV was loaded, as the engine reports it")]
     tokens_recomputed: Annotated[int, Field(description="Tokens whose KV the engine computed again")]
@@ -49,6 +67,11 @@ class Receipt(TypedDict):
     blocks_total: int
     prefetch_ms: float
     engine_ms: float
+    engine_changes: Annotated[
+        list[EngineChange],
+        Field(description="What differs from the engine that froze the window; its KV is not used then"),
+    ]
+    verification: VerificationEvidence
 
 
 class Generated(TypedDict):
@@ -72,6 +95,12 @@ class Thawed(TypedDict):
     restoration_time_ms: int
     partial: Annotated[bool, Field(description="Some blocks were gone and were computed again")]
     warning: NotRequired[str]
+    verification: Annotated[
+        Literal["exact", "within_tolerance", "mismatch", "skipped"],
+        Field(
+            description="Whether the restored KV continued as the frozen one did; see receipt.verification"
+        ),
+    ]
     receipt: Receipt
     continuation: NotRequired[Generated]
 

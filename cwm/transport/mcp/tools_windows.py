@@ -32,6 +32,10 @@ async def window_freeze(
             "false: answer at once; window_status tells when durability is durable"
         ),
     ] = True,
+    canary: Annotated[
+        bool,
+        Field(description="Keep a short continuation by which thaws verify themselves; costs its decoding"),
+    ] = True,
     caller: Caller = CALLER,
 ) -> schemas.Frozen:
     """Save a session's whole context, token for token, as a named window that can be continued later.
@@ -50,7 +54,7 @@ async def window_freeze(
     CWM-5001/6001 engine not reachable or too slow (retryable).
     """
     result = await caller.services.freeze(
-        caller.principal, session_id, window_name, description or "", tags, wait=wait
+        caller.principal, session_id, window_name, description or "", tags, wait=wait, canary=canary
     )
     return render.frozen(result)
 
@@ -63,6 +67,12 @@ async def window_thaw(
     continuation_prompt: Annotated[
         inputs.Continuation | None, Field(description="A user message to go on with at once")
     ] = None,
+    accept_template: Annotated[
+        bool, Field(description="Go on although the model's chat template is not the one of the freeze")
+    ] = False,
+    verify: Annotated[
+        bool, Field(description="Replay the window's canary: some more decoded tokens prove the restored KV")
+    ] = True,
     caller: Caller = CALLER,
 ) -> schemas.Thawed:
     """Continue from a window: opens a new session that holds its exact context.
@@ -73,15 +83,24 @@ async def window_thaw(
     CWM-Session-Id. With continuation_prompt the model's answer to it is in continuation.
 
     receipt tells what was loaded, from which tier, and what had to be computed again. partial is true,
-    with a warning, when blocks were lost: the context is complete all the same. Counts in tokens, times
-    in milliseconds.
+    with a warning, when blocks were lost: the context is complete all the same. verification says whether
+    the restored KV continues as the frozen one did; KV that does not is discarded and computed again
+    before this answers. Counts in tokens, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed new_session_id, window_name or other field; CWM-2002 no such window;
-    CWM-3001 new_session_id is taken; CWM-4002/4004 the stored tokens cannot be read or are damaged;
+    CWM-3001 new_session_id is taken; CWM-3005 the model's tokenizer or chat template is not the window's;
+    CWM-4002/4004 the stored tokens cannot be read or are damaged;
     CWM-5001/5002/6001 engine not reachable, without the window's model, or too slow: the window is
     untouched, try again (retryable).
     """
-    result = await caller.services.thaw(caller.principal, window_name, new_session_id, continuation_prompt)
+    result = await caller.services.thaw(
+        caller.principal,
+        window_name,
+        new_session_id,
+        continuation_prompt,
+        accept_template=accept_template,
+        verify=verify,
+    )
     return render.thawed(result)
 
 

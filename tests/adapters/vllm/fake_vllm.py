@@ -117,6 +117,8 @@ class _Reply:
             await self._json(200, _body(self.seen.json, chat=False))
         elif path == "/tokenizer_info" and not self.fake.has_tokenizer_info:
             await self._json(404, {"detail": "Not Found"})
+        elif path == "/metrics":
+            await self._whole(200, _METRICS.encode())
         elif path in _PLAIN:
             await self._json(200, _PLAIN[path])
         elif path == "/tokenize":
@@ -377,5 +379,13 @@ _PLAIN: dict[str, Any] = {
     },
     "/version": {"version": "0.0.1"},
     "/health": None,
-    "/tokenizer_info": {"added_tokens_decoder": {"0": "<s>", "3": SPECIAL}},
+    "/tokenizer_info": {
+        "added_tokens_decoder": {"0": "<s>", "3": SPECIAL},
+        "chat_template": "{{ messages }}",
+    },
 }
+_METRICS = """# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0"} 1.0
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="fake"} 0.0
+"""

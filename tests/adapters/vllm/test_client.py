@@ -66,11 +66,19 @@ async def test_special_tokens_are_asked_for_once(engine: VllmEngine, vllm: FakeV
     assert [s.target for s in vllm.seen] == ["/tokenizer_info"]
 
 
-async def test_an_engine_that_does_not_tell_its_special_tokens_has_none(
+async def test_an_engine_that_does_not_tell_its_tokenizer_has_no_special_tokens_and_no_template(
     engine: VllmEngine, vllm: FakeVllm
 ) -> None:
     vllm.has_tokenizer_info = False
     assert await engine.special_tokens(MODEL) == frozenset()
+    assert await engine.chat_template(MODEL) is None
+
+
+async def test_what_shapes_turns_and_kv_is_asked_for_each_time(engine: VllmEngine, vllm: FakeVllm) -> None:
+    for _ in range(2):
+        assert await engine.chat_template(MODEL) == "{{ messages }}"
+        assert await engine.kv_dtype() == "auto"
+    assert [s.target for s in vllm.seen] == 2 * ["/tokenizer_info", "/metrics"]
 
 
 async def test_an_engine_that_is_not_there_is_named_with_what_to_check() -> None:

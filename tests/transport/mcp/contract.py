@@ -93,7 +93,14 @@ INPUTS: Final[dict[str, tuple[list[str], dict[str, Any]]]] = {
 
 # Ours on top.
 ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
-    "window_freeze": {"wait": {"type": "boolean", "default": True}}
+    "window_freeze": {
+        "wait": {"type": "boolean", "default": True},
+        "canary": {"type": "boolean", "default": True},
+    },
+    "window_thaw": {
+        "accept_template": {"type": "boolean", "default": False},
+        "verify": {"type": "boolean", "default": True},
+    },
 }
 
 # tool: dotted field of the answer -> its type, "[]" for items of an array, "?" for one that can be null

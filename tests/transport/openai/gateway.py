@@ -31,6 +31,7 @@ from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
+from cwm.services.scopes import Scopes
 from cwm.services.turns import Turns
 from cwm.settings import ABSENT, Engine
 from cwm.transport.http.body_limit import BodyLimit
@@ -110,12 +111,14 @@ async def gateway(
         meter = TallyMeter()
         journal = Journal(audit, clock, meter)
         turns = Turns(registry, audit, clock)
+        scopes = Scopes(registry, clock)
         pass_through = PassThrough(
             engine=engine,
             wire=OpenAiWire(),
             registry=registry,
             directory=directory,
-            open_session=OpenSession(registry, directory, journal, clock, cache_scope),
+            open_session=OpenSession(registry, directory, journal, clock, scopes, cache_scope),
+            scopes=scopes,
             turns=turns,
             journal=journal,
         )

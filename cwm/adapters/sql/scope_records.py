@@ -1,0 +1,55 @@
+"""Salt scopes that were retired, and what took their place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection, select, update
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.session_records import LIVE_STATES
+from cwm.adapters.sql.snapshots import put
+from cwm.adapters.sql.tables import salt_epochs, sessions
+from cwm.adapters.sql.transactions import reading, writing
+
+_MARK: Final = "#"
+
+
+class ScopeRecords:
+    """A scope is ``base`` and, once it was retired, ``base#1``, ``base#2`` and so on."""
+
+    database: Database
+
+    @reading
+    def current_scope(self, connection: Connection, tenant: str, base: str) -> str:
+        return _named(base, _epoch(connection, tenant, base))
+
+    @writing
+    def retire_scope(self, connection: Connection, tenant: str, salt_scope: str) -> str:
+        """One that was retired already, by another replica say, is not retired again."""
+        base = salt_scope.partition(_MARK)[0]
+        epoch = _epoch(connection, tenant, base)
+        if salt_scope == _named(base, epoch):
+            epoch += 1
+            put(connection, salt_epochs, {"tenant": tenant, "base": base, "epoch": epoch})
+        successor = _named(base, epoch)
+        moved = (
+            update(sessions)
+            .where(
+                sessions.c.tenant == tenant,
+                sessions.c.salt_scope == salt_scope,
+                sessions.c.state.in_(LIVE_STATES),
+            )
+            .values(salt_scope=successor)
+        )
+        connection.execute(moved)
+        return successor
+
+
+def _epoch(connection: Connection, tenant: str, base: str) -> int:
+    found = select(salt_epochs.c.epoch).where(salt_epochs.c.tenant == tenant, salt_epochs.c.base == base)
+    return connection.execute(found).scalar_one_or_none() or 0
+
+
+def _named(base: str, epoch: int) -> str:
+    return f"{base}{_MARK}{epoch}" if epoch else base

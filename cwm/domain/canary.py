@@ -1,0 +1,82 @@
+"""A canary: a short greedy continuation of a window, replayed to prove that restored KV is the KV it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from cwm.domain.prefix import TokenIds
+
+TOP_TOKENS: Final = 5
+"""Log-probabilities kept for each token of a canary."""
+
+
+class Verification(StrEnum):
+    """``exact``: the same tokens. ``within_tolerance``: others, but only from a tie on that any rounding breaks."""
+
+    EXACT = "exact"
+    WITHIN_TOLERANCE = "within_tolerance"
+    MISMATCH = "mismatch"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Tokens decoded greedily after a context, each with the likeliest candidates' log-probabilities by id."""
+
+    token_ids: TokenIds
+    top: tuple[Mapping[int, float], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"token_ids": list(self.token_ids), "top": [dict(likeliest) for likeliest in self.top]}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Canary:
+        top = tuple({int(token): value for token, value in likeliest.items()} for likeliest in stored["top"])
+        return cls(tuple(stored["token_ids"]), top)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a replay showed.
+
+    ``deviation`` is the largest change of a log-probability, in nats, while the contexts were still equal;
+    ``first_difference`` counts tokens from 0 and is None when there is none.
+    """
+
+    verification: Verification
+    tokens_compared: int = 0
+    first_difference: int | None = None
+    deviation: float | None = None
+    reason: str = ""
+
+
+def compare(expected: Canary, replayed: Canary, tolerance: float) -> Evidence:
+    """Judge a replay. ``tolerance`` in nats: what arithmetic in another order may change."""
+    compared = min(len(expected.token_ids), len(replayed.token_ids))
+    pairs = zip(expected.token_ids, replayed.token_ids, strict=False)
+    first = next((at for at, (wanted, got) in enumerate(pairs) if wanted != got), None)
+    alike = compared if first is None else first + 1
+    deviation = max((_deviation(expected, replayed, at) for at in range(alike)), default=0.0)
+    if deviation > tolerance or compared < len(expected.token_ids):
+        verdict = Verification.MISMATCH
+    elif first is None:
+        verdict = Verification.EXACT
+    elif _was_a_tie(expected, replayed, first, tolerance):
+        verdict = Verification.WITHIN_TOLERANCE
+    else:
+        verdict = Verification.MISMATCH
+    return Evidence(verdict, compared, first, round(deviation, 6))
+
+
+def _deviation(expected: Canary, replayed: Canary, at: int) -> float:
+    """Over the candidates both sides list: the last of five may be another one without meaning anything."""
+    before, after = expected.top[at], replayed.top[at]
+    return max((abs(before[token] - after[token]) for token in before.keys() & after.keys()), default=99.0)
+
+
+def _was_a_tie(expected: Canary, replayed: Canary, at: int, tolerance: float) -> bool:
+    likeliest, chosen = expected.top[at], replayed.token_ids[at]
+    return chosen in likeliest and abs(likeliest[expected.token_ids[at]] - likeliest[chosen]) <= 2 * tolerance

@@ -1,0 +1,101 @@
+"""What every registry owes: canaries, windows that are stored again, scopes that are left."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from cwm.domain.canary import Canary
+from cwm.domain.session import SessionState
+from cwm.domain.window import Durability
+from cwm.ports.registry import Registry
+from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, freeze, stored
+
+CANARY = Canary((7, 8), ({7: -0.25, 9: -3.5}, {8: -0.5}))
+
+
+async def sung(registry: Registry, name: str = "w1") -> str:
+    """A window with a canary; its snapshot's id."""
+    window = a_window(name, session_id=f"of-{name}")
+    await registry.add_session(a_session(f"of-{name}"), IDS)
+    await registry.begin_freeze(window, IDS, 0)
+    await registry.finish_freeze("acme", name, stored("aa"), LATER, CANARY)
+    return window.snapshot_id
+
+
+async def test_a_canary_comes_back_for_its_tokens_and_salt_alone(registry: Registry) -> None:
+    snapshot = await sung(registry)
+    assert await registry.canary("acme", snapshot, "salt-of-acme") == CANARY
+    assert await registry.canary("acme", snapshot, "another") is None
+    assert await registry.canary("acme", "another", "salt-of-acme") is None
+    assert await registry.canary("rivals", snapshot, "salt-of-acme") is None
+
+
+async def test_a_window_without_a_canary_has_none(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa")
+    assert await registry.canary("acme", window.snapshot_id, window.cache_salt) is None
+
+
+async def test_a_canary_goes_with_the_last_window_of_its_tokens(registry: Registry) -> None:
+    snapshot = await sung(registry)
+    window = await registry.window("acme", "w1")
+    assert window is not None
+    await clone(registry, window, "w2")
+    await registry.remove_window("acme", "w1")
+    assert await registry.canary("acme", snapshot, "salt-of-acme") == CANARY
+    await registry.remove_window("acme", "w2")
+    assert await registry.canary("acme", snapshot, "salt-of-acme") is None
+
+
+async def test_a_window_that_is_stored_again_is_pending_under_its_new_salt_and_refers_to_no_chunk(
+    registry: Registry,
+) -> None:
+    window = await freeze(registry, "w1", "aa", "bb")
+    await registry.set_pinned("acme", "w1", pinned=True)
+    again = await registry.store_again("acme", "w1", "acme#1", "salt-2", LATER)
+    assert again == replace(
+        window,
+        durability=Durability.PENDING,
+        salt_scope="acme#1",
+        cache_salt="salt-2",
+        pinned=False,
+        tiers={},
+        updated_at=LATER,
+    )
+    assert await registry.chunks("acme", "w1") == []
+    assert [w.name for w in await registry.pending_windows_of_every_tenant()] == ["w1"]
+    await registry.finish_freeze("acme", "w1", stored("cc"), LATER)
+    assert [chunk.hash for chunk in await registry.chunks("acme", "w1")] == ["cc"]
+
+
+async def test_a_window_that_is_gone_is_not_stored_again(registry: Registry) -> None:
+    assert await registry.store_again("acme", "w1", "acme#1", "salt-2", LATER) is None
+
+
+async def test_live_sessions_leave_a_retired_scope_and_new_ones_never_enter_it(registry: Registry) -> None:
+    await registry.add_session(a_session("live"), IDS)
+    await registry.add_session(a_session("elsewhere", salt_scope="session:1"), IDS)
+    await freeze(registry, "w1", "aa")
+    assert await registry.current_scope("acme", "acme") == "acme"
+
+    assert await registry.retire_scope("acme", "acme") == "acme#1"
+
+    assert await registry.current_scope("acme", "acme") == "acme#1"
+    scopes = {s.id: (s.state, s.salt_scope) for s in await registry.sessions("acme", None, 10)}
+    assert scopes == {
+        "live": (SessionState.ACTIVE, "acme#1"),
+        "elsewhere": (SessionState.ACTIVE, "session:1"),
+        "of-w1": (SessionState.FROZEN, "acme"),
+    }
+
+
+async def test_a_scope_is_retired_once_however_many_found_it_wrong(registry: Registry) -> None:
+    found = await asyncio.gather(*(registry.retire_scope("acme", "acme") for _ in range(4)))
+    assert set(found) == {"acme#1"}
+    assert await registry.retire_scope("acme", "acme#1") == "acme#2"
+    assert await registry.retire_scope("acme", "acme") == "acme#2"
+
+
+async def test_a_scope_is_retired_for_one_tenant_alone(registry: Registry) -> None:
+    await registry.retire_scope("acme", "shared")
+    assert await registry.current_scope("rivals", "shared") == "shared"
