@@ -46,6 +46,8 @@ class Outcome:
     freeze_ms: int
     restart_ms: int
     thaw_ms: int
+    verification: str
+    verify_ms: int
     cold_prefill_ms: int
     tokens_restored: int
     tokens_recomputed: int
@@ -77,6 +79,7 @@ class Outcome:
             "not every whole block was restored": self.tokens_restored >= self.whole_chunk_tokens,
             "a killed part was not started again": set(self.killed) <= set(self.restarted),
             "the uninterrupted run took KV from the store": self.reference.from_store == 0,
+            "the restored KV did not continue as the frozen one did": self.verification == "exact",
             "nothing was generated": bool(self.reference.token_ids),
             "KV survived in the killed engine": not vllm_died or "gpu" not in self.tiers,
             "the continuation found more KV than the window had": not vllm_died
@@ -94,6 +97,7 @@ class Outcome:
             ("restored from (tokens)", tiers),
             ("freeze", f"{self.freeze_ms:,} ms"),
             ("thaw", f"{self.thaw_ms:,} ms"),
+            ("verified", f"{self.verification}, in {self.verify_ms:,} ms more"),
             ("cold prefill", f"{self.cold_prefill_ms:,} ms"),
             ("speed-up", f"{self.speed_up:g} x"),
             ("tokens restored", f"{self.tokens_restored:,}"),

@@ -76,6 +76,8 @@ class Story:
             freeze_ms=frozen["freeze_time_ms"],
             restart_ms=restart_ms,
             thaw_ms=thawed["restoration_time_ms"],
+            verification=thawed["verification"],
+            verify_ms=round(receipt["verification"]["verify_ms"]),
             cold_prefill_ms=cold_ms,
             tokens_restored=receipt["tokens_restored"],
             tokens_recomputed=receipt["tokens_recomputed"],
@@ -173,6 +175,11 @@ class Story:
         self.narrator.line(
             f"{count(receipt['tokens_restored'], 'token')} restored, {receipt['tokens_recomputed']:,} recomputed "
             f"(the tail shorter than a chunk), in {thawed['restoration_time_ms']:,} ms"
+        )
+        evidence = receipt["verification"]
+        self.narrator.line(
+            f"{evidence['tokens_compared']} tokens decoded again and compared with those of the freeze: "
+            f"{thawed['verification']}"
         )
         return thawed
 

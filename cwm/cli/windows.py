@@ -141,7 +141,8 @@ def thaw(
         return
     print(
         f"Thawed {count(answer['token_count'], 'token')} of window {name} into session "
-        f"{answer['session_id']} in {answer['restoration_time_ms']} ms; verification: {answer['verification']}."
+        f"{answer['session_id']} in {answer['restoration_time_ms']} ms; "
+        f"verification: {answer['verification']}, {answer['receipt']['verification']['verify_ms']:.0f} ms."
     )
     _warn(answer)
     continuation = answer.get("continuation")

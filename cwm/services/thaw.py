@@ -73,6 +73,8 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Thawed:
+    """``restoration_time_ms`` is until the engine held the context; the receipt's ``verify_ms`` comes on top."""
+
     session: Session
     window: Window
     restoration_time_ms: int
@@ -179,6 +181,7 @@ class Thaw:
         started = self.clock.monotonic()
         loaded, before = await asyncio.gather(self._load(prefix), self.engine.counters())
         answer, engine_ms = await self._restore(prefix)
+        elapsed_ms = self._ms_since(started)
         self.directory.confirm(identity, answer.fingerprint)
         by_tier = await self._by_tier(answer, before, loaded, prefix)
         verifying = self.clock.monotonic()
@@ -189,7 +192,7 @@ class Thaw:
             recovered = await self.quarantine(principal, window, prefix, canary, evidence)
             prefix, answer, salt_scope = recovered.prefix, recovered.answer, recovered.salt_scope
             by_tier, replayed = {}, recovered.evidence.verification
-        elapsed_ms = round((self.clock.monotonic() - started) * 1000)
+            elapsed_ms = self._ms_since(started) - verify_ms
         receipt = Receipt(
             tokens_restored=answer.cached_tokens,
             tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
@@ -208,7 +211,7 @@ class Thaw:
         self.meter.tokens("computed", receipt.tokens_recomputed)
         session = await self._open(principal, window, session_id, snapshot.token_ids, salt_scope)
         warning = _warning(window, prefix, receipt)
-        return Thawed(session, window, elapsed_ms, warning is not None, receipt, warning)
+        return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
 
     async def _engine_of(self, window: Window) -> EngineIdentity:
         try:

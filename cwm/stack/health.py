@@ -72,7 +72,9 @@ class Health:
         body = {
             "model": model,
             "prompt": [5 + place % 40 for place in range(chunk_size + 8)],
-            "max_tokens": 1,
+            # Decoding with log-probabilities too: the first thaw's verification would pay for it.
+            "max_tokens": 4,
+            "logprobs": 5,
             "temperature": 0,
             "cache_salt": WARM_UP_SALT,
         }

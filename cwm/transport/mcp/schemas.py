@@ -92,7 +92,10 @@ class Thawed(TypedDict):
     session_id: str
     window_name: str
     token_count: int
-    restoration_time_ms: int
+    restoration_time_ms: Annotated[
+        int,
+        Field(description="Until the engine held the context; receipt.verification.verify_ms comes on top"),
+    ]
     partial: Annotated[bool, Field(description="Some blocks were gone and were computed again")]
     warning: NotRequired[str]
     verification: Annotated[
