@@ -106,7 +106,6 @@ class Thaw:
     meter: Meter
     clock: Clock
     _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
-    _lost_at: float | None = None
 
     async def __call__(
         self,
@@ -234,16 +233,10 @@ class Thaw:
             prefetched = await self.kv_tier.prefetch(prefix.key)
         except CwmError:
             self.meter.event("thaw_without_lmcache")
-            await self._until_the_engine_noticed()
+            # A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that.
+            await asyncio.sleep(_HEARTBEATS_SECONDS)
             return _Loaded(nothing, None, self._ms_since(started))
-        self._lost_at = None
         return _Loaded(prefetched, before, self._ms_since(started))
-
-    async def _until_the_engine_noticed(self) -> None:
-        """A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that."""
-        now = self.clock.monotonic()
-        self._lost_at = self._lost_at or now
-        await asyncio.sleep(max(0.0, self._lost_at + _HEARTBEATS_SECONDS - now))
 
     async def _restore(self, prefix: Prefix) -> tuple[Completion, float]:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""
