@@ -94,6 +94,7 @@ sessions = Table(
     Index(None, "tenant", "state", "created_at"),
     Index(None, "tenant", "salt_scope", "head"),
     Index(None, "tenant", "thawed_from_uid", "id"),
+    Index(None, "state", "updated_at"),
 )
 
 session_tokens = Table(
@@ -162,6 +163,9 @@ windows = Table(
     _required("pinned", Boolean),
     Column("failure", Text),
     _required("tiers", JSON),
+    _required("retention", Text, server_default="guaranteed"),
+    Column("expires_at", UtcDateTime),
+    Column("proven_at", UtcDateTime),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
     ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"]),
     Index(None, "tenant", "created_at", "name"),
@@ -170,6 +174,7 @@ windows = Table(
     Index(None, "tenant", "session_id"),
     Index(None, "tenant", "snapshot_id"),
     Index(None, "tenant", "parent_uid", "name"),
+    Index(None, "expires_at"),
 )
 Index(
     "ix_windows_pending",
@@ -208,6 +213,41 @@ chunk_refs = Table(
     _required("root", Text),
     ForeignKeyConstraint(["tenant", "window_name"], ["windows.tenant", "windows.name"], ondelete="CASCADE"),
     Index(None, "tenant", "cache_salt", "hash", "window_name", "size_bytes"),
+)
+
+# What a gateway began and has not ended. A window's own tokens may only be dropped when no intent needs them.
+intents = Table(
+    "intents",
+    metadata,
+    _tenant(),
+    Column("id", Text, primary_key=True),
+    _required("operation", Text),
+    _required("window_name", Text),
+    Column("session_id", Text),
+    _required("cache_salt", Text),
+    Column("snapshot_id", Text),
+    _required("holder", Text),
+    _required("begun_at", UtcDateTime),
+    _required("details", JSON),
+    Index(None, "tenant", "window_name"),
+    Index(None, "tenant", "snapshot_id"),
+)
+
+# These two belong to gateways and engines, not to a tenant.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _required("holder", Text),
+    _required("seen_at", UtcDateTime),
+)
+
+engine_speeds = Table(
+    "engine_speeds",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    _required("content", JSON),
+    _required("updated_at", UtcDateTime),
 )
 
 audit_log = Table(
