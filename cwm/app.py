@@ -18,21 +18,25 @@ from fastapi import FastAPI
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import load_secret
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.errors import CwmError
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
 from cwm.services.clone import Clone
 from cwm.services.delete import Delete
+from cwm.services.end_session import EndSession
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.freeze import Freeze
 from cwm.services.generate import Generate
@@ -40,7 +44,13 @@ from cwm.services.grow import Grow
 from cwm.services.inspect import Inspect
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
+from cwm.services.patrol import Patrol
+from cwm.services.pin_audit import PinAudit
 from cwm.services.quarantine import Quarantine
+from cwm.services.reconcile import Reconcile
+from cwm.services.release import Release
+from cwm.services.replicas import Replicas
+from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.scopes import Scopes
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
@@ -49,6 +59,7 @@ from cwm.services.verify import Verify
 from cwm.settings import Settings, SettingsError
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.sessions import InProcessMcpSessions
 from cwm.transport.openai.routes import routes as openai_routes
@@ -71,6 +82,8 @@ class Parts:
     meter: PrometheusMeter
     identity: LocalIdentity
     services: Services
+    replicas: Replicas
+    reconcile: Reconcile
     pass_through: PassThrough
     close: Callable[[], AsyncExitStack]
 
@@ -79,7 +92,8 @@ def build_parts(settings: Settings) -> Parts:
     """Wire adapters into services. Opens nothing yet; ``close`` gives what must be closed."""
     clock, meter = SystemClock(), PrometheusMeter()
     database = open_database(settings.database.url())
-    registry, audit = SqlRegistry(database), SqlAuditLog(database)
+    replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
+    registry, audit = SqlRegistry(database, replicas.me), SqlAuditLog(database)
     engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
     directory = EngineDirectory(
         engine,
@@ -93,15 +107,33 @@ def build_parts(settings: Settings) -> Parts:
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
     store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
     generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
-    freeze = Freeze(registry, kv_tier, directory, store, turns, journal, clock, verify)
-    quarantine = Quarantine(registry, engine, kv_tier, directory, scopes, verify, journal, freeze.store_again)
+    release = Release(registry, kv_tier)
+    quota_bytes = settings.retention.quota_bytes()
+    freeze = Freeze(registry, kv_tier, directory, store, turns, journal, clock, verify, release, quota_bytes)
+    quarantine = Quarantine(registry, engine, directory, scopes, verify, journal, release, freeze.store_again)
+    delete = Delete(registry, kv_tier, journal, clock, release, replicas)
+    end_session = EndSession(registry, kv_tier, directory, turns, journal, clock, release)
+    reconcile = Reconcile(
+        registry,
+        kv_tier,
+        replicas,
+        freeze,
+        quarantine,
+        release,
+        PinAudit(registry, kv_tier, release, replicas),
+        Patrol(registry, kv_tier, directory, freeze, clock),
+        Retain(registry, freeze, delete, end_session, clock, _policy(settings)),
+        journal,
+        settings.retention.patrol_windows,
+    )
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
         freeze=freeze,
         thaw=Thaw(registry, engine, kv_tier, directory, generate, verify, quarantine, journal, meter, clock),
-        clone=Clone(registry, kv_tier, journal, clock),
-        delete=Delete(registry, kv_tier, journal),
+        clone=Clone(registry, kv_tier, journal, clock, release, quota_bytes),
+        delete=delete,
+        end_session=end_session,
         browse=Browse(registry, kv_tier, directory),
         inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic()),
     )
@@ -118,7 +150,19 @@ def build_parts(settings: Settings) -> Parts:
 
     identity = LocalIdentity(settings.isolation.tenant)
     return Parts(
-        database, registry, audit, engine, kv_tier, directory, meter, identity, services, pass_through, close
+        database,
+        registry,
+        audit,
+        engine,
+        kv_tier,
+        directory,
+        meter,
+        identity,
+        services,
+        replicas,
+        reconcile,
+        pass_through,
+        close,
     )
 
 
@@ -137,15 +181,18 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with parts.close():
             await _require_schema(settings, parts)
-            await parts.services.freeze.resume(others_may_store=settings.database.database_url is not None)
-            watch = asyncio.create_task(parts.directory.watch(_WATCH_SECONDS))
+            await parts.replicas.beat()
+            upkeep = [
+                asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
+                asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
+            ]
             async with mcp.lifespan(mcp):
                 _settle_garbage_collector()
                 yield
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
+            await _stop(upkeep)
             await _drain(settings, parts)
+            with contextlib.suppress(CwmError):
+                await parts.replicas.leave()
 
     app = FastAPI(
         title="CWM",
@@ -159,6 +206,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.parts = parts
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
+    app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
     app.mount("/", mcp)
     return app
@@ -219,6 +267,21 @@ async def _require_schema(settings: Settings, parts: Parts) -> None:
     if settings.database.database_url is None and await schema.is_empty(parts.database):
         await schema.upgrade(settings.database.url())
     await schema.require_current(parts.database)
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _policy(settings: Settings) -> RetentionPolicy:
+    retention = settings.retention
+    return RetentionPolicy(
+        retention.session_ttl_seconds, retention.session_kept_seconds, retention.auto_freeze
+    )
 
 
 async def _drain(settings: Settings, parts: Parts) -> None:

@@ -140,6 +140,34 @@ class Verification(Group):
     )
 
 
+class Retention(Group):
+    """How long things are kept, and how often CWM looks after them."""
+
+    title = "retention"
+
+    tenant_quota_gb: float = Field(
+        0, ge=0, description="Most a tenant's guaranteed windows may take in GB; 0 for no limit."
+    )
+    session_ttl_seconds: float = Field(
+        7 * 86_400, ge=0, description="A session without a turn for so long expires; 0 for never."
+    )
+    session_kept_seconds: float = Field(
+        30 * 86_400, ge=0, description="An expired session is deleted after so long; 0 for never."
+    )
+    auto_freeze: bool = Field(
+        False, description="Freeze a session that would expire, as a best-effort window `expired_<session>`."
+    )
+    reconcile_seconds: float = Field(
+        60.0, gt=0, description="How often what crashes left is finished, and pins are compared."
+    )
+    patrol_windows: int = Field(
+        8, ge=0, description="Guaranteed windows read back at each of these looks, each once an hour at most."
+    )
+
+    def quota_bytes(self) -> int | None:
+        return round(self.tenant_quota_gb * 2**30) or None
+
+
 class Isolation(Group):
     """Whose data is whose."""
 
@@ -239,7 +267,7 @@ class Logging(Group):
 
 GROUPS: dict[str, type[Group]] = {
     group.title: group
-    for group in (Http, Database, Engine, Verification, Isolation, Storage, LocalEngine, Logging)
+    for group in (Http, Database, Engine, Verification, Retention, Isolation, Storage, LocalEngine, Logging)
 }
 
 
@@ -266,6 +294,7 @@ class Settings:
     database: Database = field(default_factory=Database)
     engine: Engine = field(default_factory=Engine)
     verification: Verification = field(default_factory=Verification)
+    retention: Retention = field(default_factory=Retention)
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     local_engine: LocalEngine = field(default_factory=LocalEngine)

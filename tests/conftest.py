@@ -44,8 +44,15 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """One server a run: its URL without a database name. CWM_TEST_PG_BIN names other binaries."""
-    with postgres.server(_POSTGRES_BIN) as url:
-        yield url
+    with postgres.server(_POSTGRES_BIN) as server:
+        yield server.url
+
+
+@pytest.fixture
+def fragile_postgres() -> Iterator[postgres.Server]:
+    """A server of the test's own, to break."""
+    with postgres.server(_POSTGRES_BIN) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,17 @@ _UNSAFE_BUT_FAST = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``url`` is without a database name; ``restart`` stops it as a crash would and starts it again."""
+
+    url: str
+    restart: Callable[[], None]
+
+
 @contextmanager
-def server(bin_folder: str | None) -> Iterator[str]:
-    """Start one on a free port and stop it after; yields its URL without a database name."""
+def server(bin_folder: str | None) -> Iterator[Server]:
+    """Start one on a free port and stop it after."""
     binaries = Path(bin_folder) if bin_folder else _of_the_wheel()
     folder = Path(tempfile.mkdtemp(prefix="cwm-test-postgres-"))
     account = _unprivileged(folder)
@@ -46,13 +55,23 @@ def server(bin_folder: str | None) -> Iterator[str]:
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed:\n{(folder / 'output').read_text()}")
 
+    def start() -> None:
+        run("pg_ctl", "-w", "-t", "60", "-l", str(folder / "log"), "-o", f"{settings} -k {folder}", "start")
+
+    def stop() -> None:
+        run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def restart() -> None:
+        stop()
+        start()
+
     try:
         run("initdb", "-U", "cwm", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync")
-        run("pg_ctl", "-w", "-t", "60", "-l", str(folder / "log"), "-o", f"{settings} -k {folder}", "start")
+        start()
         try:
-            yield f"postgresql+asyncpg://cwm@127.0.0.1:{port}"
+            yield Server(f"postgresql+asyncpg://cwm@127.0.0.1:{port}", restart)
         finally:
-            run("pg_ctl", "-w", "-m", "immediate", "stop")
+            stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -53,14 +53,20 @@ class Bench:
         )
         summary: dict[str, Any] = {}
         for size in sizes:
-            proven, settled, canary, acknowledged, blocks = [], [], [], [], 0
+            proven: list[float] = []
+            settled: list[float] = []
+            canary: list[float] = []
+            acknowledged: list[float] = []
+            blocks = 0
             for _ in range(_REPEATS):
                 frozen, ms = await self._freeze(size)
                 proven.append(ms)
-                settled.append((await self._freeze(size, settled=True))[1])
-                canary.append((await self._freeze(size, settled=True, canary=True))[1])
                 blocks = frozen["block_count"]
                 acknowledged.append(await self._acknowledge(frozen["window_name"]))
+                for taken, with_canary in ((settled, False), (canary, True)):
+                    frozen, ms = await self._freeze(size, settled=True, canary=with_canary)
+                    taken.append(ms)
+                    await self._delete(frozen["window_name"])
             section.rows.append(
                 (size, blocks, median(proven), median(settled), median(canary), median(acknowledged))
             )
@@ -164,7 +170,13 @@ class Bench:
         ms = (time.perf_counter() - started) * 1000
         while (await self._status(again))["durability"] == "pending":
             pass
+        await self._delete(window)
+        await self._delete(again)
         return ms
+
+    async def _delete(self, window: str) -> None:
+        """A full tier would be what the next freeze measures."""
+        await self._tool("window_delete", window_name=window, force=True)
 
     async def _thaw(self, name: str, *, verify: bool = False) -> None:
         thawed = await self._tool("window_thaw", window_name=name, verify=verify)

@@ -10,6 +10,7 @@ from cwm.cli import bench, sessions, windows
 from cwm.cli.demo import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
+from cwm.cli.reconcile import reconcile
 from cwm.cli.serve import serve
 from cwm.cli.up import up
 
@@ -52,6 +53,7 @@ app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(serve)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(migrate)
+app.command(rich_help_panel=_LOOK)(reconcile)
 app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
 app.add_typer(windows.app, name="windows", rich_help_panel=_CLIENT)
 app.add_typer(sessions.app, name="sessions", rich_help_panel=_CLIENT)

@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cwm.cli.console import USAGE, fail, on_terminal, print_json, print_table
+from cwm.cli.console import FOUND_FAULTS, USAGE, fail, on_terminal, print_json, print_table
 from cwm.cli.gateway_client import JsonOption, UrlOption, call
 from cwm.cli.windows import print_status
 from cwm.cli.wording import moment
 
-app = typer.Typer(no_args_is_help=True, help="List, open, show and continue sessions of a running gateway.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, open, show, continue and delete sessions of a running gateway."
+)
 
 SessionId = Annotated[str, typer.Argument(help="Id of the session.", metavar="SESSION")]
 
@@ -110,6 +112,23 @@ def generate(
         f"{answer['cached_tokens']:,} were cached.",
         file=sys.stderr,
     )
+
+
+@app.command()
+def delete(
+    session: SessionId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Delete a session, and the blocks that nothing else uses; windows made of it stay."""
+    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete session {session} for good?"):
+        raise typer.Exit(FOUND_FAULTS)
+    answer = call(url, "session_delete", {"session_id": session})
+    if as_json:
+        print_json(answer)
+        return
+    print(f"Deleted session {session}.")
 
 
 def _messages(system: str | None, said: str) -> list[dict[str, str]]:

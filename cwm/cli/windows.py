@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the window.", metavar="WINDOW")]
+Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Delete it after so many seconds.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Repeat for several.", metavar="TAG")]
 
 
@@ -86,6 +87,11 @@ def freeze(
     canary: Annotated[
         bool, typer.Option(help="Keep a short continuation by which thaws verify themselves.")
     ] = True,
+    retention: Annotated[
+        Literal["guaranteed", "best_effort"] | None,
+        typer.Option(help="Whether its blocks are kept whatever happens, or only its tokens."),
+    ] = None,
+    ttl: Ttl = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -100,6 +106,8 @@ def freeze(
             "tags": tag or None,
             "wait": False if no_wait else None,
             "canary": canary,
+            "retention": retention,
+            "ttl_seconds": ttl,
         },
     )
     if as_json:
@@ -159,6 +167,10 @@ def clone(
         list[str] | None,
         typer.Option("--tag", help="Instead of the source's tags; repeat for several.", metavar="TAG"),
     ] = None,
+    retention: Annotated[
+        Literal["guaranteed", "best_effort"] | None, typer.Option(help="Instead of the source's.")
+    ] = None,
+    ttl: Ttl = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -171,6 +183,8 @@ def clone(
             "target_window": target,
             "description": description,
             "tags": tag or None,
+            "retention": retention,
+            "ttl_seconds": ttl,
         },
     )
     if as_json:
@@ -203,6 +217,7 @@ def delete(
         f"Deleted window {name}: {count(answer['blocks_deleted'], 'block')}, "
         f"{size(answer['space_freed_bytes'])} freed."
     )
+    _warn(answer)
 
 
 def print_status(answer: dict[str, Any], *, as_json: bool) -> None:

@@ -34,6 +34,7 @@ TRANSITIONS: Final[dict[SessionState, frozenset[SessionState]]] = {
 }
 
 LIVE: Final = frozenset({SessionState.ACTIVE, SessionState.THAWED})
+FREEZABLE: Final = LIVE | {SessionState.EXPIRED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,22 @@ class Session:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def require_live(self, action: str) -> None:
-        """Raise CWM-3002 unless turns and a freeze are allowed now."""
-        if self.state not in LIVE:
-            raise SessionNotActiveError(
-                f"Session '{self.id}' is {self.state}; {action} needs an active or thawed session."
-                + (" Thaw its window to go on." if self.state is SessionState.FROZEN else ""),
-                session_id=self.id,
-                state=str(self.state),
-            )
+        """Raise CWM-3002 unless turns are allowed now."""
+        self._require(LIVE, f"{action} needs an active or thawed session.")
+
+    def require_freezable(self) -> None:
+        """Raise CWM-3002 unless a window can be made of it; of an expired one too, which stays as it is."""
+        self._require(FREEZABLE, "a freeze needs an active, thawed or expired session.")
+
+    def _require(self, states: frozenset[SessionState], sentence: str) -> None:
+        if self.state in states:
+            return
+        fixes = {
+            SessionState.FROZEN: " Thaw its window to go on.",
+            SessionState.EXPIRED: " Freeze it and thaw the window to go on.",
+        }
+        raise SessionNotActiveError(
+            f"Session '{self.id}' is {self.state}; {sentence}{fixes.get(self.state, '')}",
+            session_id=self.id,
+            state=str(self.state),
+        )

@@ -19,6 +19,13 @@ class Durability(StrEnum):
     FAILED = "failed"
 
 
+class Retention(StrEnum):
+    """Whether CWM keeps a window's KV (pinned, counted against the quota, stored again when lost) or only its tokens."""
+
+    GUARANTEED = "guaranteed"
+    BEST_EFFORT = "best_effort"
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One stored chunk of a window, in order of position. ``hash`` is LMCache's, in hex."""
@@ -43,6 +50,8 @@ class Window:
 
     ``cache_salt`` and ``identity`` say under which name and by which engine its chunks were stored;
     ``parent_window`` is the window it was cloned or continued from, ``branch_token`` at which token.
+    ``pinned`` says that one pin on its prefix is its own; at ``expires_at`` it is deleted; ``proven_at`` is when
+    all its chunks were last read back.
     """
 
     tenant: str
@@ -68,6 +77,9 @@ class Window:
     pinned: bool = False
     failure: str | None = None
     tiers: dict[str, int] = field(default_factory=dict)
+    retention: Retention = Retention.GUARANTEED
+    expires_at: datetime | None = None
+    proven_at: datetime | None = None
 
 
 class WindowSort(StrEnum):

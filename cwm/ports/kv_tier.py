@@ -119,6 +119,12 @@ class KvTier(Protocol):
 
     async def unpin(self, prefix: PrefixKey) -> int: ...
 
+    async def pins(self, cache_salt: str) -> dict[str, int]:
+        """Pin counts by chunk hash, of everything under a salt."""
+
+    async def pinned_total(self, cache_salt: str) -> int:
+        """How many chunks under a salt have pins."""
+
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
         """Load what exists into L1 and wait for it: the one proof that chunks are really there."""
 

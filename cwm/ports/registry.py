@@ -1,6 +1,6 @@
 """The durable record of sessions, windows, snapshots and chunk references.
 
-Every method takes the tenant and answers about nothing else; the two that look across tenants say so
+Every method takes the tenant and answers about nothing else; those that look across tenants say so
 in their names. Each call is one transaction. Absence is None or CWM-2001/2002, damage is CWM-4004, a
 database that cannot be reached is CWM-4001 (writing) or CWM-4002 (reading).
 """
@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cwm.domain.canary import Canary
-from cwm.domain.engine import Tier
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Chunk, Snapshot, Window, WindowQuery
@@ -56,8 +57,10 @@ class Totals:
 class Registry(Protocol):
     # sessions
 
-    async def add_session(self, session: Session, token_ids: Sequence[int]) -> None:
-        """Create a session. CWM-3001 when the id is taken, also by another state."""
+    async def add_session(
+        self, session: Session, token_ids: Sequence[int], intent_id: str | None = None
+    ) -> None:
+        """Create a session, and end the intent that it fulfils. CWM-3001 when the id is taken, in any state."""
 
     async def session(self, tenant: str, session_id: str) -> Session | None: ...
 
@@ -86,31 +89,62 @@ class Registry(Protocol):
         Active and thawed ones, and frozen ones whose window is still pending: its chunks are on no list yet.
         """
 
-    # windows
+    async def expire_session(self, tenant: str, session_id: str, revision: int, at: datetime) -> bool:
+        """Make a live session that is still at ``revision`` read-only. False when it moved on."""
 
-    async def begin_freeze(self, window: Window, token_ids: Sequence[int], session_revision: int) -> None:
-        """Record the intent: the window (pending), its snapshot, and its session as frozen.
+    async def remove_session(
+        self,
+        tenant: str,
+        session_id: str,
+        at: datetime,
+        cache_salt: str = "",
+        debt: Debt | None = None,
+    ) -> Intent | None:
+        """Remove a session and its tokens. CWM-2001; CWM-3002 for a frozen one."""
+
+    # windows. What a call begins, it notes as an intent in the same transaction; ``debt`` likewise.
+
+    async def begin_freeze(self, window: Window, token_ids: Sequence[int], session_revision: int) -> Intent:
+        """The window (pending), its snapshot, and its session as frozen; an expired one stays as it is.
 
         CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile. The snapshot id
         is the digest of the ids; windows with equal ids share it.
         """
 
     async def finish_freeze(
-        self, tenant: str, name: str, stored: StoredChunks, at: datetime, canary: Canary | None = None
+        self,
+        tenant: str,
+        name: str,
+        stored: StoredChunks,
+        at: datetime,
+        canary: Canary | None = None,
+        quota_bytes: int | None = None,
     ) -> Window:
-        """Mark a pending window durable, write its chunk references and keep its canary. CWM-2002."""
+        """Mark a pending window durable, write its chunk references and keep its canary. CWM-2002.
 
-    async def fail_freeze(self, tenant: str, name: str, reason: str, at: datetime) -> None:
+        CWM-4003, and nothing changes, when the tenant's guaranteed windows would exceed ``quota_bytes``.
+        """
+
+    async def fail_freeze(
+        self, tenant: str, name: str, reason: str, at: datetime, debt: Debt | None = None
+    ) -> Intent | None:
         """Keep the window and its tokens, say that its KV could not be stored."""
 
-    async def undo_freeze(self, tenant: str, name: str, session_state: SessionState) -> None:
+    async def undo_freeze(
+        self, tenant: str, name: str, session_state: SessionState, debt: Debt | None = None
+    ) -> Intent | None:
         """Remove a pending window and give its session back the state it had."""
 
-    async def add_clone(self, clone: Window, source: str) -> Window:
-        """Add ``clone`` over the snapshot and chunk references of ``source``. CWM-2002, CWM-3003."""
+    async def add_clone(
+        self, clone: Window, source: str, quota_bytes: int | None = None
+    ) -> tuple[Window, Intent]:
+        """Add ``clone`` over the snapshot and chunk references of ``source``. CWM-2002, CWM-3003, CWM-4003."""
 
-    async def set_pinned(self, tenant: str, name: str, pinned: bool) -> bool:
-        """Record that a window's pins are held or released. False when it already was so."""
+    async def proven(self, tenant: str, name: str, at: datetime) -> None:
+        """Note that all chunks of a window were read back."""
+
+    async def guaranteed_bytes(self, tenant: str) -> int:
+        """What counts against the quota: one copy of each chunk that guaranteed windows refer to."""
 
     async def window(self, tenant: str, name: str) -> Window | None: ...
 
@@ -120,10 +154,24 @@ class Registry(Protocol):
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
         """What was decoded after these tokens from the KV under this salt; clones share it."""
 
+    async def begin_quarantine(self, tenant: str, name: str, at: datetime) -> Intent | None:
+        """Note that the window's KV is not to be trusted. None when it is gone."""
+
     async def store_again(
-        self, tenant: str, name: str, salt_scope: str, cache_salt: str, at: datetime
-    ) -> Window | None:
-        """Make a window pending again, under another salt and without chunks. None when it is gone."""
+        self,
+        window: Window,
+        salt_scope: str,
+        cache_salt: str,
+        identity: EngineIdentity,
+        at: datetime,
+        *,
+        pinned: bool,
+        debt: Debt | None = None,
+    ) -> tuple[Window, Intent, Intent | None] | None:
+        """Make a window pending again, under this salt and engine and without chunks.
+
+        None when it is gone, or has another salt than ``window`` by now. Also ends its quarantine.
+        """
 
     async def snapshot(self, tenant: str, snapshot_id: str) -> Snapshot:
         """CWM-4004 when the stored ids are missing or do not match their digest."""
@@ -136,11 +184,32 @@ class Registry(Protocol):
     async def chunks_of_other_windows(self, tenant: str, name: str) -> set[str]:
         """Hashes of this window's chunks that another window under the same cache_salt refers to."""
 
-    async def remove_window(self, tenant: str, name: str) -> None:
-        """Remove the window, its references, and its snapshot when no other window has it. CWM-2002.
+    async def remove_window(
+        self, tenant: str, name: str, at: datetime, debt: Debt | None = None
+    ) -> Intent | None:
+        """Remove the window, its references, and its snapshot when nothing else needs it. CWM-2002.
 
-        With its last window a frozen session goes too, and its tokens with it.
+        With its last window a frozen or deleted session goes too, and its tokens with it.
         """
+
+    # intents
+
+    async def begin_thaw(self, window: Window, session_id: str, at: datetime) -> Intent:
+        """CWM-2002 when the window is gone, CWM-3001 when the session id is taken."""
+
+    async def end_intent(self, tenant: str, intent_id: str) -> None:
+        """It is done or undone; tokens that only it needed go with it."""
+
+    async def hand_over(self, tenant: str, intent_id: str) -> None:
+        """Nobody is at it any more: whoever reconciles next goes on."""
+
+    async def take_over(self, intent: Intent, holder: str) -> bool:
+        """Go on in another's place; False when somebody else already does."""
+
+    async def intents(self, tenant: str, window_name: str) -> list[Intent]: ...
+
+    async def intents_of_every_tenant(self) -> list[Intent]:
+        """The oldest first."""
 
     # salt scopes
 
@@ -150,12 +219,34 @@ class Registry(Protocol):
     async def retire_scope(self, tenant: str, salt_scope: str) -> str:
         """Replace a scope whose KV is not to be trusted; live sessions of it move on. The one in force after."""
 
+    # upkeep: lists are at most ``limit`` long
+
+    async def salts_of_every_tenant(self) -> list[str]:
+        """Every salt that a window has."""
+
+    async def pinned_chunks_of_every_tenant(self, cache_salt: str) -> dict[str, int]:
+        """By chunk hash, how many windows hold a pin on it."""
+
+    async def windows_of_every_tenant(self, cache_salt: str) -> list[Window]:
+        """Every window under a salt."""
+
+    async def unreferenced(self, tenant: str, cache_salt: str, hashes: Sequence[str]) -> list[str]:
+        """Those of ``hashes`` that no window refers to."""
+
+    async def windows_to_prove_of_every_tenant(self, limit: int, before: datetime) -> list[Window]:
+        """Guaranteed windows that were not proven, or whose freeze failed, since ``before``: the longest ago first."""
+
+    async def expired_windows_of_every_tenant(self, at: datetime, limit: int) -> list[Window]: ...
+
+    async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
+        """Live sessions without a turn since then."""
+
+    async def expired_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
+        """Sessions that had expired by then."""
+
     # whole
 
     async def totals(self, tenant: str) -> Totals: ...
-
-    async def pending_windows_of_every_tenant(self) -> list[Window]:
-        """Intents a crash may have left: windows whose freeze has neither finished nor failed."""
 
     async def ping(self) -> None:
         """Raise CWM-4002 unless the database answers."""

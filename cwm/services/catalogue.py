@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cwm.services.browse import Browse
 from cwm.services.clone import Clone
 from cwm.services.delete import Delete
+from cwm.services.end_session import EndSession
 from cwm.services.freeze import Freeze
 from cwm.services.generate import Generate
 from cwm.services.inspect import Inspect
@@ -22,5 +23,6 @@ class Services:
     thaw: Thaw
     clone: Clone
     delete: Delete
+    end_session: EndSession
     browse: Browse
     inspect: Inspect

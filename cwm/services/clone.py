@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 
 from cwm.domain.errors import StorageReadError, WindowNotFoundError
+from cwm.domain.intent import Intent
 from cwm.domain.names import require_description, require_tags, require_window_name
 from cwm.domain.principal import Principal
-from cwm.domain.window import Durability, Window
+from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
+from cwm.services.freeze import expiry
+from cwm.services.release import Release, debt_of
 from cwm.services.store import Prefix, fitting
 
 
@@ -21,6 +25,8 @@ class Clone:
     kv_tier: KvTier
     journal: Journal
     clock: Clock
+    release: Release
+    quota_bytes: int | None = None
 
     async def __call__(
         self,
@@ -29,10 +35,13 @@ class Clone:
         target_window: str,
         description: str | None = None,
         tags: list[str] | None = None,
+        *,
+        retention: Retention | None = None,
+        ttl_seconds: int | None = None,
     ) -> Window:
-        """A new window that shares every chunk of ``source_window``; tags are inherited where not given.
+        """A new window that shares every chunk of ``source_window``; tags and retention are inherited.
 
-        CWM-1002, 1003, 2002, 3003; CWM-4002 (retryable) while the source is still being stored.
+        CWM-1002, 1003, 2002, 3003, 4003, 5001; CWM-4002 (retryable) while the source is still being stored.
         """
         require_window_name(source_window)
         require_window_name(target_window)
@@ -42,22 +51,24 @@ class Clone:
             source = await self._source(principal, source_window)
             details.update(source_window=source_window, shared_blocks=source.block_count)
             now = self.clock.now()
-            clone = await self.registry.add_clone(
-                replace(
-                    source,
-                    name=target_window,
-                    owner=principal.subject,
-                    description=description or "",
-                    tags=source.tags if chosen is None else chosen,
-                    parent_window=source.name,
-                    branch_token=source.token_count,
-                    created_at=now,
-                    updated_at=now,
-                    pinned=False,
-                ),
-                source.name,
+            kept = retention or source.retention
+            clone = replace(
+                source,
+                name=target_window,
+                owner=principal.subject,
+                description=description or "",
+                tags=source.tags if chosen is None else chosen,
+                parent_window=source.name,
+                branch_token=source.token_count,
+                created_at=now,
+                updated_at=now,
+                retention=kept,
+                expires_at=expiry(now, ttl_seconds),
+                pinned=kept is Retention.GUARANTEED and source.block_count > 0,
             )
-            await self._pin(clone)
+            clone, intent = await self.registry.add_clone(clone, source.name, self.quota_bytes)
+            pinning = asyncio.create_task(self._pin_or_undo(clone, intent))
+            await asyncio.shield(pinning)
         return clone
 
     async def _source(self, principal: Principal, name: str) -> Window:
@@ -70,11 +81,19 @@ class Clone:
             )
         return source
 
-    async def _pin(self, clone: Window) -> None:
+    async def _pin_or_undo(self, clone: Window, intent: Intent) -> None:
         """One pin per window: LMCache counts them without knowing whose they are."""
-        if clone.block_count == 0:
+        if not clone.pinned:
+            await self.registry.end_intent(intent.tenant, intent.id)
             return
         snapshot = await self.registry.snapshot(clone.tenant, clone.snapshot_id)
         prefix = Prefix(fitting(snapshot.token_ids, clone.identity), clone.cache_salt, clone.identity)
-        await self.kv_tier.pin(prefix.key)
-        await self.registry.set_pinned(clone.tenant, clone.name, pinned=True)
+        try:
+            await self.kv_tier.pin(prefix.key)
+        except BaseException:
+            owed = await self.registry.remove_window(
+                clone.tenant, clone.name, self.clock.now(), debt_of(prefix, pinned=True)
+            )
+            await self.release.leave(owed)
+            raise
+        await self.registry.end_intent(intent.tenant, intent.id)

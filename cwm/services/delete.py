@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import Final
 
-from cwm.domain.errors import WindowInUseError, WindowNotFoundError
+from cwm.domain.errors import (
+    StorageCorruptionError,
+    StorageReadError,
+    WindowInUseError,
+    WindowNotFoundError,
+)
+from cwm.domain.intent import Operation
 from cwm.domain.names import require_window_name
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.principal import Principal
 from cwm.domain.window import Chunk, Window
+from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
+from cwm.services.release import Release, debt_of
+from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, fitting
+
+_MOTIONS: Final = frozenset({Operation.FREEZE, Operation.CLONE, Operation.QUARANTINE})
+_LATER: Final = "LMCache stopped answering: what the window had there goes when it is back."
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +34,7 @@ class Deleted:
     window_name: str
     blocks_deleted: int
     space_freed_bytes: int
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +42,18 @@ class Delete:
     registry: Registry
     kv_tier: KvTier
     journal: Journal
+    clock: Clock
+    release: Release
+    replicas: Replicas
 
     async def __call__(
         self, principal: Principal, window_name: str, *, force: bool = False, delete_blocks: bool = True
     ) -> Deleted:
-        """Remove a window and its tokens; the record goes last, so that an interrupted delete can be repeated.
+        """Remove a window and its tokens at once, and then what it has in the cache.
 
         CWM-1002, CWM-2002; CWM-3004 names the windows and live sessions that depend on it, unless
-        ``force``; CWM-5001 while LMCache cannot be told, and nothing is removed then.
+        ``force``; CWM-4002 (retryable) while it is being stored; CWM-5001 while LMCache cannot be told, and
+        nothing is removed then.
         """
         require_window_name(window_name)
         async with self.journal.entry(principal, "window_delete", window_name=window_name) as details:
@@ -43,10 +62,25 @@ class Delete:
                 raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
             if not force:
                 await self._refuse_in_use(window)
-            freed = await self._release(window, delete_blocks=delete_blocks)
-            await self.registry.remove_window(principal.tenant, window_name)
-            details.update(blocks_deleted=len(freed), force=force)
-        return Deleted(window_name, len(freed), sum(chunk.size_bytes for chunk in freed))
+            await self._refuse_in_motion(window)
+            deleted = await asyncio.shield(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
+            details.update(blocks_deleted=deleted.blocks_deleted, force=force)
+        return deleted
+
+    async def now(self, window: Window, *, delete_blocks: bool = True) -> Deleted:
+        """Remove it whoever depends on it: what others share, they keep."""
+        chunks = await self.registry.chunks(window.tenant, window.name)
+        if chunks or window.pinned:
+            await self.kv_tier.facts()
+        token_ids = await self._token_ids(window)
+        unshared = await self._unshared(window, chunks, token_ids) if delete_blocks else []
+        prefix = Prefix(token_ids, window.cache_salt, window.identity)
+        hashes = tuple(chunk.hash for chunk in unshared)
+        debt = debt_of(prefix, pinned=window.pinned, hashes=hashes)
+        owed = await self.registry.remove_window(window.tenant, window.name, self.clock.now(), debt)
+        paid = await self.release(owed)
+        freed = sum(chunk.size_bytes for chunk in unshared)
+        return Deleted(window.name, len(unshared), freed, None if paid else _LATER)
 
     async def _refuse_in_use(self, window: Window) -> None:
         dependents = await self.registry.dependents(window.tenant, window.name)
@@ -60,21 +94,21 @@ class Delete:
                 sessions=list(dependents.sessions),
             )
 
-    async def _release(self, window: Window, *, delete_blocks: bool) -> list[Chunk]:
-        chunks = await self.registry.chunks(window.tenant, window.name)
-        if not chunks:
-            return []
-        snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-        token_ids = fitting(snapshot.token_ids, window.identity)
-        prefix = Prefix(token_ids, window.cache_salt, window.identity)
-        if await self.registry.set_pinned(window.tenant, window.name, pinned=False):
-            await self.kv_tier.unpin(prefix.key)
-        if not delete_blocks:
-            return []
-        unshared = await self._unshared(window, chunks, token_ids)
-        if unshared:
-            await self.kv_tier.delete(prefix.key, [chunk.hash for chunk in unshared])
-        return unshared
+    async def _refuse_in_motion(self, window: Window) -> None:
+        for intent in await self.registry.intents(window.tenant, window.name):
+            if intent.operation in _MOTIONS and not await self.replicas.gone(intent.holder):
+                raise StorageReadError(
+                    f"Window '{window.name}' is still being stored; delete it when it is durable.",
+                    window_name=window.name,
+                )
+
+    async def _token_ids(self, window: Window) -> TokenIds:
+        """Without sound tokens its pins stay, and its chunks may be shared with sessions: none is compared."""
+        try:
+            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+        except StorageCorruptionError:
+            return ()
+        return fitting(snapshot.token_ids, window.identity)
 
     async def _unshared(self, window: Window, chunks: list[Chunk], token_ids: TokenIds) -> list[Chunk]:
         """Chunks of no other window, behind the longest prefix that a live session shares."""

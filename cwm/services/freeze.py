@@ -6,25 +6,35 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
-from cwm.domain.engine import EngineIdentity, Tier
-from cwm.domain.errors import CwmError, SessionNotActiveError, SessionNotFoundError, StorageWriteError
+from cwm.domain.engine import EngineIdentity, Tier, differences
+from cwm.domain.errors import (
+    CwmError,
+    ErrorKind,
+    SessionNotActiveError,
+    SessionNotFoundError,
+)
+from cwm.domain.intent import Debt, Intent
 from cwm.domain.names import require_description, require_session_id, require_tags, require_window_name
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.window import Durability, Window
+from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.release import Release, debt_of
 from cwm.services.store import Prefix, Store, fitting
 from cwm.services.turns import Turns
 from cwm.services.verify import Verify, canary_of
 
 T = TypeVar("T")
+
+_ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,8 @@ class Frozen:
 
 @dataclass(slots=True)
 class Freeze:
+    """``quota_bytes`` bounds what a tenant's guaranteed windows may take; None for no bound."""
+
     registry: Registry
     kv_tier: KvTier
     directory: EngineDirectory
@@ -46,6 +58,8 @@ class Freeze:
     journal: Journal
     clock: Clock
     verify: Verify
+    release: Release
+    quota_bytes: int | None = None
     _storing: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def __call__(
@@ -58,12 +72,14 @@ class Freeze:
         *,
         wait: bool = True,
         canary: bool = True,
+        retention: Retention = Retention.GUARANTEED,
+        ttl_seconds: int | None = None,
     ) -> Frozen:
-        """Store the session's context as a window and end its turns.
+        """Store the session's context as a window and end its turns; an expired session is copied as it is.
 
         With ``wait`` the answer is proof; without, the window is ``pending`` and ``window_status`` tells
         when it is durable. With ``canary`` a short continuation is kept that a thaw is verified by.
-        CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 leaves the session as it was.
+        CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 and CWM-4003 leave the session as it was.
         """
         started = self.clock.monotonic()
         require_session_id(session_id)
@@ -76,45 +92,71 @@ class Freeze:
             session, token_ids = await self._freezable(principal, session_id)
             identity = await self.directory.identity(session.model)
             window = self._intent(principal, session, token_ids, identity, window_name)
-            window = replace(window, description=description, tags=tuple(tags))
+            window = replace(
+                window,
+                description=description,
+                tags=tuple(tags),
+                retention=retention,
+                expires_at=expiry(window.created_at, ttl_seconds),
+                pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
+            )
             begun = self._run(self._begin(window, token_ids, session, wait=wait, canary=canary))
             window = await asyncio.shield(begun)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms, _warning(window, identity))
 
-    async def resume(self, *, others_may_store: bool) -> int:
-        """Go on with freezes that a stopped gateway left pending; how many there were.
+    async def resume(self, intent: Intent) -> Window | None:
+        """Go on with a freeze whose gateway is gone; None when there is nothing left to do.
 
-        Where other gateways share the registry, one that is still at it gets its whole time first.
+        Raises while the engine is away; what cannot be stored for another reason makes the window failed.
         """
-        pending = await self.registry.pending_windows_of_every_tenant()
-        for window in pending:
-            self._run(self._resume(window, others_may_store=others_may_store))
-        return len(pending)
+        window = await self.registry.window(intent.tenant, intent.window_name)
+        if window is None or window.durability is not Durability.PENDING:
+            await self.registry.end_intent(intent.tenant, intent.id)
+            return window
+        snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+        again = await self._for_this_engine(window, intent, snapshot.token_ids)
+        if again is None:
+            return None
+        await asyncio.shield(self._run(self._finish_or_fail(*again, snapshot.token_ids)))
+        return await self.registry.window(window.tenant, window.name)
 
-    def store_again(self, window: Window, token_ids: TokenIds) -> None:
+    def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
         """Store the KV of a window that was made pending again, in the background."""
-        self._run(self._finish_or_fail(window, token_ids))
+        self._run(self._finish_or_hand_over(window, intent, token_ids))
 
     async def settle(self) -> None:
         """Wait for freezes whose callers have left or were answered, and are still being stored."""
         await asyncio.gather(*self._storing, return_exceptions=True)
 
-    async def _resume(self, window: Window, *, others_may_store: bool) -> None:
-        if others_may_store:
-            age = (self.clock.now() - window.created_at).total_seconds()
-            await asyncio.sleep(max(0.0, 2 * self.store.timeout_seconds - age))
-        current = await self.registry.window(window.tenant, window.name)
-        if current is not None and current.durability is Durability.PENDING:
-            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-            await self._finish_or_fail(current, snapshot.token_ids)
+    async def _for_this_engine(
+        self, window: Window, intent: Intent, token_ids: TokenIds
+    ) -> tuple[Window, Intent] | None:
+        """The window as the engine of now can store it: under its own salt."""
+        identity = await self.directory.identity(window.model)
+        if not differences(window.identity, identity):
+            return window, intent
+        salt = self.directory.salt(window.tenant, window.salt_scope, identity)
+        again = await self.registry.store_again(
+            window,
+            window.salt_scope,
+            salt,
+            identity,
+            self.clock.now(),
+            pinned=window.pinned,
+            debt=_pin_of(window, token_ids),
+        )
+        if again is None:
+            return None
+        await self.release.leave(again[2])
+        return again[0], again[1]
 
     async def _freezable(self, principal: Principal, session_id: str) -> tuple[Session, TokenIds]:
         session = await self.registry.session(principal.tenant, session_id)
         if session is None:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
-        session.require_live("a freeze")
+        session.require_freezable()
         if self.turns.in_flight(principal.tenant, session_id):
             raise SessionNotActiveError(
                 f"Session '{session_id}' has a turn in flight; freeze it when the turn has ended.",
@@ -164,10 +206,10 @@ class Freeze:
         self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool, canary: bool
     ) -> Window:
         """The intent and what follows from it: no caller who leaves comes between them."""
-        await self.registry.begin_freeze(window, token_ids, session.revision)
+        intent = await self.registry.begin_freeze(window, token_ids, session.revision)
         if wait:
             return await self._finish_or_undo(window, token_ids, session, canary=canary)
-        self._run(self._finish_or_fail(window, token_ids, canary=canary))
+        self._run(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
         return window
 
     async def _finish_or_undo(
@@ -176,38 +218,23 @@ class Freeze:
         try:
             return await self._finish(window, token_ids, canary=canary)
         except BaseException:
-            await self.registry.undo_freeze(window.tenant, window.name, session.state)
+            owed = await self.registry.undo_freeze(
+                window.tenant, window.name, session.state, _pin_of(window, token_ids)
+            )
+            await self.release.leave(owed)
             raise
 
     async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
         """Pin first: quota sweeps run between any two steps."""
-        prefix = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
-        if prefix.chunk_count == 0:
-            stored, _ = await self.store(prefix)
-            return await self.registry.finish_freeze(window.tenant, window.name, stored, self.clock.now())
-        try:
+        prefix = _prefix(window, token_ids)
+        if window.pinned:
             await self.kv_tier.pin(prefix.key)
-        except CwmError as error:
-            raise StorageWriteError(
-                f"LMCache's coordinator could not pin the blocks: {error.message}", **error.context
-            ) from error
-        try:
-            song = self.verify.request(prefix) if canary else None
-            stored, sung = await self.store(prefix, song)
-            if not await self.registry.set_pinned(window.tenant, window.name, pinned=True):
-                # Another replica went on with the same intent and holds the pins already.
-                await self.kv_tier.unpin(prefix.key)
-            return await self.registry.finish_freeze(
-                window.tenant,
-                window.name,
-                stored,
-                self.clock.now(),
-                canary_of(sung) if song and sung else None,
-            )
-        except BaseException:
-            with contextlib.suppress(CwmError):
-                await self.kv_tier.unpin(prefix.key)
-            raise
+        song = self.verify.request(prefix) if canary and prefix.chunk_count else None
+        stored, sung = await self.store(prefix, song)
+        kept = canary_of(sung) if song and sung else None
+        return await self.registry.finish_freeze(
+            window.tenant, window.name, stored, self.clock.now(), kept, self.quota_bytes
+        )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task of its own: a caller who leaves neither stops a freeze nor aborts its request."""
@@ -216,11 +243,40 @@ class Freeze:
         task.add_done_callback(self._storing.discard)
         return task
 
-    async def _finish_or_fail(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> None:
+    async def _finish_or_hand_over(
+        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+    ) -> None:
+        try:
+            await self._finish_or_fail(window, intent, token_ids, canary=canary)
+        except CwmError:
+            with contextlib.suppress(CwmError):
+                await self.registry.hand_over(intent.tenant, intent.id)
+
+    async def _finish_or_fail(
+        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+    ) -> None:
+        """Raises, and leaves the window pending, while the engine is away: it can be stored later."""
         try:
             await self._finish(window, token_ids, canary=canary)
         except CwmError as error:
-            await self.registry.fail_freeze(window.tenant, window.name, error.message, self.clock.now())
+            if error.kind in _ENGINE_AWAY:
+                raise
+            owed = await self.registry.fail_freeze(
+                intent.tenant, window.name, error.message, self.clock.now(), _pin_of(window, token_ids)
+            )
+            await self.release.leave(owed)
+
+
+def expiry(created_at: datetime, ttl_seconds: int | None) -> datetime | None:
+    return None if ttl_seconds is None else created_at + timedelta(seconds=ttl_seconds)
+
+
+def _prefix(window: Window, token_ids: TokenIds) -> Prefix:
+    return Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
+
+
+def _pin_of(window: Window, token_ids: TokenIds) -> Debt:
+    return debt_of(_prefix(window, token_ids), pinned=window.pinned)
 
 
 def _warning(window: Window, identity: EngineIdentity) -> str | None:

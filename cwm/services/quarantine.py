@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.canary import Canary, Evidence
-from cwm.domain.errors import CwmError
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.intent import Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
-from cwm.domain.window import Window
+from cwm.domain.window import Retention, Window
 from cwm.ports.engine import Completion, Engine
-from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.release import Release, debt_of
 from cwm.services.scopes import Scopes
-from cwm.services.store import Prefix
+from cwm.services.store import Prefix, fitting
 from cwm.services.verify import Verify
 
 
@@ -33,36 +33,43 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class _Left:
+    """A scope that was left for another; ``again`` is the window, pending, where it was not left before."""
+
+    salt_scope: str
+    cache_salt: str
+    blocks_deleted: int
+    again: tuple[Window, Intent] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantine:
     """``store_again`` stores a pending window's KV in the background."""
 
     registry: Registry
     engine: Engine
-    kv_tier: KvTier
     directory: EngineDirectory
     scopes: Scopes
     verify: Verify
     journal: Journal
-    store_again: Callable[[Window, TokenIds], None]
+    release: Release
+    store_again: Callable[[Window, Intent, TokenIds], None]
 
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
     ) -> Recovered:
         """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one."""
-        salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
-        deleted = await self._discard(window, prefix)
-        salt = self.directory.salt(window.tenant, salt_scope, prefix.identity)
-        clean = replace(prefix, cache_salt=salt)
+        await self.registry.begin_quarantine(window.tenant, window.name, self.journal.clock.now())
+        left = await self._leave(window, prefix.token_ids, prefix.identity)
+        clean = replace(prefix, cache_salt=left.cache_salt)
         answer = await self.engine.complete(clean.request())
         evidence = await self.verify.replay(clean, canary)
-        now = self.journal.clock.now()
-        again = await self.registry.store_again(window.tenant, window.name, salt_scope, salt, now)
-        if again is not None:
-            self.store_again(replace(again, identity=prefix.identity), prefix.token_ids)
+        if left.again is not None:
+            self.store_again(*left.again, prefix.token_ids)
         self.journal.meter.event("quarantine")
         await self.journal.audit.record(
             AuditEvent(
-                timestamp=now,
+                timestamp=self.journal.clock.now(),
                 tenant=principal.tenant,
                 subject=principal.subject,
                 event="window.quarantine",
@@ -70,19 +77,44 @@ class Quarantine:
                 window_name=window.name,
                 severity=Severity.ERROR,
                 details={
-                    "blocks_deleted": deleted,
+                    "blocks_deleted": left.blocks_deleted,
                     "first_difference": found.first_difference,
                     "deviation": found.deviation,
                 },
             )
         )
-        return Recovered(clean, salt_scope, answer, evidence)
+        return Recovered(clean, left.salt_scope, answer, evidence)
 
-    async def _discard(self, window: Window, prefix: Prefix) -> int:
-        """Unpinned and deleted from every tier; what cannot be deleted now is under a salt nobody uses."""
-        chunks = await self.registry.chunks(window.tenant, window.name)
-        with suppress(CwmError):
-            if await self.registry.set_pinned(window.tenant, window.name, pinned=False):
-                await self.kv_tier.unpin(prefix.key)
-            return await self.kv_tier.delete(prefix.key, [chunk.hash for chunk in chunks])
-        return 0
+    async def resume(self, intent: Intent) -> None:
+        """Go on with a quarantine whose gateway is gone. Raises while the engine is away."""
+        window = await self.registry.window(intent.tenant, intent.window_name)
+        if window is None or window.cache_salt != intent.cache_salt:
+            await self.registry.end_intent(intent.tenant, intent.id)
+            return
+        identity = await self.directory.identity(window.model)
+        snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+        token_ids = fitting(snapshot.token_ids, identity)
+        left = await self._leave(window, token_ids, identity)
+        if left.again is not None:
+            self.store_again(*left.again, token_ids)
+
+    async def _leave(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Left:
+        """Nobody uses the old salt from here on; its chunks go from every tier, and its pins with them."""
+        salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
+        salt = self.directory.salt(window.tenant, salt_scope, identity)
+        hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
+        stored = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
+        again = await self.registry.store_again(
+            window,
+            salt_scope,
+            salt,
+            identity,
+            self.journal.clock.now(),
+            pinned=window.retention is Retention.GUARANTEED,
+            debt=debt_of(stored, pinned=window.pinned, hashes=hashes),
+        )
+        if again is None:
+            return _Left(salt_scope, salt, 0, None)
+        pending, intent, owed = again
+        paid = await self.release(owed)
+        return _Left(salt_scope, salt, len(hashes) if paid else 0, (pending, intent))

@@ -19,6 +19,7 @@ from cwm.services.engine_directory import EngineDirectory
 
 _SHARED: Final = frozenset({Tier.REDIS, Tier.DISK})
 _POLL_SECONDS: Final = 0.005
+_DIRECTORY_SECONDS: Final = 1.25  # LMCache tells its coordinator what it stored once a second, or oftener
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Store:
             await self.kv_tier.drop_l1(prefix.key)
             prefetched = await self.kv_tier.prefetch(prefix.key)
             if prefetched.complete and prefetched.total == prefix.chunk_count:
-                return _stored(await self._placements(prefix, patience)), first_answer
+                return _stored(await self._placements(prefix)), first_answer
             found = prefetched.found
         raise StorageWriteError(
             f"Only {found} of {prefix.chunk_count} blocks could be stored and read back.",
@@ -101,11 +102,12 @@ class Store:
         while await self.kv_tier.storing() and self.clock.monotonic() < until:  # noqa: ASYNC110 - polled over HTTP
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _placements(self, prefix: Prefix, until: float) -> list[Placement]:
+    async def _placements(self, prefix: Prefix) -> list[Placement]:
         """Placements once the directory shows all in the shared tier, or as they are when its time is up.
 
         The directory is late by design and forgets after a crash: it says where, never whether.
         """
+        until = self.clock.monotonic() + _DIRECTORY_SECONDS
         while True:
             placements = await self.kv_tier.lookup(prefix.key)
             settled = all(Tier.REDIS in placement.tiers for placement in placements)

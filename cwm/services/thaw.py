@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
@@ -15,10 +16,10 @@ from cwm.domain.errors import (
     CwmError,
     EngineResponseError,
     InvalidParameterError,
-    SessionAlreadyExistsError,
     WindowIncompatibleError,
     WindowNotFoundError,
 )
+from cwm.domain.intent import Intent
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.prefix import TokenIds, full_chunks
 from cwm.domain.principal import Principal
@@ -130,9 +131,18 @@ class Thaw:
         async with self.journal.entry(
             principal, "window_thaw", session_id=session_id, window_name=window_name
         ) as details:
-            thawed = await self._thaw(
-                principal, window_name, session_id, accept_template=accept_template, verify=verify
-            )
+            window = await self.registry.window(principal.tenant, window_name)
+            if window is None:
+                raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            intent = await self.registry.begin_thaw(window, session_id, self.clock.now())
+            try:
+                thawed = await self._thaw(
+                    principal, window, intent, accept_template=accept_template, verify=verify
+                )
+            except BaseException:
+                with suppress(CwmError):
+                    await self.registry.end_intent(intent.tenant, intent.id)
+                raise
             details.update(
                 verification=thawed.receipt.evidence.verification.value,
                 tokens_restored=thawed.receipt.tokens_restored,
@@ -148,19 +158,12 @@ class Thaw:
     async def _thaw(
         self,
         principal: Principal,
-        window_name: str,
-        session_id: str,
+        window: Window,
+        intent: Intent,
         *,
         accept_template: bool,
         verify: bool,
     ) -> Thawed:
-        window = await self.registry.window(principal.tenant, window_name)
-        if window is None:
-            raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
-        if await self.registry.session(principal.tenant, session_id) is not None:
-            raise SessionAlreadyExistsError(
-                f"There is a session '{session_id}' already.", session_id=session_id
-            )
         snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
         identity = await self._engine_of(window)
         changes = differences(window.identity, identity)
@@ -208,7 +211,7 @@ class Thaw:
         for tier, tokens in by_tier.items():
             self.meter.tokens(tier, tokens)
         self.meter.tokens("computed", receipt.tokens_recomputed)
-        session = await self._open(principal, window, session_id, snapshot.token_ids, salt_scope)
+        session = await self._open(principal, window, intent, snapshot.token_ids, salt_scope)
         warning = _warning(window, prefix, receipt)
         return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
 
@@ -290,7 +293,7 @@ class Thaw:
         self,
         principal: Principal,
         window: Window,
-        session_id: str,
+        intent: Intent,
         token_ids: TokenIds,
         salt_scope: str,
     ) -> Session:
@@ -299,7 +302,7 @@ class Thaw:
         template = template_from(frozen.metadata if frozen else {})
         session = Session(
             tenant=principal.tenant,
-            id=session_id,
+            id=intent.session_id or "",
             owner=principal.subject,
             model=window.model,
             state=SessionState.THAWED,
@@ -312,7 +315,7 @@ class Thaw:
             branch_token=len(token_ids),
             metadata=template.as_metadata(),
         )
-        await self.registry.add_session(session, token_ids)
+        await self.registry.add_session(session, token_ids, intent.id)
         return session
 
 

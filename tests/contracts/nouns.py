@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.intent import Operation
 from cwm.domain.prefix import digest
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Chunk, Durability, Window
@@ -99,4 +100,12 @@ async def clone(registry: Registry, source: Window, name: str, **given: Any) -> 
     copy = replace(
         source, name=name, parent_window=source.name, branch_token=source.token_count, pinned=False
     )
-    return await registry.add_clone(replace(copy, **given), source.name)
+    added, intent = await registry.add_clone(replace(copy, **given), source.name)
+    await registry.end_intent(intent.tenant, intent.id)
+    return added
+
+
+async def being_frozen(registry: Registry) -> list[str]:
+    """Names of the windows that somebody is at, the oldest first."""
+    intents = await registry.intents_of_every_tenant()
+    return [intent.window_name for intent in intents if intent.operation is Operation.FREEZE]

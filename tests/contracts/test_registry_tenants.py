@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -10,15 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cwm.domain.errors import CwmError
+from cwm.domain.intent import Debt
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.window import WindowQuery
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, stored
+from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, stored
 
 _SECRET: Final = "of-the-other-tenant"
 _IDS_OF_B: Final = (*IDS, 4242)
 _NAMES: Final = ("w1", "w2")
+_DEBT: Final = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa",))
 
 Call: TypeAlias = Callable[[Registry, str, str], Awaitable[Any]]
 
@@ -26,6 +29,14 @@ Call: TypeAlias = Callable[[Registry, str, str], Awaitable[Any]]
 async def _clone(registry: Registry, tenant: str, name: str) -> Any:
     source = await registry.window(tenant, name)
     return source and await clone(registry, source, "w2" if name == "w1" else "w1")
+
+
+async def _end_intents(registry: Registry, tenant: str, name: str) -> Any:
+    """Also those of the other tenant, by their ids and under this one's name."""
+    for intent in await registry.intents_of_every_tenant():
+        await registry.hand_over(tenant, intent.id)
+        await registry.take_over(replace(intent, tenant=tenant), f"thief-of-{name}")
+        await registry.end_intent(tenant, intent.id)
 
 
 _CALLS: Final[dict[str, Call]] = {
@@ -38,13 +49,23 @@ _CALLS: Final[dict[str, Call]] = {
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),
     "finish_freeze": lambda r, t, n: r.finish_freeze(t, n, stored("aa"), LATER),
     "canary": lambda r, t, n: r.canary(t, digest(IDS), f"salt-of-{t}"),
-    "store_again": lambda r, t, n: r.store_again(t, n, "shared", f"salt-of-{t}", LATER),
+    "store_again": lambda r, t, n: r.store_again(
+        a_window(n, t), "shared", f"salt-2-of-{t}", IDENTITY, LATER, pinned=True, debt=_DEBT
+    ),
+    "begin_quarantine": lambda r, t, n: r.begin_quarantine(t, n, LATER),
+    "begin_thaw": lambda r, t, n: r.begin_thaw(a_window(n, t), "thawed", LATER),
+    "intents": lambda r, t, n: r.intents(t, n),
+    "proven": lambda r, t, n: r.proven(t, n, LATER),
+    "guaranteed_bytes": lambda r, t, n: r.guaranteed_bytes(t),
+    "unreferenced": lambda r, t, n: r.unreferenced(t, "salt", ["aa", "bb"]),
+    "expire_session": lambda r, t, n: r.expire_session(t, f"of-{n}", 0, LATER),
+    "remove_session": lambda r, t, n: r.remove_session(t, f"of-{n}", LATER, f"salt-of-{t}", _DEBT),
+    "end_intents": _end_intents,
     "current_scope": lambda r, t, n: r.current_scope(t, "shared"),
     "retire_scope": lambda r, t, n: r.retire_scope(t, "shared"),
     "fail_freeze": lambda r, t, n: r.fail_freeze(t, n, "why", LATER),
     "undo_freeze": lambda r, t, n: r.undo_freeze(t, n, SessionState.ACTIVE),
     "add_clone": _clone,
-    "set_pinned": lambda r, t, n: r.set_pinned(t, n, pinned=True),
     "window": lambda r, t, n: r.window(t, n),
     "windows": lambda r, t, n: r.windows(t, WindowQuery(search="w")),
     "every_window": lambda r, t, n: r.windows(t, WindowQuery()),
@@ -53,7 +74,7 @@ _CALLS: Final[dict[str, Call]] = {
     "chunks": lambda r, t, n: r.chunks(t, n),
     "dependents": lambda r, t, n: r.dependents(t, n),
     "chunks_of_other_windows": lambda r, t, n: r.chunks_of_other_windows(t, n),
-    "remove_window": lambda r, t, n: r.remove_window(t, n),
+    "remove_window": lambda r, t, n: r.remove_window(t, n, LATER, _DEBT),
     "totals": lambda r, t, n: r.totals(t),
 }
 
@@ -98,5 +119,5 @@ async def _everything(registry: Registry, tenant: str) -> list[Any]:
     seen.append(await registry.snapshot(tenant, digest(_IDS_OF_B)))
     for name in _NAMES:
         seen += [await registry.session_tokens(tenant, f"of-{name}"), await registry.chunks(tenant, name)]
-        seen.append(await registry.dependents(tenant, name))
+        seen += [await registry.dependents(tenant, name), await registry.intents(tenant, name)]
     return seen

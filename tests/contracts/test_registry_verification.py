@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from cwm.domain.canary import Canary
+from cwm.domain.intent import Debt, Operation
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from cwm.ports.registry import Registry
@@ -41,35 +42,46 @@ async def test_a_canary_goes_with_the_last_window_of_its_tokens(registry: Regist
     window = await registry.window("acme", "w1")
     assert window is not None
     await clone(registry, window, "w2")
-    await registry.remove_window("acme", "w1")
+    await registry.remove_window("acme", "w1", LATER)
     assert await registry.canary("acme", snapshot, "salt-of-acme") == CANARY
-    await registry.remove_window("acme", "w2")
+    await registry.remove_window("acme", "w2", LATER)
     assert await registry.canary("acme", snapshot, "salt-of-acme") is None
 
 
 async def test_a_window_that_is_stored_again_is_pending_under_its_new_salt_and_refers_to_no_chunk(
     registry: Registry,
 ) -> None:
-    window = await freeze(registry, "w1", "aa", "bb")
-    await registry.set_pinned("acme", "w1", pinned=True)
-    again = await registry.store_again("acme", "w1", "acme#1", "salt-2", LATER)
+    window = await freeze(registry, "w1", "aa", "bb", pinned=True)
+    engine = replace(window.identity, fingerprint="fp-2")
+    debt = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa", "bb"))
+    found = await registry.store_again(window, "acme#1", "salt-2", engine, LATER, pinned=True, debt=debt)
+    assert found is not None
+    again, intent, owed = found
     assert again == replace(
         window,
         durability=Durability.PENDING,
         salt_scope="acme#1",
         cache_salt="salt-2",
-        pinned=False,
+        identity=engine,
         tiers={},
         updated_at=LATER,
     )
+    assert (intent.operation, intent.cache_salt) == (Operation.FREEZE, "salt-2")
+    assert owed is not None
+    assert (owed.operation, owed.cache_salt, owed.debt) == (Operation.RELEASE, window.cache_salt, debt)
     assert await registry.chunks("acme", "w1") == []
-    assert [w.name for w in await registry.pending_windows_of_every_tenant()] == ["w1"]
     await registry.finish_freeze("acme", "w1", stored("cc"), LATER)
     assert [chunk.hash for chunk in await registry.chunks("acme", "w1")] == ["cc"]
+    assert await registry.intents_of_every_tenant() == [owed]
 
 
-async def test_a_window_that_is_gone_is_not_stored_again(registry: Registry) -> None:
-    assert await registry.store_again("acme", "w1", "acme#1", "salt-2", LATER) is None
+async def test_a_window_that_left_its_salt_already_is_not_stored_again(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa")
+    for salt in ("salt-2", "salt-3"):
+        found = await registry.store_again(window, "acme#1", salt, window.identity, LATER, pinned=False)
+        assert (found is not None) == (salt == "salt-2")
+    missing = a_window("w2")
+    assert await registry.store_again(missing, "a", "s", missing.identity, LATER, pinned=False) is None
 
 
 async def test_live_sessions_leave_a_retired_scope_and_new_ones_never_enter_it(registry: Registry) -> None:

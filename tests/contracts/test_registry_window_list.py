@@ -149,6 +149,6 @@ async def test_filters_narrow_each_other(shelf: Registry) -> None:
 
 
 async def test_what_is_removed_is_found_no_more(shelf: Registry) -> None:
-    await shelf.remove_window("acme", "a")
+    await shelf.remove_window("acme", "a", LATER)
     assert await _found(shelf, tags=("even",)) == ["D"]
     assert (await shelf.windows("acme", WindowQuery()))[1] == 3

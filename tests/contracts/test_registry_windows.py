@@ -15,11 +15,23 @@ from cwm.domain.errors import (
     WindowAlreadyExistsError,
     WindowNotFoundError,
 )
+from cwm.domain.intent import Intent
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.window import Chunk, Durability
 from cwm.ports.registry import Dependents, Registry
-from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, clone, freeze, stored
+from tests.contracts.nouns import (
+    IDS,
+    LATER,
+    NOW,
+    Damage,
+    a_session,
+    a_window,
+    being_frozen,
+    clone,
+    freeze,
+    stored,
+)
 
 
 async def test_an_intent_to_freeze_is_on_record_with_its_tokens_and_freezes_the_session(
@@ -31,7 +43,7 @@ async def test_an_intent_to_freeze_is_on_record_with_its_tokens_and_freezes_the_
     assert await registry.window("acme", "w1") == window
     assert (await registry.snapshot("acme", window.snapshot_id)).token_ids == IDS
     assert await registry.session("acme", "s1") == a_session(state=SessionState.FROZEN, frozen_at=NOW)
-    assert await registry.pending_windows_of_every_tenant() == [window]
+    assert await being_frozen(registry) == ["w1"]
 
 
 async def test_a_window_that_was_never_frozen_is_none(registry: Registry) -> None:
@@ -74,9 +86,9 @@ async def test_of_eight_freezes_of_a_name_at_once_one_wins(registry: Registry) -
         ),
         return_exceptions=True,
     )
-    refused = [outcome for outcome in outcomes if outcome is not None]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert [type(outcome) for outcome in refused] == [WindowAlreadyExistsError] * 7
-    winner = f"s{outcomes.index(None)}"
+    winner = next(outcome.session_id for outcome in outcomes if isinstance(outcome, Intent))
     window = await registry.window("acme", "w")
     assert window is not None
     assert window.session_id == winner
@@ -90,9 +102,9 @@ async def test_of_eight_freezes_of_a_session_at_once_one_wins(registry: Registry
         *(registry.begin_freeze(a_window(f"w{number}"), IDS, 0) for number in range(8)),
         return_exceptions=True,
     )
-    refused = [outcome for outcome in outcomes if outcome is not None]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert [type(outcome) for outcome in refused] == [SessionNotActiveError] * 7
-    assert len(await registry.pending_windows_of_every_tenant()) == 1
+    assert len(await being_frozen(registry)) == 1
 
 
 async def test_freezes_of_two_replicas_at_once_wait_for_each_other(
@@ -106,7 +118,7 @@ async def test_freezes_of_two_replicas_at_once_wait_for_each_other(
         for number, replica in enumerate(replicas)
     )
     await asyncio.gather(*freezes)
-    assert len(await registry.pending_windows_of_every_tenant()) == len(replicas)
+    assert len(await being_frozen(registry)) == len(replicas)
 
 
 async def test_a_freeze_and_a_turn_at_once_leave_the_tokens_that_were_frozen(registry: Registry) -> None:
@@ -118,9 +130,10 @@ async def test_a_freeze_and_a_turn_at_once_leave_the_tokens_that_were_frozen(reg
             registry.record_turn("acme", session_id, (*IDS, 1), LATER),
             return_exceptions=True,
         )
-        assert (refused is None) == (turn is None)
+        frozen = isinstance(refused, Intent)
+        assert frozen == (turn is None)
         tokens = await registry.session_tokens("acme", session_id)
-        assert tokens == (IDS if refused is None else (*IDS, 1))
+        assert tokens == (IDS if frozen else (*IDS, 1))
 
 
 async def test_a_finished_freeze_is_durable_and_knows_its_chunks(registry: Registry) -> None:
@@ -136,10 +149,11 @@ async def test_a_finished_freeze_is_durable_and_knows_its_chunks(registry: Regis
         storage_tier=Tier.REDIS,
         tiers={"redis": 2},
         updated_at=LATER,
+        proven_at=LATER,
     )
     assert await registry.window("acme", "w1") == window
     assert await registry.chunks("acme", "w1") == [Chunk("bb", 2**33), Chunk("aa", 2**33)]
-    assert await registry.pending_windows_of_every_tenant() == []
+    assert await being_frozen(registry) == []
 
 
 async def test_a_context_without_a_whole_chunk_is_finished_without_any(registry: Registry) -> None:
@@ -166,7 +180,7 @@ async def test_a_failed_freeze_keeps_the_tokens_and_says_why(registry: Registry)
     expected = a_window(durability=Durability.FAILED, failure="The tier is full.", updated_at=LATER)
     assert await registry.window("acme", "w1") == expected
     assert (await registry.snapshot("acme", expected.snapshot_id)).token_ids == IDS
-    assert await registry.pending_windows_of_every_tenant() == []
+    assert await being_frozen(registry) == []
 
 
 async def test_a_durable_window_cannot_fail_any_more(registry: Registry) -> None:
@@ -238,36 +252,24 @@ async def test_a_clone_under_a_name_that_is_taken_is_refused(registry: Registry)
     assert await registry.chunks("acme", "copy") == [Chunk("bb", 100)]
 
 
-async def test_a_pin_is_taken_and_given_back_once(registry: Registry) -> None:
-    await freeze(registry, "w1", "aa")
-    taken = await asyncio.gather(*(registry.set_pinned("acme", "w1", pinned=True) for _ in range(8)))
-    assert sorted(taken) == [False] * 7 + [True]
-    window = await registry.window("acme", "w1")
-    assert window is not None
-    assert window.pinned
-    given_back = await asyncio.gather(*(registry.set_pinned("acme", "w1", pinned=False) for _ in range(8)))
-    assert sorted(given_back) == [False] * 7 + [True]
-    assert not await registry.set_pinned("acme", "unknown", pinned=True)
-
-
 async def test_a_removed_window_takes_its_tokens_and_references_with_it(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa", tags=("t",))
-    await registry.remove_window("acme", "w1")
+    await registry.remove_window("acme", "w1", LATER)
     assert await registry.window("acme", "w1") is None
     assert await registry.chunks("acme", "w1") == []
     assert (await registry.totals("acme")).chunks == 0
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", window.snapshot_id)
     with pytest.raises(WindowNotFoundError):
-        await registry.remove_window("acme", "w1")
+        await registry.remove_window("acme", "w1", LATER)
 
 
 async def test_a_frozen_session_goes_with_its_last_window(registry: Registry) -> None:
     source = await freeze(registry, "source", "aa")
     await clone(registry, source, "copy")
-    await registry.remove_window("acme", "source")
+    await registry.remove_window("acme", "source", LATER)
     assert await registry.session("acme", source.session_id) is not None
-    await registry.remove_window("acme", "copy")
+    await registry.remove_window("acme", "copy", LATER)
     assert await registry.session("acme", source.session_id) is None
     with pytest.raises(SessionNotFoundError):
         await registry.session_tokens("acme", source.session_id)
@@ -276,8 +278,8 @@ async def test_a_frozen_session_goes_with_its_last_window(registry: Registry) ->
 async def test_a_pending_window_is_removed_with_its_tokens(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
-    await registry.remove_window("acme", "w1")
-    assert await registry.pending_windows_of_every_tenant() == []
+    await registry.remove_window("acme", "w1", LATER)
+    assert await being_frozen(registry) == []
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", digest(IDS))
 
@@ -286,9 +288,9 @@ async def test_a_pending_window_is_removed_with_its_tokens(registry: Registry) -
 async def test_shared_tokens_stay_until_the_last_window_goes(registry: Registry, first: str) -> None:
     source = await freeze(registry, "source", "aa")
     copy = await clone(registry, source, "copy")
-    await registry.remove_window("acme", first)
+    await registry.remove_window("acme", first, LATER)
     assert (await registry.snapshot("acme", source.snapshot_id)).token_ids == IDS
-    await registry.remove_window("acme", "copy" if first == "source" else "source")
+    await registry.remove_window("acme", "copy" if first == "source" else "source", LATER)
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", copy.snapshot_id)
 
@@ -300,7 +302,7 @@ async def test_windows_that_come_and_go_at_once_never_lose_shared_tokens(registr
         await registry.add_session(a_session(coming), IDS)
         await asyncio.gather(
             registry.begin_freeze(a_window(coming, session_id=coming), IDS, 0),
-            registry.remove_window("acme", going),
+            registry.remove_window("acme", going, LATER),
         )
         assert (await registry.snapshot("acme", digest(IDS))).token_ids == IDS
 
@@ -310,7 +312,7 @@ async def test_a_clone_and_the_removal_of_its_source_at_once_never_lose_tokens(r
     for turn in range(1, 10):
         cloned, removed = await asyncio.gather(
             clone(registry, source, f"w{turn}"),
-            registry.remove_window("acme", source.name),
+            registry.remove_window("acme", source.name, LATER),
             return_exceptions=True,
         )
         assert removed is None
@@ -324,7 +326,7 @@ async def test_a_clone_and_the_removal_of_its_source_at_once_never_lose_tokens(r
 async def test_equal_ids_of_two_tenants_are_two_snapshots(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa", tenant="acme")
     await freeze(registry, "w1", "aa", tenant="bolt")
-    await registry.remove_window("acme", "w1")
+    await registry.remove_window("acme", "w1", LATER)
     assert (await registry.snapshot("bolt", window.snapshot_id)).token_ids == IDS
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", window.snapshot_id)
@@ -368,7 +370,7 @@ async def test_a_window_made_again_under_a_name_inherits_no_dependents(registry:
     source = await freeze(registry, "source", "aa")
     await clone(registry, source, "copy")
     await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
-    await registry.remove_window("acme", "source")
+    await registry.remove_window("acme", "source", LATER)
     await registry.add_session(a_session("again"), IDS)
     await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
     assert not await registry.dependents("acme", "source")
@@ -385,7 +387,7 @@ async def test_a_continuation_descends_from_the_window_its_session_was_thawed_fr
     """Not from the one that has the name by the time of the freeze."""
     await freeze(registry, "source", "aa")
     await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
-    await registry.remove_window("acme", "source")
+    await registry.remove_window("acme", "source", LATER)
     await registry.add_session(a_session("again"), IDS)
     await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
     await registry.begin_freeze(a_window("heir", session_id="thawed", parent_window="source"), IDS, 0)
@@ -399,15 +401,6 @@ async def test_chunks_are_shared_with_other_windows_of_the_same_salt_only(regist
     await freeze(registry, "w4", "cc", tenant="bolt", cache_salt="salt-of-acme")
     assert await registry.chunks_of_other_windows("acme", "w1") == {"bb"}
     assert await registry.chunks_of_other_windows("acme", "w3") == set()
-
-
-async def test_pending_windows_of_every_tenant_come_oldest_first(registry: Registry) -> None:
-    for tenant, name, at in (("bolt", "w2", LATER), ("acme", "w1", NOW)):
-        await registry.add_session(a_session(tenant=tenant), IDS)
-        await registry.begin_freeze(a_window(name, tenant, created_at=at), IDS, 0)
-    await freeze(registry, "done", "aa")
-    pending = await registry.pending_windows_of_every_tenant()
-    assert [(window.tenant, window.name) for window in pending] == [("acme", "w1"), ("bolt", "w2")]
 
 
 async def test_a_database_that_answers_can_be_pinged(registry: Registry) -> None:

@@ -32,6 +32,7 @@ _PREFETCH_POLL_SECONDS: Final = 0.003
 _PROBE_SALT: Final = "cwm1-doctor"
 _PROBE_TOKENS: Final = 8192
 _MAX_KEYS_PER_DELETE: Final = 10_000
+_PINS_PER_PAGE: Final = 10_000
 
 
 class LmcacheTier:
@@ -118,6 +119,28 @@ class LmcacheTier:
             return 0
         answer = await self._call("DELETE", f"{self._coordinator}/cache/pins", _body(prefix), repeat=False)
         return int(answer["affected"])
+
+    async def pins(self, cache_salt: str) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        offset, total = 0, 1
+        while self._present and offset < total:
+            page = await self._get(self._pins_url(cache_salt, offset, _PINS_PER_PAGE))
+            total = page["total"]
+            offset += _PINS_PER_PAGE
+            for pin in page["pins"]:
+                name = pin["key"]["chunk_hash_hex"]
+                counts[name] = max(counts.get(name, 0), pin["pin_count"])
+        return counts
+
+    async def pinned_total(self, cache_salt: str) -> int:
+        if not self._present:
+            return 0
+        page = await self._get(self._pins_url(cache_salt, 0, 1))
+        ranks = {pin["key"]["kv_rank"] >> 24 for pin in page["pins"]}
+        return int(page["total"]) // int(max([1, *ranks]))
+
+    def _pins_url(self, cache_salt: str, offset: int, limit: int) -> str:
+        return f"{self._coordinator}/cache/pins?cache_salt={cache_salt}&offset={offset}&limit={limit}"
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
         if not self._present:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 
 from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.freeze_records import FreezeRecords
+from cwm.adapters.sql.intent_records import IntentRecords
 from cwm.adapters.sql.scope_records import ScopeRecords
 from cwm.adapters.sql.session_records import SessionRecords
 from cwm.adapters.sql.tables import chunk_refs, sessions, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.upkeep_records import UpkeepRecords
 from cwm.adapters.sql.window_records import WindowRecords
 from cwm.domain.session import SessionState
 from cwm.ports.registry import Totals
 
 
-class SqlRegistry(SessionRecords, WindowRecords, ScopeRecords):
-    """``cwm.ports.registry.Registry``. Each call is one transaction on one of the engine's connections."""
+class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, IntentRecords, UpkeepRecords):
+    """``cwm.ports.registry.Registry``. Each call is one transaction; what it begins is ``holder``'s to end."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, holder: str = "") -> None:
         self.database = database
+        self.holder = holder
 
     @reading
     def totals(self, connection: Connection, tenant: str) -> Totals:

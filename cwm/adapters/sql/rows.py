@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from sqlalchemy import Column, Row, Table
 
-from cwm.adapters.sql.tables import audit_log, sessions, windows
+from cwm.adapters.sql.tables import audit_log, intents, sessions, windows
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.session import Session, SessionState
-from cwm.domain.window import Durability, Window
+from cwm.domain.window import Durability, Retention, Window
 
 
 def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
@@ -21,6 +22,7 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
 AUDIT_EVENT: Final = _columns_of(audit_log, AuditEvent)
+INTENT: Final = tuple(intents.c)
 
 
 def session_of(row: Row[Any]) -> Session:
@@ -37,6 +39,7 @@ def window_of(row: Row[Any]) -> Window:
     values = _named(WINDOW, row)
     values["storage_tier"] = Tier(values["storage_tier"])
     values["durability"] = Durability(values["durability"])
+    values["retention"] = Retention(values["retention"])
     values["identity"] = EngineIdentity(**values["identity"])
     values["tags"] = tuple(values["tags"])
     return Window(**values)
@@ -47,6 +50,7 @@ def window_values(window: Window) -> dict[str, Any]:
         **_values(window, WINDOW),
         "storage_tier": window.storage_tier.value,
         "durability": window.durability.value,
+        "retention": window.retention.value,
         "identity": window.identity.as_dict(),
         "tags": list(window.tags),
         "tiers": dict(window.tiers),
@@ -60,6 +64,19 @@ def event_of(row: Row[Any]) -> AuditEvent:
 
 def event_values(event: AuditEvent) -> dict[str, Any]:
     return {**_values(event, AUDIT_EVENT), "severity": event.severity.value}
+
+
+def intent_of(row: Row[Any]) -> Intent:
+    values = _named(INTENT, row)
+    details = values.pop("details")
+    values["operation"] = Operation(values["operation"])
+    return Intent(**values, debt=Debt(**{**details, "hashes": tuple(details["hashes"])}) if details else None)
+
+
+def intent_values(intent: Intent) -> dict[str, Any]:
+    values = {column.key: getattr(intent, column.key) for column in INTENT if column.key != "details"}
+    details = asdict(intent.debt) if intent.debt else {}
+    return {**values, "operation": intent.operation.value, "details": details}
 
 
 def _named(columns: tuple[Column[Any], ...], row: Row[Any]) -> dict[str, Any]:

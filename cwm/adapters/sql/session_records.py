@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
+from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.packed import compress, restore
-from cwm.adapters.sql.rows import SESSION, session_of, session_values
+from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values
 from cwm.adapters.sql.snapshots import put
-from cwm.adapters.sql.tables import session_tokens, sessions, windows
+from cwm.adapters.sql.tables import intents, session_tokens, sessions, windows
 from cwm.adapters.sql.transactions import reading, writing
-from cwm.domain.errors import SessionAlreadyExistsError, SessionNotFoundError, StorageCorruptionError
+from cwm.domain.errors import (
+    SessionAlreadyExistsError,
+    SessionNotActiveError,
+    SessionNotFoundError,
+    StorageCorruptionError,
+)
+from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import TokenIds, digest
 from cwm.domain.session import LIVE, Session, SessionState
 from cwm.domain.window import Durability
@@ -37,9 +44,16 @@ def uid_of(tenant: str, window_name: str) -> ScalarSelect[Any]:
 
 class SessionRecords:
     database: Database
+    holder: str
 
     @writing
-    def add_session(self, connection: Connection, session: Session, token_ids: Sequence[int]) -> None:
+    def add_session(
+        self,
+        connection: Connection,
+        session: Session,
+        token_ids: Sequence[int],
+        intent_id: str | None = None,
+    ) -> None:
         values = session_values(session) | {"head": head_of(token_ids), "thawed_from_uid": None}
         if session.thawed_from is not None:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
@@ -50,6 +64,56 @@ class SessionRecords:
                 f"There is a session '{session.id}' already.", session_id=session.id
             ) from taken
         _keep_tokens(connection, session.tenant, session.id, token_ids)
+        if intent_id is not None:
+            ended = and_(intents.c.tenant == session.tenant, intents.c.id == intent_id)
+            connection.execute(delete(intents).where(ended))
+
+    @writing
+    def expire_session(
+        self, connection: Connection, tenant: str, session_id: str, revision: int, at: datetime
+    ) -> bool:
+        idle = and_(
+            _is(tenant, session_id),
+            sessions.c.state.in_(LIVE_STATES),
+            sessions.c.revision == revision,
+        )
+        expired = update(sessions).where(idle).values(state=SessionState.EXPIRED.value, updated_at=at)
+        return connection.execute(expired).rowcount == 1
+
+    @writing
+    def remove_session(
+        self,
+        connection: Connection,
+        tenant: str,
+        session_id: str,
+        at: datetime,
+        cache_salt: str = "",
+        debt: Debt | None = None,
+    ) -> Intent | None:
+        """While windows refer to it, only its id is left of it."""
+        session = find_session(connection, tenant, session_id)
+        if session is None:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        if session.state is SessionState.FROZEN:
+            raise SessionNotActiveError(
+                f"Session '{session_id}' is frozen; delete its windows instead.", session_id=session_id
+            )
+        mine = and_(session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id)
+        connection.execute(delete(session_tokens).where(mine))
+        change = update(sessions).where(_is(tenant, session_id))
+        connection.execute(
+            change.values(state=SessionState.DELETED.value, head=None, token_count=0, metadata={})
+        )
+        named = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
+        if connection.execute(named).first() is None:
+            connection.execute(delete(sessions).where(_is(tenant, session_id)))
+        if not debt:
+            return None
+        owed = Intent(
+            tenant, uuid4().hex, Operation.RELEASE, "", cache_salt, self.holder, at, session_id, debt=debt
+        )
+        connection.execute(insert(intents).values(intent_values(owed)))
+        return owed
 
     @reading
     def session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
@@ -105,7 +169,7 @@ class SessionRecords:
     ) -> list[Session]:
         newest_first = (
             select(*SESSION)
-            .where(sessions.c.tenant == tenant)
+            .where(sessions.c.tenant == tenant, sessions.c.state != SessionState.DELETED.value)
             .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
             .limit(limit)
         )
@@ -141,8 +205,14 @@ class SessionRecords:
         return list(connection.execute(sharing).scalars())
 
 
-def find_session(connection: Connection, tenant: str, session_id: str) -> Session | None:
-    row = connection.execute(select(*SESSION).where(_is(tenant, session_id))).one_or_none()
+def find_session(
+    connection: Connection, tenant: str, session_id: str, *, any_state: bool = False
+) -> Session | None:
+    """A deleted session is none, except where only its id matters."""
+    found = select(*SESSION).where(_is(tenant, session_id))
+    if not any_state:
+        found = found.where(sessions.c.state != SessionState.DELETED.value)
+    row = connection.execute(found).one_or_none()
     return None if row is None else session_of(row)
 
 

@@ -1,4 +1,4 @@
-"""Snapshots: stored once for each tenant and content, for as long as a window has them."""
+"""Snapshots: stored once for each tenant and content, for as long as a window or an intent needs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.packed import compress, restore
-from cwm.adapters.sql.tables import snapshots, windows
+from cwm.adapters.sql.tables import intents, snapshots, windows
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.window import Snapshot
 
@@ -56,12 +56,15 @@ def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:
 
 
 def drop_unused(connection: Connection, tenant: str, snapshot_id: str) -> None:
-    """Remove it unless a window has it; the caller holds :func:`lock`."""
+    """Remove it unless a window has it or an intent needs it; the caller holds :func:`lock`."""
     used = (
         select(windows.c.name)
         .where(windows.c.tenant == tenant, windows.c.snapshot_id == snapshot_id)
         .exists()
     )
+    needed = (
+        select(intents.c.id).where(intents.c.tenant == tenant, intents.c.snapshot_id == snapshot_id).exists()
+    )
     connection.execute(
-        delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id, ~used)
+        delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id, ~used, ~needed)
     )

@@ -21,6 +21,7 @@ from cwm.domain.names import (
 MAX_NEW_TOKENS: Final = 32_768
 MAX_CONTINUATION_CHARS: Final = 10_000
 MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_TTL_SECONDS: Final = 100 * 365 * 86_400
 
 _RFC3339: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
@@ -59,6 +60,8 @@ TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Stop: TypeAlias = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)]
 
+TtlSeconds: TypeAlias = Annotated[int, Field(ge=1, le=MAX_TTL_SECONDS)]
+Retention: TypeAlias = Literal["guaranteed", "best_effort"]
 SortBy: TypeAlias = Literal["name", "created_at", "token_count", "size"]
 SortOrder: TypeAlias = Literal["asc", "desc"]
 StateFilter: TypeAlias = Literal["active", "frozen", "thawed", "expired"]

@@ -109,7 +109,7 @@ def window_page(page: WindowPage) -> schemas.WindowPage:
 
 
 def _window_item(window: Window) -> schemas.WindowItem:
-    return {
+    shown: schemas.WindowItem = {
         "name": window.name,
         "description": window.description,
         "tags": list(window.tags),
@@ -122,7 +122,11 @@ def _window_item(window: Window) -> schemas.WindowItem:
         "session_id": window.session_id,
         "durability": window.durability.value,
         "storage_tier": _tier(window.storage_tier),
+        "retention": window.retention.value,
     }
+    if window.expires_at is not None:
+        shown["expires_at"] = moment(window.expires_at)
+    return shown
 
 
 def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Status:
@@ -145,8 +149,13 @@ def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Stat
         "tags": list(window.tags),
         "session_id": window.session_id,
         "durability": window.durability.value,
+        "retention": window.retention.value,
         "parent_window": window.parent_window,
     }
+    if window.expires_at is not None:
+        shown["expires_at"] = moment(window.expires_at)
+    if window.proven_at is not None:
+        shown["proven_at"] = moment(window.proven_at)
     if window.failure is not None:
         shown["failure"] = window.failure
     if window.branch_token is not None:
@@ -224,12 +233,15 @@ def cloned(clone: Window, source_window: str) -> schemas.Cloned:
 
 
 def deleted(result: Deleted) -> schemas.Deleted:
-    return {
+    shown: schemas.Deleted = {
         "success": True,
         "window_name": result.window_name,
         "blocks_deleted": result.blocks_deleted,
         "space_freed_bytes": result.space_freed_bytes,
     }
+    if result.warning is not None:
+        shown["warning"] = result.warning
+    return shown
 
 
 def cache_stats(stats: CacheStats) -> schemas.CacheStats:

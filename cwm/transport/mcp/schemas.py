@@ -16,6 +16,7 @@ Tier: TypeAlias = Literal["cpu", "disk", "redis"]
 SessionState: TypeAlias = Literal["active", "frozen", "thawed", "expired"]
 Durability: TypeAlias = Literal["pending", "durable", "failed"]
 Health: TypeAlias = Literal["healthy", "degraded", "unhealthy"]
+Retention: TypeAlias = Literal["guaranteed", "best_effort"]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -121,6 +122,8 @@ class WindowItem(TypedDict):
     session_id: Annotated[str, Field(description="The session that was frozen")]
     durability: Durability
     storage_tier: Tier
+    retention: Retention
+    expires_at: NotRequired[Timestamp]
 
 
 class WindowPage(TypedDict):
@@ -169,6 +172,9 @@ class Status(TypedDict):
     tags: NotRequired[list[str]]
     session_id: NotRequired[Annotated[str, Field(description="Of a window: the session that was frozen")]]
     durability: NotRequired[Durability]
+    retention: NotRequired[Retention]
+    expires_at: NotRequired[Annotated[Timestamp, Field(description="When the window is deleted")]]
+    proven_at: NotRequired[Annotated[Timestamp, Field(description="When all its blocks were last read back")]]
     failure: NotRequired[Annotated[str, Field(description="Why the blocks could not be stored")]]
     parent_window: NotRequired[
         Annotated[str | None, Field(description="The window it was cloned, continued or thawed from")]
@@ -189,6 +195,12 @@ class Deleted(TypedDict):
     window_name: str
     blocks_deleted: Annotated[int, Field(description="Blocks that nothing else referred to")]
     space_freed_bytes: Annotated[int, Field(description="Bytes of one copy of those blocks")]
+    warning: NotRequired[str]
+
+
+class SessionDeleted(TypedDict):
+    success: bool
+    session_id: str
 
 
 class SessionItem(TypedDict):

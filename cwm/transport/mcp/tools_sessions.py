@@ -105,7 +105,8 @@ async def session_list(
     """List sessions, the newest first.
 
     Use it to find a session to go on with or to freeze. active: takes turns. thawed: restored from a
-    window, takes turns. frozen: saved as a window, thaw that to go on. expired: ended, read only.
+    window, takes turns. frozen: saved as a window, thaw that to go on. expired: idle for too long, takes no
+    turns; freeze it as a window and thaw that to go on, or delete it.
 
     Errors: CWM-1003 malformed field.
     """
@@ -113,9 +114,25 @@ async def session_list(
     return render.session_list(await caller.services.browse.sessions(caller.principal, state, limit))
 
 
+async def session_delete(
+    session_id: Annotated[inputs.SessionId, Field(description="Id of the session to delete")],
+    caller: Caller = CALLER,
+) -> schemas.SessionDeleted:
+    """Delete a session for ever: its tokens, and the blocks that nothing else refers to.
+
+    Windows that were made of it stay. A frozen session goes with its last window: delete that instead.
+
+    Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen or has a
+    turn in flight.
+    """
+    await caller.services.end_session(caller.principal, session_id)
+    return {"success": True, "session_id": session_id}
+
+
 def session_tools() -> list[FunctionTool]:
     return [
         tool(session_create, "Open a session", schemas.SessionCreated),
         tool(session_generate, "Take a turn in a session", schemas.Generated),
         tool(session_list, "List sessions", schemas.SessionList, read_only=True),
+        tool(session_delete, "Delete a session", schemas.SessionDeleted, destructive=True, idempotent=True),
     ]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import MAX_TAGS
-from cwm.domain.window import DEFAULT_PAGE, WindowQuery, WindowSort
+from cwm.domain.window import DEFAULT_PAGE, Retention, WindowQuery, WindowSort
 from cwm.services.browse import MAX_PAGE
 from cwm.transport.mcp import inputs, render, schemas
 from cwm.transport.mcp.face import CALLER, Caller
@@ -36,6 +36,16 @@ async def window_freeze(
         bool,
         Field(description="Keep a short continuation by which thaws verify themselves; costs its decoding"),
     ] = True,
+    retention: Annotated[
+        inputs.Retention,
+        Field(
+            description="guaranteed: blocks are pinned, counted against the quota, stored again when lost. "
+            "best_effort: blocks may be lost; the tokens never are"
+        ),
+    ] = "guaranteed",
+    ttl_seconds: Annotated[
+        inputs.TtlSeconds | None, Field(description="Delete the window after so long; never if left out")
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Frozen:
     """Save a session's whole context, token for token, as a named window that can be continued later.
@@ -49,12 +59,20 @@ async def window_freeze(
     bytes, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-2001 no such session;
-    CWM-3002 session is frozen, expired, empty or has a turn in flight; CWM-3003 name is taken; CWM-4001
-    blocks could not be stored, the session goes on as before (retryable); CWM-4003 storage is full;
-    CWM-5001/6001 engine not reachable or too slow (retryable).
+    CWM-3002 session is frozen, empty or has a turn in flight; CWM-3003 name is taken; CWM-4001 blocks
+    could not be stored, the session goes on as before (retryable); CWM-4003 the tenant's quota cannot
+    guarantee it, the session goes on as before; CWM-5001/6001 engine not reachable or too slow (retryable).
     """
     result = await caller.services.freeze(
-        caller.principal, session_id, window_name, description or "", tags, wait=wait, canary=canary
+        caller.principal,
+        session_id,
+        window_name,
+        description or "",
+        tags,
+        wait=wait,
+        canary=canary,
+        retention=Retention(retention),
+        ttl_seconds=ttl_seconds,
     )
     return render.frozen(result)
 
@@ -186,6 +204,12 @@ async def window_clone(
     tags: Annotated[
         list[str] | None, Field(description="Tags of the clone; those of the source if left out")
     ] = None,
+    retention: Annotated[
+        inputs.Retention | None, Field(description="guaranteed or best_effort; as the source if left out")
+    ] = None,
+    ttl_seconds: Annotated[
+        inputs.TtlSeconds | None, Field(description="Delete the clone after so long; never if left out")
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Cloned:
     """Give a window a second name, to keep or branch from on its own.
@@ -195,10 +219,18 @@ async def window_clone(
     when a branch needs its own name, description or lifetime.
 
     Errors: CWM-1002/1003 malformed name or other field; CWM-2002 no such source; CWM-3003 target name is
-    taken; CWM-4002 the source is still being stored (retryable); CWM-5001 the cache cannot be told
-    (retryable).
+    taken; CWM-4002 the source is still being stored (retryable); CWM-4003 the tenant's quota cannot
+    guarantee it; CWM-5001 the cache cannot be told (retryable).
     """
-    clone = await caller.services.clone(caller.principal, source_window, target_window, description, tags)
+    clone = await caller.services.clone(
+        caller.principal,
+        source_window,
+        target_window,
+        description,
+        tags,
+        retention=None if retention is None else Retention(retention),
+        ttl_seconds=ttl_seconds,
+    )
     return render.cloned(clone, source_window)
 
 
@@ -219,7 +251,8 @@ async def window_delete(
     space_freed_bytes count only what nobody else uses.
 
     Errors: CWM-1002/1003 malformed field; CWM-2002 no such window; CWM-3004 in use, see context.windows and
-    context.sessions; CWM-5001 the cache cannot be told, nothing was deleted (retryable).
+    context.sessions; CWM-4002 it is still being stored (retryable); CWM-5001 the cache cannot be told,
+    nothing was deleted (retryable).
     """
     result = await caller.services.delete(
         caller.principal, window_name, force=force, delete_blocks=delete_blocks

@@ -96,6 +96,16 @@ ADDED_INPUTS: Final[dict[str, dict[str, Any]]] = {
     "window_freeze": {
         "wait": {"type": "boolean", "default": True},
         "canary": {"type": "boolean", "default": True},
+        "retention": {
+            "type": "string",
+            "enum": ["guaranteed", "best_effort"],
+            "default": "guaranteed",
+        },
+        "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
+    },
+    "window_clone": {
+        "retention": {"type": "string", "enum": ["guaranteed", "best_effort"]},
+        "ttl_seconds": {"type": "integer", "minimum": 1, "maximum": 3153600000},
     },
     "window_thaw": {
         "accept_template": {"type": "boolean", "default": False},

@@ -26,7 +26,8 @@ READ_ONLY = {
     "health_check",
     "get_metrics_data",
 }
-OURS = {"session_create", "session_generate"}
+OURS = {"session_create", "session_generate", "session_delete"}
+DELETING = {"window_delete", "session_delete"}
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ async def tools(agent: Agent) -> dict[str, Tool]:
     return {tool.name: tool for tool in await agent.client.list_tools()}
 
 
-async def test_the_ten_tools_and_the_two_that_make_sessions_are_there(tools: dict[str, Tool]) -> None:
+async def test_the_ten_tools_and_those_on_sessions_are_there(tools: dict[str, Tool]) -> None:
     assert set(tools) == set(INPUTS) | OURS
 
 
@@ -85,8 +86,8 @@ async def test_a_tool_declares_every_field_of_its_answer(tools: dict[str, Tool],
 async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tools: dict[str, Tool]) -> None:
     hints = {name: tool.annotations for name, tool in tools.items()}
     assert {n for n, h in hints.items() if h and h.read_only_hint} == READ_ONLY
-    assert {n for n, h in hints.items() if h and h.destructive_hint} == {"window_delete"}
-    assert {n for n, h in hints.items() if h and h.idempotent_hint} == READ_ONLY | {"window_delete"}
+    assert {n for n, h in hints.items() if h and h.destructive_hint} == DELETING
+    assert {n for n, h in hints.items() if h and h.idempotent_hint} == READ_ONLY | DELETING
     assert {n for n, h in hints.items() if h and h.open_world_hint} == set()
 
 

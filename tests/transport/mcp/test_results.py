@@ -63,6 +63,7 @@ async def test_a_window_in_a_list_has_every_field_of_the_contract(gateway: Gatew
         "session_id": "of-one",
         "durability": "durable",
         "storage_tier": "redis",
+        "retention": "guaranteed",
     }
     assert listed[0]["parent_window"] is None
 
@@ -88,6 +89,8 @@ async def test_a_windows_status_tells_its_record_while_the_cache_is_silent(
         "tags": ["t"],
         "session_id": "of-w",
         "durability": "durable",
+        "retention": "guaranteed",
+        "proven_at": "2026-03-01T12:35:15.123456Z",
         "parent_window": None,
     }
 

@@ -1,0 +1,47 @@
+"""A name for this process that no other ever has, and whether another one of this machine has ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from functools import cache
+from pathlib import Path
+
+_PROC = Path("/proc")
+# Places in /proc/<pid>/stat behind the command, which may itself hold spaces.
+_STATE, _START = 0, 19
+_DEAD = {"Z", "X"}
+
+
+def holder() -> str:
+    """``<machine>:<pid>:<start>:<random>``; the first three are empty where the kernel does not tell them."""
+    return f"{_machine()}:{os.getpid()}:{_started(os.getpid()) or ''}:{secrets.token_hex(4)}"
+
+
+def has_ended(name: str) -> bool | None:
+    """Whether the process of a :func:`holder` is gone; None for another machine's, or another container's."""
+    machine, _, rest = name.partition(":")
+    pid, _, rest = rest.partition(":")
+    started, _, _ = rest.partition(":")
+    if not machine or not started or machine != _machine():
+        return None
+    return _started(int(pid)) != started
+
+
+@cache
+def _machine() -> str:
+    """A boot and a pid namespace: within both, a pid and its start time name one process."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[_STATE] in _DEAD else fields[_START]

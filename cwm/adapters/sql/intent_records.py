@@ -1,0 +1,73 @@
+"""Intents: who is at what, across windows and sessions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import Connection, and_, delete, select, update
+
+from cwm.adapters.sql import snapshots
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.rows import INTENT, intent_of
+from cwm.adapters.sql.session_records import find_session
+from cwm.adapters.sql.tables import intents, windows
+from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.window_writes import begin, intent_about, is_window, not_found
+from cwm.domain.errors import SessionAlreadyExistsError
+from cwm.domain.intent import Intent, Operation
+from cwm.domain.window import Window
+
+
+class IntentRecords:
+    database: Database
+    holder: str
+
+    @writing
+    def begin_thaw(self, connection: Connection, window: Window, session_id: str, at: datetime) -> Intent:
+        known = select(windows.c.name).where(is_window(window.tenant, window.name))
+        if connection.execute(known).one_or_none() is None:
+            raise not_found(window.name)
+        if find_session(connection, window.tenant, session_id, any_state=True) is not None:
+            raise SessionAlreadyExistsError(
+                f"There is a session '{session_id}' already.", session_id=session_id
+            )
+        thaw = replace(intent_about(window, Operation.THAW, self.holder, at), session_id=session_id)
+        return begin(connection, thaw)
+
+    @writing
+    def end_intent(self, connection: Connection, tenant: str, intent_id: str) -> None:
+        ended = (
+            delete(intents)
+            .where(intents.c.tenant == tenant, intents.c.id == intent_id)
+            .returning(intents.c.snapshot_id)
+        )
+        snapshot_id = connection.execute(ended).scalar_one_or_none()
+        if snapshot_id is not None:
+            snapshots.lock(connection, tenant, snapshot_id)
+            snapshots.drop_unused(connection, tenant, snapshot_id)
+
+    @writing
+    def hand_over(self, connection: Connection, tenant: str, intent_id: str) -> None:
+        change = update(intents).where(intents.c.tenant == tenant, intents.c.id == intent_id)
+        connection.execute(change.values(holder=""))
+
+    @writing
+    def take_over(self, connection: Connection, intent: Intent, holder: str) -> bool:
+        """Of several that see a holder gone, one takes its place."""
+        mine = and_(
+            intents.c.tenant == intent.tenant,
+            intents.c.id == intent.id,
+            intents.c.holder == intent.holder,
+        )
+        return connection.execute(update(intents).where(mine).values(holder=holder)).rowcount == 1
+
+    @reading
+    def intents(self, connection: Connection, tenant: str, window_name: str) -> list[Intent]:
+        about = select(*INTENT).where(intents.c.tenant == tenant, intents.c.window_name == window_name)
+        return [intent_of(row) for row in connection.execute(about.order_by(intents.c.begun_at))]
+
+    @reading
+    def intents_of_every_tenant(self, connection: Connection) -> list[Intent]:
+        oldest_first = select(*INTENT).order_by(intents.c.begun_at, intents.c.window_name)
+        return [intent_of(row) for row in connection.execute(oldest_first)]

@@ -1,0 +1,68 @@
+"""``cwm reconcile``: have a running gateway look after the whole now."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
+from cwm.cli.gateway_client import JsonOption, UrlOption, base_url
+
+
+def reconcile(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; print what would be done.")
+    ] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Finish what crashes left, set pins right, read every guaranteed window back, end what has had its time.
+
+    A gateway does so by itself at its start and every CWM_RECONCILE_SECONDS, reading some windows back at a
+    time. Exit code 1 when a step failed or had to be postponed.
+    """
+    where = base_url(url)
+    if not as_json:
+        print(f"The gateway at {where} looks after everything; that reads all guaranteed windows back ...")
+        sys.stdout.flush()
+
+    async def work(_: Interrupts) -> Any:
+        return await _ask(where, dry_run=dry_run)
+
+    steps = run_to_end(work)["steps"]
+    if as_json:
+        print_json({"steps": steps})
+    else:
+        print_table(
+            ("ACTION", "TENANT", "WHAT", "OUTCOME", "DETAIL"),
+            [
+                (step["action"], step["tenant"], step["subject"], step["outcome"], step["detail"])
+                for step in steps
+            ],
+            none="Nothing to do: registry, pins and blocks agree.",
+        )
+    if any(step["outcome"] in {"failed", "postponed"} for step in steps):
+        raise typer.Exit(FOUND_FAULTS)
+
+
+async def _ask(where: str, *, dry_run: bool) -> Any:
+    import httpx2
+
+    try:
+        async with httpx2.AsyncClient(timeout=None, trust_env=False) as http:
+            answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
+    except httpx2.TransportError:
+        fail(
+            "CWM-5001",
+            f"No CWM gateway answers at {where}. Start one with `cwm up` or `cwm serve` (it reconciles then), "
+            "or give --url.",
+        )
+    if answer.is_error:
+        try:
+            error = answer.json()
+            fail(error["code"], error["message"])
+        except (ValueError, KeyError, TypeError):
+            fail("CWM-5001", f"What answers at {where} is no CWM gateway of this version.")
+    return answer.json()

@@ -1,0 +1,99 @@
+"""Patrol: guaranteed windows are read back from time to time, and stored again where something is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from cwm.domain.engine import differences
+from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.prefix import TokenIds
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Durability, Window
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.engine_directory import EngineDirectory
+from cwm.services.freeze import Freeze
+from cwm.services.release import debt_of
+from cwm.services.store import Prefix, fitting
+
+_SET_ASIDE: Final = timedelta(hours=1)
+
+
+@dataclass(slots=True)
+class Patrol:
+    registry: Registry
+    kv_tier: KvTier
+    directory: EngineDirectory
+    freeze: Freeze
+    clock: Clock
+    _aside: dict[tuple[str, str], datetime] = field(default_factory=dict)
+
+    async def __call__(self, limit: int, before: datetime, *, dry_run: bool) -> list[Step]:
+        """At most ``limit`` windows that were not proven since ``before``, the longest ago first.
+
+        The directory can be wrong both ways: only reading the chunks back tells.
+        """
+        now = self.clock.now()
+        self._aside = {name: until for name, until in self._aside.items() if until > now}
+        due = await self.registry.windows_to_prove_of_every_tenant(limit + len(self._aside), before)
+        chosen = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
+        steps = [await self._look(window, dry_run=dry_run) for window in chosen]
+        return [step for step in steps if step is not None]
+
+    async def _look(self, window: Window, *, dry_run: bool) -> Step | None:
+        try:
+            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+            identity = await self.directory.identity(window.model)
+            if any(not change.changes_tokens for change in differences(window.identity, identity)):
+                # Its KV is another engine's, which may come back; nothing can be read here.
+                self._set_aside(window)
+                return None
+            return await self._prove(window, fitting(snapshot.token_ids, identity), dry_run=dry_run)
+        except StorageCorruptionError as damaged:
+            self._set_aside(window)
+            return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
+        except CwmError as error:
+            return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, error.message)
+
+    def _set_aside(self, window: Window) -> None:
+        """What cannot be proven now must not stand in the way of the others."""
+        self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
+
+    async def _prove(self, window: Window, token_ids: TokenIds, *, dry_run: bool) -> Step | None:
+        prefix = Prefix(token_ids, window.cache_salt, window.identity)
+        told = f"its freeze failed: {window.failure}"
+        if window.durability is Durability.DURABLE:
+            await self.kv_tier.drop_l1(prefix.key)
+            back = await self.kv_tier.prefetch(prefix.key)
+            if back.complete:
+                if not dry_run:
+                    await self.registry.proven(window.tenant, window.name, self.clock.now())
+                return None
+            told = f"{back.total - back.found} of {back.total} blocks are gone"
+        if dry_run:
+            return Step("store_again", window.tenant, window.name, Outcome.PLANNED, told)
+        return await self._store(window, prefix, told)
+
+    async def _store(self, window: Window, prefix: Prefix, told: str) -> Step:
+        """The pin stays the window's own; only a window that never was durable takes one now."""
+        salt = self.directory.salt(window.tenant, window.salt_scope, prefix.identity)
+        again = await self.registry.store_again(
+            window,
+            window.salt_scope,
+            salt,
+            prefix.identity,
+            self.clock.now(),
+            pinned=prefix.chunk_count > 0,
+            debt=debt_of(prefix, pinned=window.pinned),
+        )
+        if again is None:
+            return Step("store_again", window.tenant, window.name, Outcome.DONE, "it is gone meanwhile")
+        pending, intent, owed = again
+        await self.freeze.release(owed)
+        stored = await self.freeze.resume(intent)
+        if stored is None or stored.durability is Durability.DURABLE:
+            return Step("store_again", pending.tenant, pending.name, Outcome.DONE, told)
+        return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, stored.failure or told)

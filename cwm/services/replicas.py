@@ -1,0 +1,90 @@
+"""Replicas: which gateways share a registry, which of them live, and which one leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cwm.domain.errors import CwmError
+from cwm.ports.clock import Clock
+from cwm.ports.leases import Leases
+
+BEAT_SECONDS: Final = 5.0
+_STALE: Final = timedelta(seconds=30)
+_FORGOTTEN: Final = timedelta(hours=1)
+_LEADER: Final = "leader"
+_LOOK: Final = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """``me`` names this process; ``has_ended`` knows the processes of this machine, None for others."""
+
+    leases: Leases
+    clock: Clock
+    me: str
+    has_ended: Callable[[str], bool | None]
+
+    async def beat(self) -> None:
+        """Say that this process lives; called at least every ``BEAT_SECONDS``."""
+        now = self.clock.now()
+        await self.leases.take(f"replica:{self.me}", self.me, now, now - _STALE)
+
+    async def gone(self, holder: str) -> bool:
+        """Whether nobody is left who could end what ``holder`` began."""
+        if not holder:
+            return True
+        if holder == self.me:
+            return False
+        ended = self.has_ended(holder)
+        if ended is not None:
+            return ended
+        seen = await self.leases.seen(f"replica:{holder}")
+        return seen is None or seen[1] < self.clock.now() - _STALE
+
+    async def lead(self) -> bool:
+        """Become the leader, or stay it. False while another one lives."""
+        leads = await self._take(_LEADER)
+        if leads:
+            await self.leases.forget(self.clock.now() - _FORGOTTEN)
+        return leads
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[bool]:
+        """Nobody else looks after the whole for as long as the block lasts; False when somebody does already."""
+        taken = await self._take(_LOOK)
+        renewing = asyncio.create_task(self._renew()) if taken else None
+        try:
+            yield taken
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+                with suppress(CwmError):
+                    await self.leases.drop(_LOOK, self.me)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            with suppress(CwmError):
+                await self.beat()
+                await self._take(_LOOK)
+
+    async def _take(self, name: str) -> bool:
+        """Also from a process that is known to have ended, however short ago."""
+        now = self.clock.now()
+        if await self.leases.take(name, self.me, now, now - _STALE):
+            return True
+        seen = await self.leases.seen(name)
+        if seen is None or not self.has_ended(seen[0]):
+            return False
+        await self.leases.drop(name, seen[0])
+        return await self.leases.take(name, self.me, now, now - _STALE)
+
+    async def leave(self) -> None:
+        """Stop being there, so that others need not wait."""
+        await self.leases.drop(_LEADER, self.me)
+        await self.leases.drop(f"replica:{self.me}", self.me)

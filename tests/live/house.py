@@ -1,0 +1,103 @@
+"""A registry of a test's own over the real engine, and what has to hold between the two."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from redis.asyncio import Redis
+
+from cwm import settings
+from cwm.adapters.sql import schema
+from cwm.app import Parts, build_parts
+from cwm.domain.principal import Principal
+from cwm.domain.upkeep import Outcome
+from cwm.domain.window import Durability, Window, WindowQuery
+from cwm.services.store import Prefix, fitting
+from tests.live.conftest import LiveEngine
+from tests.live.talk import words
+
+AGENT = Principal("acme", "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """``environ`` is what another process needs to work on the same registry."""
+
+    parts: Parts
+    environ: dict[str, str]
+    redis: Redis
+    disk: Path
+
+    async def session(self, ids: list[int] | None = None) -> tuple[str, list[int]]:
+        """A session with that context, of six chunks and a rest where none is given."""
+        ids = ids or words(200)
+        session_id = f"s_{uuid4().hex[:10]}"
+        await self.parts.services.open_session(AGENT, session_id)
+        await self.parts.registry.record_turn(
+            "acme", session_id, ids, self.parts.reconcile.journal.clock.now()
+        )
+        return session_id, ids
+
+    async def window(self, ids: list[int] | None = None, **more: Any) -> tuple[str, list[int]]:
+        session_id, ids = await self.session(ids)
+        name = f"w_{uuid4().hex[:10]}"
+        await self.parts.services.freeze(AGENT, session_id, name, **more)
+        return name, ids
+
+    async def reconciled(self) -> None:
+        steps = await self.parts.reconcile()
+        assert steps is not None
+        assert [step for step in steps if step.outcome is not Outcome.DONE] == []
+        assert await self.parts.reconcile() == []
+
+    async def agree(self) -> None:
+        """Registry, pins and chunks say the same, and nobody is at anything."""
+        registry, kv_tier = self.parts.registry, self.parts.kv_tier
+        assert await registry.intents_of_every_tenant() == []
+        for salt in await registry.salts_of_every_tenant():
+            assert await kv_tier.pins(salt) == await registry.pinned_chunks_of_every_tenant(salt)
+        for window in await self.windows():
+            assert window.durability is Durability.DURABLE
+            assert await self.is_whole(window)
+
+    async def windows(self) -> list[Window]:
+        return (await self.parts.registry.windows("acme", WindowQuery(limit=100)))[0]
+
+    async def is_whole(self, window: Window) -> bool:
+        snapshot = await self.parts.registry.snapshot(window.tenant, window.snapshot_id)
+        prefix = Prefix(fitting(snapshot.token_ids, window.identity), window.cache_salt, window.identity)
+        await self.parts.kv_tier.drop_l1(prefix.key)
+        back = await self.parts.kv_tier.prefetch(prefix.key)
+        return back.complete and back.total == window.block_count
+
+    async def stored(self, hashes: list[str]) -> int:
+        """How many copies of these chunks the lower tiers hold."""
+        in_redis = [key.decode() async for key in self.redis.scan_iter(count=1000)]
+        on_disk = [path.name for path in self.disk.glob("*.data")]
+        return sum(any(name in stored for name in hashes) for stored in [*in_redis, *on_disk])
+
+
+@asynccontextmanager
+async def house(engine: LiveEngine, folder: Path, **more: str) -> AsyncIterator[House]:
+    """``more`` are further ``CWM_*`` variables."""
+    environ = {
+        "CWM_TENANT": "acme",
+        "CWM_DB_PATH": str(folder / "cwm.db"),
+        "CWM_SECRET_FILE": str(folder / "secret"),
+        "CWM_VLLM_URL": engine.vllm_url,
+        "CWM_LMCACHE_URL": engine.lmcache_url,
+        "CWM_COORDINATOR_URL": engine.coordinator_url,
+        "CWM_WEIGHTS_DIGEST": engine.weights_digest,
+        "CWM_CANARY_TOKENS": "4",
+        **more,
+    }
+    loaded = settings.load(environ)
+    await schema.upgrade(loaded.database.url())
+    parts = build_parts(loaded)
+    async with parts.close(), Redis.from_url(engine.redis_url) as redis:
+        yield House(parts, environ, redis, engine.storage_path / "kv")
