@@ -52,12 +52,9 @@ class Crasher:
 
 @contextmanager
 def crasher() -> Iterator[Crasher]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.live.crasher"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    command = [sys.executable, "-m", "tests.live.crasher"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Crasher(process)
-    finally:
         assert process.stdin is not None
         process.stdin.close()
         process.wait(60)
