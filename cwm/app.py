@@ -46,6 +46,7 @@ from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns
 from cwm.services.verify import Verify
+from cwm.services.watchdog import Watchdog
 from cwm.settings import Settings, SettingsError
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
@@ -68,6 +69,7 @@ class Parts:
     engine: VllmEngine
     kv_tier: LmcacheTier
     directory: EngineDirectory
+    watchdog: Watchdog
     meter: PrometheusMeter
     identity: LocalIdentity
     services: Services
@@ -95,6 +97,7 @@ def build_parts(settings: Settings) -> Parts:
     generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
     freeze = Freeze(registry, kv_tier, directory, store, turns, journal, clock, verify)
     quarantine = Quarantine(registry, engine, kv_tier, directory, scopes, verify, journal, freeze.store_again)
+    watchdog = Watchdog(engine, kv_tier, directory, meter, clock)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -103,7 +106,7 @@ def build_parts(settings: Settings) -> Parts:
         clone=Clone(registry, kv_tier, journal, clock),
         delete=Delete(registry, kv_tier, journal),
         browse=Browse(registry, kv_tier, directory),
-        inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic()),
+        inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic(), watchdog.fault),
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
@@ -118,7 +121,18 @@ def build_parts(settings: Settings) -> Parts:
 
     identity = LocalIdentity(settings.isolation.tenant)
     return Parts(
-        database, registry, audit, engine, kv_tier, directory, meter, identity, services, pass_through, close
+        database,
+        registry,
+        audit,
+        engine,
+        kv_tier,
+        directory,
+        watchdog,
+        meter,
+        identity,
+        services,
+        pass_through,
+        close,
     )
 
 
@@ -138,7 +152,10 @@ def create_app(settings: Settings) -> FastAPI:
         async with parts.close():
             await _require_schema(settings, parts)
             await parts.services.freeze.resume(others_may_store=settings.database.database_url is not None)
-            watch = asyncio.create_task(parts.directory.watch(_WATCH_SECONDS))
+            watch = asyncio.gather(
+                parts.directory.watch(_WATCH_SECONDS),
+                parts.watchdog.watch(settings.verification.watchdog_seconds),
+            )
             async with mcp.lifespan(mcp):
                 _settle_garbage_collector()
                 yield
@@ -227,6 +244,7 @@ async def _drain(settings: Settings, parts: Parts) -> None:
         async with asyncio.timeout(settings.http.drain_seconds):
             await parts.services.generate.settle()
             await parts.services.freeze.settle()
+            await parts.watchdog.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
 
