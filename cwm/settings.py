@@ -141,7 +141,7 @@ class Verification(Group):
     watchdog_seconds: float = Field(
         30.0,
         ge=0,
-        description="How often the tiers below L1 are asked for a prefix kept there to prove them; 0 for never.",
+        description="About how often the watchdog loads a small prefix from the tiers below L1; 0 for never.",
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier
@@ -39,6 +40,7 @@ class Outcome(StrEnum):
 
     ``stored``: the prefix was not there yet. ``lost``: it was there before, was gone, and could be stored again.
     ``without_redis``: it comes back, but never from Redis. ``broken``: it does not come back.
+    ``hung``: LMCache answers, and does not finish loading it.
     """
 
     FOUND = "found"
@@ -46,6 +48,7 @@ class Outcome(StrEnum):
     LOST = "lost"
     WITHOUT_REDIS = "without_redis"
     BROKEN = "broken"
+    HUNG = "hung"
     NOT_LOOKED = "not_looked"
 
 
@@ -58,7 +61,13 @@ _FAULTS: Final = {
         "What LMCache '{instance}' stores does not come back from its lower tiers, although every part answers: "
         "freezes fail, and thaws compute again. Look at its Redis and its disk."
     ),
+    Outcome.HUNG: (
+        "LMCache '{instance}' answers, but does not finish loading what it stored: thaws compute again, and requests "
+        "may hang. Restart it."
+    ),
 }
+_MISSED: Final = frozenset({Outcome.WITHOUT_REDIS, Outcome.BROKEN})
+_GOOD: Final = frozenset({Outcome.FOUND, Outcome.STORED, Outcome.LOST})
 
 
 @dataclass(slots=True)
@@ -93,7 +102,8 @@ class Watchdog:
                 await self.look()
             except Exception:
                 logging.getLogger(__name__).exception("the watchdog could not look")
-            await asyncio.sleep(interval_seconds)
+            # Gateways that were started together drift apart.
+            await asyncio.sleep(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def settle(self) -> None:
         """Wait for a flush that was under way when the watching ended."""
@@ -129,49 +139,52 @@ class Watchdog:
             if facts is None or not _watchable(facts, identity):
                 return Outcome.NOT_LOOKED
             canary = await self._canary(instance, identity)
-            outcome = await self._look_twice(cache, canary, facts)
-            if outcome is not Outcome.FOUND:
+            look = partial(self._load_twice, cache, canary, facts, self._last.get(instance))
+            first = await look()
+            if first not in _MISSED:
+                outcome = first
+            else:
                 await self._store_again(cache, canary)
-                outcome = await self._load(cache, canary, facts)
-                if outcome is Outcome.FOUND:
-                    outcome = Outcome.LOST if self._held.get(instance) == canary.key else Outcome.STORED
+                outcome = _judged(first, await look(), was_held=self._held.get(instance) == canary.key)
         except CwmError:
             return Outcome.NOT_LOOKED
-        if outcome not in _FAULTS:
+        if outcome in _GOOD:
             self._held[instance] = canary.key
         return outcome
 
-    async def _look_twice(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
+    async def _load_twice(
+        self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: Outcome | None
+    ) -> Outcome:
         outcome = await self._load(cache, canary, facts)
-        if outcome is Outcome.FOUND:
+        if outcome in {Outcome.FOUND, last}:
             return outcome
-        # Gateways that look at the same moment must not do so again.
         await asyncio.sleep(random.uniform(0, self.most_pause_seconds))  # noqa: S311
         return await self._load(cache, canary, facts)
 
     async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
-        """Found, broken or, where Redis comes first, without Redis."""
+        """Found, or what is wrong; not looked when L1 had it in spite of the drop."""
         before = await cache.loads(canary.cache_salt)
         await cache.drop_l1(canary.key)
         try:
             prefetched = await cache.prefetch(canary.key)
         except EngineTimeoutError:
+            return Outcome.HUNG
+        if not prefetched.complete or prefetched.total < canary.chunk_count:
             return Outcome.BROKEN
-        if prefetched.found < canary.chunk_count:
-            return Outcome.BROKEN
-        if facts.adapters[0] in _REDIS_ADAPTERS:
-            tiers = await self._tiers_since(before, cache, canary)
-            if tiers and Tier.REDIS not in tiers:
-                return Outcome.WITHOUT_REDIS
+        loaded = await self._loaded_since(before, cache, canary)
+        if loaded.chunks < canary.chunk_count:  # another gateway had stored or loaded it after the drop
+            return Outcome.NOT_LOOKED
+        if facts.adapters[0] in _REDIS_ADAPTERS and not loaded.by_tier.get(Tier.REDIS):
+            return Outcome.WITHOUT_REDIS
         return Outcome.FOUND
 
-    async def _tiers_since(self, before: Loads, cache: KvTier, canary: Prefix) -> frozenset[Tier]:
-        """Where the canary came from, and what others loaded meanwhile; nothing when another gateway had loaded it."""
+    async def _loaded_since(self, before: Loads, cache: KvTier, canary: Prefix) -> Loads:
+        """LMCache counts a load a moment after it answered. What others loaded meanwhile is counted, too."""
         until = self.clock.monotonic() + _COUNTED_WITHIN_SECONDS
         while True:
             since = (await cache.loads(canary.cache_salt)).since(before)
             if since.chunks >= canary.chunk_count or self.clock.monotonic() > until:
-                return frozenset(tier for tier, n in since.by_tier.items() if n and since.chunks)
+                return since
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _store_again(self, cache: KvTier, canary: Prefix) -> None:
@@ -213,6 +226,13 @@ class Watchdog:
         canary = Prefix(filled, self.directory.salt(_TENANT, "", identity), identity)
         self._canaries[instance] = canary
         return canary
+
+
+def _judged(first: Outcome, again: Outcome, *, was_held: bool) -> Outcome:
+    """From a fault that two looks agreed on, and what was seen after the canary was stored again."""
+    if again is Outcome.FOUND:
+        return Outcome.LOST if was_held else Outcome.STORED
+    return first if again is Outcome.NOT_LOOKED and was_held else again
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:
