@@ -56,6 +56,7 @@ from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns
 from cwm.services.verify import Verify
+from cwm.services.watchdog import Watchdog
 from cwm.settings import Settings, SettingsError
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
@@ -79,6 +80,7 @@ class Parts:
     engine: VllmEngine
     kv_tier: LmcacheTier
     directory: EngineDirectory
+    watchdog: Watchdog
     meter: PrometheusMeter
     identity: LocalIdentity
     services: Services
@@ -126,6 +128,7 @@ def build_parts(settings: Settings) -> Parts:
         journal,
         settings.retention.patrol_windows,
     )
+    watchdog = Watchdog(engine, kv_tier, directory, meter, clock, reconcile.lost)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -135,7 +138,7 @@ def build_parts(settings: Settings) -> Parts:
         delete=delete,
         end_session=end_session,
         browse=Browse(registry, kv_tier, directory),
-        inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic()),
+        inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic(), watchdog.fault),
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
@@ -156,6 +159,7 @@ def build_parts(settings: Settings) -> Parts:
         engine,
         kv_tier,
         directory,
+        watchdog,
         meter,
         identity,
         services,
@@ -185,6 +189,7 @@ def create_app(settings: Settings) -> FastAPI:
             upkeep = [
                 asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
                 asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
+                asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             ]
             async with mcp.lifespan(mcp):
                 _settle_garbage_collector()
@@ -290,6 +295,7 @@ async def _drain(settings: Settings, parts: Parts) -> None:
         async with asyncio.timeout(settings.http.drain_seconds):
             await parts.services.generate.settle()
             await parts.services.freeze.settle()
+            await parts.watchdog.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
 

@@ -123,7 +123,7 @@ class Engine(Group):
 
 
 class Verification(Group):
-    """How a thaw proves itself."""
+    """How restored KV, and the tiers it comes from, prove themselves."""
 
     title = "verification"
 
@@ -137,6 +137,11 @@ class Verification(Group):
         0.1,
         gt=0,
         description="How far a log-probability (nats) may move before a replay counts as wrong.",
+    )
+    watchdog_seconds: float = Field(
+        30.0,
+        ge=0,
+        description="About how often the watchdog loads a small prefix from the tiers below L1; 0 for never.",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from cwm.domain.engine import Tier
 from cwm.domain.prefix import TokenIds
@@ -104,6 +104,12 @@ class TierUsage:
 class KvTier(Protocol):
     async def facts(self) -> KvTierFacts | None:
         """None where the configuration says that the engine has no LMCache."""
+
+    async def on(self, instance: str) -> Self:
+        """The same cache on one of its registered instances only: its L1, its adapters, its counts.
+
+        CWM-5001 for one that is not registered. It is closed with the whole.
+        """
 
     async def coordinator_chunk_size(self) -> int | None:
         """Tokens in a chunk by the coordinator, which hashes for itself; None where it does not tell."""

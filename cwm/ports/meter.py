@@ -18,6 +18,12 @@ class Meter(Protocol):
     def event(self, name: str) -> None:
         """Count something that happened."""
 
+    def watched(self, outcome: str) -> None:
+        """Count one look of the watchdog."""
+
+    def instances(self, healthy: Mapping[str, bool]) -> None:
+        """Say which LMCache instances give back what they store; one that is not named is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

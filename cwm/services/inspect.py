@@ -61,12 +61,15 @@ COMPONENTS: Final = ("kv_store", "vllm", "registry")
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
+    """``cache_fault`` says what is wrong with a cache whose every part answers; None when nothing is known to be."""
+
     registry: Registry
     engine: Engine
     kv_tier: KvTier
     clock: Clock
     version: str
     started: float
+    cache_fault: Callable[[], str | None]
 
     async def health(self, component: str | None = None) -> Health:
         """Ask each component, all at once. CWM-1003 for a component that does not exist."""
@@ -132,6 +135,9 @@ class Inspect:
             return Status.DEGRADED, "This engine has no LMCache: windows keep tokens, thaws recompute."
         if not facts.attached:
             return Status.DEGRADED, "No vLLM is attached to LMCache."
+        fault = self.cache_fault()
+        if fault is not None:
+            return Status.DEGRADED, fault
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
 
 

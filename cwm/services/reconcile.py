@@ -49,6 +49,7 @@ class Reconcile:
     journal: Journal
     patrol_windows: int
     _unsure: int = _THOROUGH_EVERY
+    _lost_at: datetime | None = None
     _suspect: set[str] = field(default_factory=set)
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -87,6 +88,11 @@ class Reconcile:
         """Look at the next occasion: something was left to it, or was lost."""
         self._due.set()
 
+    def lost(self) -> None:
+        """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since."""
+        self._lost_at = self.journal.clock.now()
+        self.soon()
+
     async def _background_look(self) -> bool:
         """Whether something had to be postponed."""
         thorough = self._unsure >= _THOROUGH_EVERY
@@ -94,8 +100,10 @@ class Reconcile:
         async with self.replicas.alone() as alone:
             if not alone:
                 return True
+            lost_at, self._lost_at = self._lost_at, None
+            windows = self.patrol_windows if lost_at is None else _ALL
             steps = await self._look(
-                dry_run=False, thorough=thorough, windows=self.patrol_windows, before=before
+                dry_run=False, thorough=thorough, windows=windows, before=lost_at or before
             )
         return any(step.outcome is Outcome.POSTPONED for step in steps)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
@@ -45,6 +46,7 @@ class LmcacheTier:
         self._present = settings.has_lmcache
         self._server = settings.lmcache_url
         self._coordinator = settings.coordinator_url
+        self._only: str | None = None
         self._last_facts: KvTierFacts | None = None
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
@@ -82,6 +84,16 @@ class LmcacheTier:
             ),
         )
         return self._last_facts
+
+    async def on(self, instance: str) -> Self:
+        registered = {found["instance_id"]: found for found in await self._instances()}
+        if instance not in registered:
+            raise EngineConnectionError(f"LMCache '{instance}' is not registered with the coordinator.")
+        one = copy.copy(self)
+        one._only = instance  # noqa: SLF001 - a copy of itself
+        if len(registered) > 1:
+            one._server = _node_url(registered[instance])  # noqa: SLF001
+        return one
 
     async def coordinator_chunk_size(self) -> int | None:
         """Tokens in the coordinator's chunk: it tells only how many chunks it makes of a prefix."""
@@ -175,13 +187,8 @@ class LmcacheTier:
         if not self._present:
             return
         for instance in await self._instances():
-            body = {
-                **_body(prefix),
-                "instance_id": instance["instance_id"],
-                "tier": "l1",
-                "force": False,
-            }
-            await self._post(f"{self._coordinator}/cache/delete", body)
+            where = {"instance_id": instance["instance_id"], "tier": "l1", "force": False}
+            await self._post(f"{self._coordinator}/cache/delete", {**_body(prefix), **where})
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
         if not self._present or not hashes:
@@ -240,7 +247,7 @@ class LmcacheTier:
 
     async def _instances(self) -> list[dict[str, Any]]:
         instances: list[dict[str, Any]] = (await self._get(f"{self._coordinator}/instances"))["instances"]
-        return instances
+        return [i for i in instances if self._only in {None, i["instance_id"]}]
 
     async def _get(self, url: str) -> Any:
         return await self._call("GET", url)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -72,8 +74,18 @@ class PrometheusMeter:
             "cwm_prompt_tokens", "Prompt tokens by where their KV came from", ["source"], registry=registry
         )
         self._events = Counter("cwm_events", "Things that happened", ["event"], registry=registry)
+        self._looks = Counter(
+            "cwm_watchdog_checks", "Looks of the watchdog by what they found", ["outcome"], registry=registry
+        )
+        self._instances = Gauge(
+            "cwm_watchdog_healthy",
+            "Whether an LMCache instance gives back what it stores, from Redis where it has one",
+            ["instance"],
+            registry=registry,
+        )
         ProcessCollector(registry=registry)
         self._operation_names, self._sources, self._event_names = _Names(), _Names(), _Names()
+        self._outcomes = _Names()
 
     @contextmanager
     def operation(self, name: str) -> Iterator[None]:
@@ -93,6 +105,14 @@ class PrometheusMeter:
 
     def event(self, name: str) -> None:
         self._events.labels(self._event_names.bounded(name)).inc()
+
+    def watched(self, outcome: str) -> None:
+        self._looks.labels(self._outcomes.bounded(outcome)).inc()
+
+    def instances(self, healthy: Mapping[str, bool]) -> None:
+        self._instances.clear()
+        for instance, is_healthy in islice(healthy.items(), _MOST_LABELS):
+            self._instances.labels(instance).set(is_healthy)
 
     def text(self) -> str:
         return generate_latest(self._registry).decode()

@@ -100,6 +100,15 @@ def test_a_label_takes_so_many_values_and_no_more(meter: PrometheusMeter) -> Non
     assert len({s.labels["operation"] for s in samples if s.name == "cwm_operation_total"}) == 65
 
 
+def test_only_the_instances_named_last_are_told_and_not_too_many(meter: PrometheusMeter) -> None:
+    meter.instances({"node0": True, "node1": False})
+    meter.instances({"node1": True})
+    told = [s for s in meter.samples() if s.name == "cwm_watchdog_healthy"]
+    assert [(s.labels, s.value) for s in told] == [({"instance": "node1"}, 1.0)]
+    meter.instances({f"node{number}": False for number in range(1000)})
+    assert len([s for s in meter.samples() if s.name == "cwm_watchdog_healthy"]) == 64
+
+
 def test_the_text_holds_what_the_contract_shows_and_the_same_values(meter: PrometheusMeter) -> None:
     with meter.operation("window_freeze"):
         pass

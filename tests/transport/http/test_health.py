@@ -62,7 +62,13 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
         engine = VllmEngine(Engine(vllm_url=vllm.url))
         inspect = gateway.parts.services.inspect
         answering = Inspect(
-            inspect.registry, engine, inspect.kv_tier, inspect.clock, inspect.version, inspect.started
+            inspect.registry,
+            engine,
+            inspect.kv_tier,
+            inspect.clock,
+            inspect.version,
+            inspect.started,
+            inspect.cache_fault,
         )
         app = Starlette(routes=list(routes(answering, gateway.parts.meter)))
         async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:

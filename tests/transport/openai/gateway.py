@@ -71,6 +71,12 @@ class TallyMeter:
     def event(self, name: str) -> None:
         self.counts[f"event {name}"] += 1
 
+    def watched(self, outcome: str) -> None:
+        self.counts[f"watched {outcome}"] += 1
+
+    def instances(self, healthy: Mapping[str, bool]) -> None:
+        self.counts.update(f"healthy {name}" for name, is_healthy in healthy.items() if is_healthy)
+
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
