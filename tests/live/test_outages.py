@@ -171,17 +171,21 @@ async def test_a_freeze_outlives_a_postgres_that_dies_in_its_last_transaction(
     url = fragile_postgres.url.replace("+asyncpg", "") + "/postgres"
     async with house(live_engine, tmp_path, CWM_DATABASE_URL=url) as home:
         session, ids = await home.session()
-        blocker = await asyncpg.connect(url)
         freeze = asyncio.create_task(_outcome(home, session, "w"))
-        await _pending(blocker)
-        await blocker.execute("BEGIN; SELECT * FROM windows FOR UPDATE")
-        await _somebody_waits(url)
-        await asyncio.to_thread(fragile_postgres.restart)
+        async with connected(url) as blocker, connected(url) as looker:
+            await _until(looker, "SELECT count(*) FROM windows")
+            await blocker.execute("BEGIN; SELECT * FROM windows FOR UPDATE")
+            await _until(looker, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            await asyncio.to_thread(fragile_postgres.restart)
         refused = await freeze
         assert isinstance(refused, CwmError)
         assert refused.code == "CWM-4001"
 
-        assert "finish_freeze" in await actions(home)
+        async with asyncio.timeout(60):
+            # The first call may meet a connection of before the restart.
+            await home.parts.reconcile()
+            while await home.parts.registry.intents_of_every_tenant():
+                await home.parts.reconcile()
         await home.agree()
         assert (await record(home, "w")).durability is Durability.DURABLE
         kept = await home.parts.registry.session("acme", session)
@@ -197,17 +201,19 @@ async def _outcome(home: House, session: str, name: str) -> Any:
         return refused
 
 
-async def _pending(connection: asyncpg.Connection) -> None:
-    async with asyncio.timeout(30):
-        while not await connection.fetchval("SELECT count(*) FROM windows"):
-            pass
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Closed without a word: the server may be gone by then."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        connection.terminate()
 
 
-async def _somebody_waits(url: str) -> None:
-    looker = await asyncpg.connect(url)
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+async def _until(connection: asyncpg.Connection, query: str) -> None:
     async with asyncio.timeout(60):
-        while not await looker.fetchval(waiting):
+        while not await connection.fetchval(query):
             pass
 
 
