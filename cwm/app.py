@@ -25,6 +25,7 @@ from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
@@ -40,6 +41,7 @@ from cwm.services.grow import Grow
 from cwm.services.inspect import Inspect
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
+from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
 from cwm.services.scopes import Scopes
 from cwm.services.store import Store
@@ -95,11 +97,14 @@ def build_parts(settings: Settings) -> Parts:
     generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
     freeze = Freeze(registry, kv_tier, directory, store, turns, journal, clock, verify)
     quarantine = Quarantine(registry, engine, kv_tier, directory, scopes, verify, journal, freeze.store_again)
+    planner = Planner(engine, kv_tier, SqlSpeeds(database), meter, clock, settings.thaw.thaw_plan)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
         freeze=freeze,
-        thaw=Thaw(registry, engine, kv_tier, directory, generate, verify, quarantine, journal, meter, clock),
+        thaw=Thaw(
+            registry, engine, kv_tier, directory, generate, verify, quarantine, planner, journal, meter, clock
+        ),
         clone=Clone(registry, kv_tier, journal, clock),
         delete=Delete(registry, kv_tier, journal),
         browse=Browse(registry, kv_tier, directory),
@@ -227,6 +232,7 @@ async def _drain(settings: Settings, parts: Parts) -> None:
         async with asyncio.timeout(settings.http.drain_seconds):
             await parts.services.generate.settle()
             await parts.services.freeze.settle()
+            await parts.services.thaw.planner.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
 
