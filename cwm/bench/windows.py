@@ -199,7 +199,7 @@ class Bench:
                 await shared.flushdb()
 
     async def _reset_vllm(self) -> None:
-        """vLLM refuses while a request holds blocks."""
+        """It refuses while a request holds blocks."""
         async with asyncio.timeout(_RESET_SECONDS):
             while True:
                 response = await self.http.post(f"{self.stack.vllm_url}/reset_prefix_cache")
