@@ -46,10 +46,10 @@ class Planner:
     async def plan(self, prefix: Prefix) -> Plan:
         """Never fails: without the directory or the records it loads, as it does on an engine that takes no limit."""
         pace = await self._pace(prefix.identity)
-        runs = await self._resident(prefix)
         choice = self.choice
         if choice is Choice.AUTO and engine_key(prefix.identity) in self._unlimited:
             choice = Choice.LOAD
+        runs = await self._resident(prefix) if choice is Choice.AUTO else []
         stored = prefix.chunk_count * (prefix.identity.chunk_size or 0)
         plan = decide(pace, len(prefix.token_ids), runs, stored, choice)
         self.meter.event(f"thaw_plan_{plan.decision}")
