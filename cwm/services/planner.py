@@ -139,6 +139,8 @@ class Planner:
             return None
         took_ms = (self.clock.monotonic() - started) * 1000
         self.meter.event("thaw_plan_trial")
+        if answer.fingerprint not in {None, prefix.identity.fingerprint}:
+            return None
         if answer.loaded_tokens is None and prefix.chunk_count:
             self._unlimited.add(engine_key(prefix.identity))
         return Observation(

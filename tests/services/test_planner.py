@@ -39,12 +39,15 @@ class TrialEngine:
     loaded: int | None = 0
     sent: list[Generation] = field(default_factory=list)
     dead: bool = False
+    fingerprint: str = "fp-1"
 
     async def complete(self, generation: Generation) -> Completion:
         self.sent.append(generation)
         if self.dead:
             raise EngineConnectionError("gone")
-        return Completion("", (1,), "length", len(generation.token_ids), 0, "fp-1", loaded_tokens=self.loaded)
+        return Completion(
+            "", (1,), "length", len(generation.token_ids), 0, self.fingerprint, loaded_tokens=self.loaded
+        )
 
 
 @dataclass
@@ -159,6 +162,12 @@ async def test_an_engine_that_dies_in_a_trial_ends_the_trials() -> None:
     engine = TrialEngine(dead=True)
     await thawed(planner(Records(), engine), answered(STORED), {"redis": STORED})
     assert len(engine.sent) == 1
+
+
+async def test_a_trial_that_another_engine_answered_teaches_nothing() -> None:
+    records = Records()
+    await thawed(planner(records, TrialEngine(fingerprint="fp-2")), answered(STORED), {"redis": STORED})
+    assert [o.tier for o in records.kept.observations] == ["redis"]
 
 
 async def test_thaws_at_once_share_one_series_of_trials() -> None:
