@@ -73,7 +73,11 @@ class Speeds:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Speeds:
-        return cls(tuple(Observation(*observation) for observation in stored["observations"]))
+        """What another version wrote and this one cannot read counts as nothing: it can be measured again."""
+        try:
+            return cls(tuple(Observation(*observation) for observation in stored["observations"]))
+        except (KeyError, TypeError):
+            return cls()
 
 
 def _is_timed(observation: Observation) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -114,3 +115,8 @@ def test_what_was_measured_of_the_very_size_counts_more_than_the_trend() -> None
 
 def test_times_that_are_none_are_not_recorded() -> None:
     assert Speeds().plus([prefill(1, ms) for ms in (0.0, -1.0, math.inf, math.nan)]) == Speeds()
+
+
+@pytest.mark.parametrize("stored", [{}, {"observations": None}, {"observations": [["redis", 1]]}])
+def test_a_record_in_another_form_counts_as_nothing(stored: dict[str, Any]) -> None:
+    assert Speeds.from_dict(stored) == Speeds()
