@@ -27,6 +27,7 @@ from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
@@ -46,6 +47,7 @@ from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
 from cwm.services.patrol import Patrol
 from cwm.services.pin_audit import PinAudit
+from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
 from cwm.services.reconcile import Reconcile
 from cwm.services.release import Release
@@ -129,11 +131,14 @@ def build_parts(settings: Settings) -> Parts:
         settings.retention.patrol_windows,
     )
     watchdog = Watchdog(engine, kv_tier, directory, meter, clock, reconcile.lost)
+    planner = Planner(engine, kv_tier, SqlSpeeds(database), meter, clock, settings.thaw.thaw_plan)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
         freeze=freeze,
-        thaw=Thaw(registry, engine, kv_tier, directory, generate, verify, quarantine, journal, meter, clock),
+        thaw=Thaw(
+            registry, engine, kv_tier, directory, generate, verify, quarantine, planner, journal, meter, clock
+        ),
         clone=Clone(registry, kv_tier, journal, clock, release, quota_bytes),
         delete=delete,
         end_session=end_session,
@@ -296,6 +301,7 @@ async def _drain(settings: Settings, parts: Parts) -> None:
             await parts.services.generate.settle()
             await parts.services.freeze.settle()
             await parts.watchdog.settle()
+            await parts.services.thaw.planner.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
 

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from cwm.domain.engine import CacheScope
+from cwm.domain.planner import Choice
 
 ENV_PREFIX = "CWM_"
 CONFIG_ENV = "CWM_CONFIG"
@@ -173,6 +174,17 @@ class Retention(Group):
         return round(self.tenant_quota_gb * 2**30) or None
 
 
+class Thaw(Group):
+    """How a thaw gets its KV."""
+
+    title = "thaw"
+
+    thaw_plan: Choice = Field(
+        Choice.AUTO,
+        description="Load a window's KV, recompute it, or do what measured speeds say is faster.",
+    )
+
+
 class Isolation(Group):
     """Whose data is whose."""
 
@@ -272,7 +284,18 @@ class Logging(Group):
 
 GROUPS: dict[str, type[Group]] = {
     group.title: group
-    for group in (Http, Database, Engine, Verification, Retention, Isolation, Storage, LocalEngine, Logging)
+    for group in (
+        Http,
+        Database,
+        Engine,
+        Verification,
+        Thaw,
+        Retention,
+        Isolation,
+        Storage,
+        LocalEngine,
+        Logging,
+    )
 }
 
 
@@ -299,6 +322,7 @@ class Settings:
     database: Database = field(default_factory=Database)
     engine: Engine = field(default_factory=Engine)
     verification: Verification = field(default_factory=Verification)
+    thaw: Thaw = field(default_factory=Thaw)
     retention: Retention = field(default_factory=Retention)
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)

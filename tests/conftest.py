@@ -17,6 +17,7 @@ from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
+from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
 from tests import postgres
 from tests.contracts.nouns import Damage
@@ -136,6 +137,11 @@ async def other_replica(database_url: str) -> AsyncIterator[SqlRegistry]:
 @pytest.fixture
 def audit_log(database: Database) -> SqlAuditLog:
     return SqlAuditLog(database)
+
+
+@pytest.fixture
+def speed_records(database: Database) -> SqlSpeeds:
+    return SqlSpeeds(database)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ async def _measure(
         Client(f"{served.url}/mcp") as mcp,
     ):
         started_mb = served.rss_mb()
-        corpus = await _corpus(stack, max(_SIZES) + 64)
+        corpus = await read_corpus(stack, max(_SIZES) + 64)
         bench = Bench(stack, served.url, http, mcp, kv_tier, corpus)
 
         def add(measured: tuple[Section, dict[str, Any]]) -> None:
@@ -94,7 +94,7 @@ async def _measure(
     return result
 
 
-async def _corpus(stack: LocalStack, size: int) -> TokenIds:
+async def read_corpus(stack: LocalStack, size: int) -> TokenIds:
     """Real text in tokens: the source of the standard library's own modules."""
     engine = VllmEngine(Engine(vllm_url=stack.vllm_url))
     try:

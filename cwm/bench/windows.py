@@ -20,6 +20,7 @@ from cwm.domain.prefix import TokenIds
 
 _REPEATS = 3
 _STORE_SECONDS = 60.0
+_RESET_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 # One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
@@ -210,11 +211,13 @@ class Bench:
                 await shared.flushdb()
 
     async def _reset_vllm(self) -> None:
-        for _ in range(50):
-            response = await self.http.post(f"{self.stack.vllm_url}/reset_prefix_cache")
-            if response.json().get("success"):
-                return
-        raise RuntimeError("vLLM did not reset its prefix cache")
+        """It refuses while a request holds blocks."""
+        async with asyncio.timeout(_RESET_SECONDS):
+            while True:
+                response = await self.http.post(f"{self.stack.vllm_url}/reset_prefix_cache")
+                if response.json().get("success"):
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _status(self, name: str) -> dict[str, Any]:
         return await self._tool("window_status", window_name=name)

@@ -25,13 +25,19 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A request in token ids. ``sampling`` holds further fields of the completions API as they are."""
+    """A request in token ids. ``sampling`` holds further fields of the completions API as they are.
+
+    ``load_tokens`` and ``store_tokens`` limit what is loaded from and stored in the cache beside the engine,
+    in whole chunks; None for no limit. An engine that does not know a limit ignores it.
+    """
 
     model: str
     token_ids: TokenIds
     cache_salt: str
     max_tokens: int
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    load_tokens: int | None = None
+    store_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,8 @@ class Completion:
     """``token_ids`` are the new ones, the one that stopped generation included.
 
     ``cached_tokens`` of the prompt were not computed (the engine's own count). ``ttft_ms`` is None
-    where the engine does not report it. ``top`` has, for each new token, the log-probabilities of the
+    where the engine does not report it. ``loaded_tokens`` of the cached ones came from the cache beside the
+    engine; None unless the request set ``load_tokens`` and the engine obeyed it. ``top`` has, for each new token, the log-probabilities of the
     likeliest ones by id, where the request asked for ``logprobs``.
     """
 
@@ -50,6 +57,7 @@ class Completion:
     cached_tokens: int
     fingerprint: str | None
     ttft_ms: float | None = None
+    loaded_tokens: int | None = None
     top: tuple[Mapping[int, float], ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier
@@ -39,6 +39,10 @@ class Prefix:
     @property
     def key(self) -> PrefixKey:
         return PrefixKey(self.identity.root, self.identity.world_size, self.token_ids, self.cache_salt)
+
+    def up_to(self, token_count: int | None) -> Prefix:
+        """Its first tokens; the whole of it for None."""
+        return self if token_count is None else replace(self, token_ids=self.token_ids[:token_count])
 
     def request(self) -> Generation:
         """The shortest request that makes the engine hold this prefix: it computes one more token."""

@@ -21,6 +21,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Intent
 from cwm.domain.names import require_session_id, require_window_name
+from cwm.domain.planner import Plan
 from cwm.domain.prefix import TokenIds, full_chunks
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
@@ -34,6 +35,7 @@ from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
+from cwm.services.planner import ENGINE_TIER, Planner
 from cwm.services.quarantine import Quarantine
 from cwm.services.store import Prefix, fitting
 from cwm.services.verify import Verify
@@ -45,7 +47,6 @@ _TOKEN_FIXES: Final = {
         "Serve the model with the chat template it had, or thaw with accept_template to go on with the new one.",
     ),
 }
-ENGINE_TIER = "gpu"
 UNKNOWN_TIER = "unknown"
 _HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
 
@@ -56,6 +57,7 @@ class Receipt:
 
     ``tokens_by_tier`` says where restored tokens came from: ``gpu`` is the engine's own cache.
     ``engine_changes`` are what differs from the engine the window was frozen on; none of its KV is used then.
+    What the ``plan`` predicted took ``prefetch_ms`` and ``engine_ms`` together.
     ``evidence`` is of the restored KV, ``recovered`` of the KV computed in its place after a mismatch.
     """
 
@@ -66,6 +68,7 @@ class Receipt:
     blocks_total: int
     prefetch_ms: float
     engine_ms: float
+    plan: Plan
     evidence: Evidence
     verify_ms: float
     recovered: Verification | None = None
@@ -87,8 +90,9 @@ class Thawed:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A prefetch, and what LMCache had loaded before it; None where LMCache does not answer."""
+    """A prefetch, and what LMCache had loaded before it; None where nothing is loaded or LMCache does not answer."""
 
+    plan: Plan
     prefetched: Prefetched
     before: Loads | None
     prefetch_ms: float
@@ -103,6 +107,7 @@ class Thaw:
     generate: Generate
     verify: Verify
     quarantine: Quarantine
+    planner: Planner
     journal: Journal
     meter: Meter
     clock: Clock
@@ -182,10 +187,13 @@ class Thaw:
         )
         started = self.clock.monotonic()
         loaded, before = await asyncio.gather(self._load(prefix), self.engine.counters())
-        answer, engine_ms = await self._restore(prefix)
+        answer, engine_ms = await self._restore(prefix, loaded.plan)
         elapsed_ms = self._ms_since(started)
         self.directory.confirm(identity, answer.fingerprint)
         by_tier = await self._by_tier(answer, before, loaded, prefix)
+        self.planner.learn(
+            prefix, loaded.plan, answer, by_tier, prefetch_ms=loaded.prefetch_ms, engine_ms=engine_ms
+        )
         verifying = self.clock.monotonic()
         canary, evidence = await self._verified(window, prefix, changes, answer, verify=verify)
         verify_ms = self._ms_since(verifying)
@@ -203,6 +211,7 @@ class Thaw:
             blocks_total=prefix.chunk_count,
             prefetch_ms=loaded.prefetch_ms,
             engine_ms=engine_ms,
+            plan=loaded.plan,
             evidence=evidence,
             verify_ms=verify_ms,
             recovered=replayed,
@@ -226,25 +235,35 @@ class Thaw:
             ) from unserved
 
     async def _load(self, prefix: Prefix) -> _Loaded:
-        """Bring what the lower tiers hold into L1. Without LMCache the engine computes it all."""
+        """Bring what the plan wants of the lower tiers into L1. Without LMCache the engine computes it all."""
+        plan, before = await asyncio.gather(self.planner.plan(prefix), self._loads(prefix))
         started = self.clock.monotonic()
-        nothing = Prefetched(0, prefix.chunk_count)
-        if prefix.chunk_count == 0:
-            return _Loaded(nothing, None, 0.0)
+        prefetched = Prefetched(0, prefix.chunk_count)
+        if before is not None and plan.load_tokens == 0:
+            return _Loaded(plan, prefetched, None, 0.0)
         try:
-            before = await self.kv_tier.loads(prefix.cache_salt)
-            prefetched = await self.kv_tier.prefetch(prefix.key)
+            if before is not None:
+                prefetched = await self.kv_tier.prefetch(prefix.up_to(plan.load_tokens).key)
         except CwmError:
+            before = None
+        if before is None and prefix.chunk_count:
             self.meter.event("thaw_without_lmcache")
             # A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that.
             await asyncio.sleep(_HEARTBEATS_SECONDS)
-            return _Loaded(nothing, None, self._ms_since(started))
-        return _Loaded(prefetched, before, self._ms_since(started))
+        return _Loaded(plan, prefetched, before, self._ms_since(started))
 
-    async def _restore(self, prefix: Prefix) -> tuple[Completion, float]:
+    async def _loads(self, prefix: Prefix) -> Loads | None:
+        try:
+            return await self.kv_tier.loads(prefix.cache_salt) if prefix.chunk_count else None
+        except CwmError:
+            return None
+
+    async def _restore(self, prefix: Prefix, plan: Plan) -> tuple[Completion, float]:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""
         started = self.clock.monotonic()
-        request = asyncio.create_task(self.engine.complete(prefix.request()))
+        request = asyncio.create_task(
+            self.engine.complete(replace(prefix.request(), load_tokens=plan.load_tokens))
+        )
         self._restoring.add(request)
         request.add_done_callback(self._restoring.discard)
         answer = await asyncio.shield(request)
@@ -258,12 +277,12 @@ class Thaw:
         Exact while nobody else of the tenant was prefilling; what the counts cannot tell is ``unknown``.
         """
         after = await self.engine.counters()
-        try:
-            loads = await self.kv_tier.loads(prefix.cache_salt) if loaded.before else None
-        except CwmError:
-            loads = None
+        loads = await self._loads(prefix) if loaded.before else None
         lower = loads.since(loaded.before) if loads and loaded.before else None
-        return _split(answer, _external(answer, before, after), lower, prefix)
+        external = answer.loaded_tokens
+        if external is None:
+            external = _external(answer, before, after)
+        return _split(answer, external, lower, prefix)
 
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)
@@ -357,7 +376,10 @@ def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
         blocks = full_chunks(len(prefix.token_ids), chunk)
-    missing = min(blocks * chunk, len(prefix.token_ids) - 1) - receipt.tokens_restored
+    wanted = min(blocks * chunk, len(prefix.token_ids) - 1)
+    if receipt.plan.load_tokens is not None:
+        wanted = min(wanted, receipt.plan.load_tokens)
+    missing = wanted - receipt.tokens_restored
     if missing <= 0:
         return None
     changed = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)

@@ -1,9 +1,14 @@
-"""LMCache's connector for vLLM, hardened against clients that disconnect while KV is being loaded.
+"""LMCache's connector for vLLM, hardened against disconnecting clients, with a limit on what a request loads.
 
 vLLM's scheduler asserts that every request a connector reports as finished is still known to it. When a
 request is aborted during a load, LMCache reports its id more than once: as received, as sent, and again
 after vLLM has forgotten it. Stock code then dies on the assertion, and the whole engine with it. This
 subclass passes each report on only while the scheduler still waits for it.
+
+A request with ``"kv_transfer_params": {"cwm.load_tokens": n}`` loads at most ``n`` tokens from LMCache, in
+whole chunks; with less than a chunk LMCache is not even asked. Its answer says under
+``"cwm.loaded_tokens"`` how many were loaded on top of what vLLM still had. What is computed instead is
+stored as ever.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_connector"`` with this folder on PYTHONPATH. The
 class keeps the name of its base because both vLLM and LMCache look connectors up by that name.
@@ -14,6 +19,10 @@ from __future__ import annotations
 from typing import Any
 
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as _Stock
+from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
+
+_LIMIT = "cwm.load_tokens"
+_LOADED = "cwm.loaded_tokens"
 
 
 class _Ledger:
@@ -52,7 +61,7 @@ class _Ledger:
 
 
 class LMCacheMPConnector(_Stock):
-    """The stock connector, with its completion reports filtered. Runs in the scheduler and in every worker."""
+    """The stock connector, its reports filtered and its loads limited. Runs in the scheduler and in every worker."""
 
     _ledger: _Ledger | None = None
 
@@ -63,13 +72,49 @@ class LMCacheMPConnector(_Stock):
             self._ledger = _Ledger()
         return self._ledger
 
+    def on_new_request(self, request: Any) -> None:
+        # The stock connector may look up ahead of time, and knows no limit.
+        if _load_limit(request) is None:
+            super().on_new_request(request)
+
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         self._requests.seen(request.request_id)
+        limit = _load_limit(request)
+        if limit is not None:
+            tracker = self._get_or_create_request_tracker(request)
+            if limit < self.scheduler_adapter.lmcache_tokens_per_chunk:
+                # Stores count from what vLLM has, as after a lookup that found nothing.
+                aligned = num_computed_tokens // self._hit_alignment_tokens * self._hit_alignment_tokens
+                tracker.num_vllm_hit_tokens = aligned
+                return 0, False
+            if tracker.state == _State.PREFETCHING:
+                self._look_up(tracker, limit)
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 
+    def _look_up(self, tracker: Any, limit: int) -> None:
+        """Ask for the first ``limit`` tokens only, before the stock connector asks for all of them.
+
+        A lookup locks what it finds, so a shorter one leaves no locks behind that nobody gives back. The
+        adapter submits one lookup a request: the stock connector's own is then left out. The ids stay
+        whole, because LMCache compares them with those of the load.
+        """
+        token_ids = tracker.get_token_ids()
+        self.scheduler_adapter.maybe_submit_lookup_request(
+            tracker.request_id,
+            token_ids=token_ids,
+            cache_salt=tracker.cache_salt,
+            request_configs=tracker.request_configs,
+            # A flag to its callers, but a count of tokens left out where it is used.
+            reserve_last_token=max(len(token_ids) - limit, int(self._reserve_last_token_for_lookup)),
+        )
+
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        tracker = self.request_trackers.get(request.request_id)
         blocks_held, transfer_params = super().request_finished(request, block_ids)
         self._requests.ended(request.request_id, blocks_held=blocks_held)
+        if tracker is not None and _load_limit(request) is not None:
+            loaded = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
+            transfer_params = {**(transfer_params or {}), _LOADED: loaded}
         return blocks_held, transfer_params
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -78,3 +123,9 @@ class LMCacheMPConnector(_Stock):
         # Received first: a request in both lists is freed by the first and must be gone from the second.
         connector_output.finished_recving = self._requests.received(connector_output.finished_recving)
         connector_output.finished_sending = self._requests.sent(connector_output.finished_sending)
+
+
+def _load_limit(request: Any) -> int | None:
+    """In tokens; None for a request that sets none."""
+    limit = (request.kv_transfer_params or {}).get(_LIMIT)
+    return limit if isinstance(limit, int) and limit >= 0 else None

@@ -75,6 +75,12 @@ class LiveEngine:
         async with httpx2.AsyncClient(trust_env=False) as http:
             (await http.post(f"{self.lmcache_url}/cache/clear", json={})).raise_for_status()
 
+    async def read_locks(self) -> int:
+        """Chunks in L1 that somebody still says to be reading."""
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            status = (await http.get(f"{self.lmcache_url}/status")).raise_for_status().json()
+        return sum(l1["read_locked_count"] for l1 in status["storage_manager"]["l1_managers"].values())
+
     async def lose_chunks(self, token_ids: list[int], salt: str, *, keep: int) -> None:
         """Remove every copy of the chunks behind the first ``keep``, as a lost disk and a lost Redis would."""
         keys = [

@@ -25,6 +25,11 @@ _COUNTED: Final = (
     "vllm:num_requests_running",
 )
 
+# Of our connector, of its answer, and of LMCache's own.
+_LOAD_LIMIT: Final = "cwm.load_tokens"
+_LOADED: Final = "cwm.loaded_tokens"
+_STORE_LIMIT: Final = "lmcache.max_offload_tokens"
+
 _Answer = TypeVar("_Answer")
 
 
@@ -40,6 +45,9 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         "return_tokens_as_token_ids": True,
         "stream": stream,
     }
+    limits = {_LOAD_LIMIT: generation.load_tokens, _STORE_LIMIT: generation.store_tokens}
+    if limits := {name: limit for name, limit in limits.items() if limit is not None}:
+        body["kv_transfer_params"] = limits
     if stream:
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":")).encode()
@@ -55,6 +63,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         cached_tokens=_cached(usage) or 0,
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
+        loaded_tokens=(answer.get("kv_transfer_params") or {}).get(_LOADED),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),

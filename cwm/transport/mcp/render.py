@@ -72,6 +72,15 @@ def receipt(result: Receipt) -> schemas.Receipt:
         "blocks_total": result.blocks_total,
         "prefetch_ms": result.prefetch_ms,
         "engine_ms": result.engine_ms,
+        "plan": {
+            "decision": result.plan.decision.value,
+            "predicted_ms": _rounded(result.plan.predicted_ms),
+            "actual_ms": round(result.prefetch_ms + result.engine_ms, 3),
+            "alternatives": {
+                "load": _rounded(result.plan.load_ms),
+                "recompute": _rounded(result.plan.recompute_ms),
+            },
+        },
         "engine_changes": [
             {"field": change.field, "frozen": change.then, "now": change.now}
             for change in result.engine_changes
@@ -85,6 +94,10 @@ def receipt(result: Receipt) -> schemas.Receipt:
             "recovered": None if result.recovered is None else result.recovered.value,
         },
     }
+
+
+def _rounded(ms: float | None) -> float | None:
+    return None if ms is None else round(ms, 3)
 
 
 def generated(result: Generated) -> schemas.Generated:

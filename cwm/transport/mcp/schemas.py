@@ -57,6 +57,23 @@ class VerificationEvidence(TypedDict):
     ]
 
 
+class Alternatives(TypedDict):
+    load: float | None
+    recompute: float | None
+
+
+class ThawPlan(TypedDict):
+    decision: Annotated[
+        Literal["load", "recompute", "partial"],
+        Field(description="partial: some blocks are gone, or computing them is faster than loading them"),
+    ]
+    predicted_ms: Annotated[float | None, Field(description="null where nothing like it was measured yet")]
+    actual_ms: Annotated[float, Field(description="prefetch_ms and engine_ms together")]
+    alternatives: Annotated[
+        Alternatives, Field(description="Predicted times of loading all and of computing all")
+    ]
+
+
 class Receipt(TypedDict):
     tokens_restored: Annotated[int, Field(description="Tokens whose KV was loaded, as the engine reports it")]
     tokens_recomputed: Annotated[int, Field(description="Tokens whose KV the engine computed again")]
@@ -68,6 +85,7 @@ class Receipt(TypedDict):
     blocks_total: int
     prefetch_ms: float
     engine_ms: float
+    plan: Annotated[ThawPlan, Field(description="What was chosen by the speeds of earlier thaws")]
     engine_changes: Annotated[
         list[EngineChange],
         Field(description="What differs from the engine that froze the window; its KV is not used then"),

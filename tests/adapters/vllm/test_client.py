@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,19 @@ async def test_a_completion_sends_ids_and_salt_and_brings_ids_back(
     assert sent.json["cache_salt"] == "salt-1"
     assert sent.json["temperature"] == 0
     assert sent.headers["authorization"] == "Bearer k1"
+
+
+async def test_limits_of_what_is_loaded_and_stored_are_sent_where_they_are_set(
+    engine: VllmEngine, vllm: FakeVllm
+) -> None:
+    done = await engine.complete(GENERATION)
+    await engine.complete(replace(GENERATION, load_tokens=0, store_tokens=64))
+    assert "kv_transfer_params" not in vllm.turns[0].json
+    assert vllm.turns[1].json["kv_transfer_params"] == {
+        "cwm.load_tokens": 0,
+        "lmcache.max_offload_tokens": 64,
+    }
+    assert done.loaded_tokens is None
 
 
 async def test_a_streamed_completion_brings_the_same(engine: VllmEngine) -> None:

@@ -1,0 +1,177 @@
+"""``cwm bench planner``: what the planner chooses, beside both fixed choices, by size and tier."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+from fastmcp import Client
+
+from cwm import __version__
+from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.bench.figures import Report, Section, median, ratio
+from cwm.bench.gateway import gateway
+from cwm.bench.main import read_corpus
+from cwm.bench.windows import Bench
+from cwm.domain.planner import Choice
+from cwm.settings import Engine, Settings
+from cwm.stack.local import LocalStack
+from cwm.stack.plan import plan_from_settings
+
+_SIZES = (256, 512, 1024, 2048, 4096, 8064)
+_TIERS = ("cpu", "redis", "disk")
+_LESSONS = 4
+_HOPELESS = 4.0
+_LEAST_ROUNDS = 3
+_QUIET_SECONDS = 0.15
+
+
+async def run(settings: Settings, report: Callable[[str], None], *, rounds: int) -> Report:
+    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress."""
+    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
+        folder = Path(name)
+        storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
+        plan = replace(plan_from_settings(storage, settings.local_engine, log=report), dev_endpoints=True)
+        async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
+            clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
+            http = await opened.enter_async_context(httpx2.AsyncClient(timeout=600, trust_env=False))
+            kv_tier = LmcacheTier(
+                Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
+            )
+            await opened.enter_async_context(aclosing(kv_tier))
+            corpus = await read_corpus(stack, max(_SIZES) + 64)
+            url, mcp = clients[Choice.LOAD]
+            bench = PlannerBench(
+                stack, url, http, mcp, kv_tier, corpus, {choice: c for choice, (_, c) in clients.items()}
+            )
+            context = {
+                "cwm": __version__,
+                "model": stack.model_name,
+                "machine": platform.machine(),
+                "cores": os.cpu_count(),
+            }
+            section, summary = await bench.regrets(rounds, report)
+            return Report("planner", context, [section], summary)
+
+
+async def _client(
+    stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack
+) -> tuple[str, Client[Any]]:
+    """A gateway told to choose so, on the one registry, and an agent of it."""
+    variables = {
+        "CWM_VLLM_URL": stack.vllm_url,
+        "CWM_LMCACHE_URL": stack.lmcache_url,
+        "CWM_COORDINATOR_URL": stack.coordinator_url,
+        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
+        "CWM_DB_PATH": str(folder / "cwm.db"),
+        "CWM_SECRET_FILE": str(folder / "secret"),
+        "CWM_THAW_PLAN": choice.value,
+    }
+    served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
+    return served.url, await opened.enter_async_context(Client(f"{served.url}/mcp"))
+
+
+@dataclass(slots=True)
+class Cell:
+    """One size in one tier: durations in ms by choice, and what the planner said."""
+
+    taken: dict[Choice, list[float]] = field(default_factory=lambda: {choice: [] for choice in Choice})
+    decisions: Counter[str] = field(default_factory=Counter)
+    errors: list[float] = field(default_factory=list)
+
+    def is_hopeless(self, choice: Choice) -> bool:
+        """Whether more rounds of it could change nothing: it is far slower than the other fixed choice."""
+        other = Choice.LOAD if choice is Choice.RECOMPUTE else Choice.RECOMPUTE
+        if choice is Choice.AUTO or min(len(self.taken[choice]), len(self.taken[other])) < _LEAST_ROUNDS:
+            return False
+        return median(self.taken[choice]) > _HOPELESS * median(self.taken[other])
+
+    def note(self, choice: Choice, ms: float, plan: Mapping[str, Any]) -> None:
+        self.taken[choice].append(ms)
+        if choice is Choice.AUTO:
+            self.decisions[plan["decision"]] += 1
+            if plan["predicted_ms"]:
+                self.errors.append(abs(plan["predicted_ms"] / plan["actual_ms"] - 1))
+
+    @property
+    def regret(self) -> float:
+        best = min(median(self.taken[choice]) for choice in (Choice.LOAD, Choice.RECOMPUTE))
+        return round(ratio(median(self.taken[Choice.AUTO]), best) - 1, 3)
+
+
+@dataclass(slots=True)
+class PlannerBench(Bench):
+    """``clients`` are of gateways that differ in nothing but CWM_THAW_PLAN."""
+
+    clients: Mapping[Choice, Client[Any]]
+
+    async def regrets(self, rounds: int, report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
+        section = Section(
+            "thaw: the planner beside both fixed choices",
+            (
+                "tokens",
+                "tier",
+                "load ms",
+                "recompute ms",
+                "planner ms",
+                "regret",
+                "chosen",
+                "prediction off by",
+            ),
+            note=f"medians of {rounds} rounds in turns, of {_LEAST_ROUNDS} where a fixed choice is {_HOPELESS:.0f} "
+            f"times slower than the other; {_LESSONS} thaws before to learn from; whole tool calls without "
+            "verification, vLLM's own cache reset before each; regret: planner / the better fixed choice - 1",
+        )
+        summary: dict[str, Any] = {}
+        errors: list[float] = []
+        for size in _SIZES:
+            name = f"bench-{uuid4().hex[:8]}"
+            session, _ = await self._fill(size)
+            await self._tool("window_freeze", session_id=session, window_name=name, canary=False)
+            for tier in _TIERS:
+                report(f"{size} tokens from {tier}")
+                cell = await self._cell(tier, name, rounds)
+                errors += cell.errors
+                chosen = " ".join(f"{count} {decision}" for decision, count in cell.decisions.most_common())
+                times = [median(cell.taken[c]) for c in (Choice.LOAD, Choice.RECOMPUTE, Choice.AUTO)]
+                section.rows.append((size, tier, *times, cell.regret, chosen, median(cell.errors or [1.0])))
+                summary[f"regret_{tier}_{size}"] = cell.regret
+        summary["prediction_off_by"] = median(errors or [1.0])
+        summary["worst_regret"] = max(v for k, v in summary.items() if k.startswith("regret_"))
+        return section, summary
+
+    async def _cell(self, tier: str, name: str, rounds: int) -> Cell:
+        for _ in range(_LESSONS):
+            await self._planned(Choice.AUTO, tier, name)
+        cell, order = Cell(), list(Choice)
+        for _ in range(rounds):
+            order = order[1:] + order[:1]
+            for choice in order:
+                if not cell.is_hopeless(choice):
+                    cell.note(choice, *await self._planned(choice, tier, name))
+        return cell
+
+    async def _planned(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
+        await self._quiet()
+        await self._only(tier, name)
+        await self._quiet()
+        started = time.perf_counter()
+        result = await self.clients[choice].call_tool("window_thaw", {"window_name": name, "verify": False})
+        ms = (time.perf_counter() - started) * 1000
+        return ms, dict(result.structured_content or {})["receipt"]["plan"]
+
+    async def _quiet(self) -> None:
+        """Return when what a thaw leaves behind has ended: what it teaches, and what it stores."""
+        await asyncio.sleep(_QUIET_SECONDS)
+        await self._stored()
