@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end
+from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, run_to_end
 
 if TYPE_CHECKING:
     from cwm.bench.figures import Report
+
+_JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Also write everything to this file.", metavar="FILE")
+]
 
 app = typer.Typer(no_args_is_help=True, help="Measure CWM on a local engine of its own.")
 
@@ -27,9 +31,7 @@ def bench_main(
         str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests of each pass-through measurement.")] = 60,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write everything to this file.", metavar="FILE")
-    ] = None,
+    json_file: _JsonFile = None,
 ) -> None:
     """Pass-through, freeze, thaw, lists, memory and start of the gateway; medians and ratios of one run."""
     settings = load_settings(model=model)
@@ -37,9 +39,43 @@ def bench_main(
     async def work(_: Interrupts) -> Report:
         from cwm.bench.main import run
 
-        return await run(settings, lambda line: print(line, file=sys.stderr, flush=True), requests=requests)
+        return await run(settings, _progress, requests=requests)
+
+    _tell(run_to_end(work), json_file)
+
+
+@app.command("faults")
+def bench_faults(
+    cases: Annotated[int, typer.Option(min=1, help="Cases to run.")] = 200,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeats the cases of a run that printed it; default: a new one."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="smollm2-135m, tiny, or a folder with weights.")] = "tiny",
+    json_file: _JsonFile = None,
+) -> None:
+    """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault and where.
+
+    Exit code 1 when any thawed session continued otherwise than the uninterrupted one.
+    """
+    settings = load_settings(model=model)
+
+    async def work(_: Interrupts) -> Report:
+        from cwm.bench.ladder import run
+
+        return await run(settings, _progress, cases, seed)
 
     report = run_to_end(work)
+    _tell(report, json_file)
+    if report.summary["wrong_served"]:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _tell(report: Report, json_file: Path | None) -> None:
     from rich.console import Console
 
     report.print(Console())
