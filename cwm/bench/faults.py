@@ -195,8 +195,9 @@ def sections(outcomes: Sequence[Outcome]) -> list[Section]:
         "chunk and with: which of how many in its window; restored and recomputed in tokens",
     )
     by_fault = {**_by_fault(outcomes), "all": _counted(outcomes)}
-    rows = [(fault, *counted.values()) for fault, counted in by_fault.items()]
-    return [every, Section("by fault", ("fault", *by_fault["all"]), rows)]
+    table = Section("by fault", ("fault", *by_fault["all"]))
+    table.rows.extend((fault, *counted.values()) for fault, counted in by_fault.items())
+    return [every, table]
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
