@@ -39,6 +39,12 @@ class Agent:
         result = await self.mcp.call_tool(name, arguments)
         return dict(result.structured_content or {})
 
+    async def timed_tool(self, name: str, **arguments: Any) -> tuple[dict[str, Any], float]:
+        """The answer, and ms until it came."""
+        started = time.perf_counter()
+        answer = await self.tool(name, **arguments)
+        return answer, (time.perf_counter() - started) * 1000
+
     async def fill(self, prompt: Sequence[int], sampled: int = _SAMPLED) -> tuple[str, list[int]]:
         """A new session whose context is ``prompt`` and ``sampled`` tokens more; its id and all its ids."""
         session = f"bench_{uuid4().hex[:12]}"

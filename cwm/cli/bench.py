@@ -71,6 +71,30 @@ def bench_faults(
         raise typer.Exit(FOUND_FAULTS)
 
 
+@app.command("arms")
+def bench_arms(
+    model: Annotated[
+        str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
+    ] = None,
+    json_file: _JsonFile = None,
+) -> None:
+    """The same prompts with the cache off, cold, warm in the same process, and warm after the engine was killed.
+
+    Exit code 1 when a greedy continuation differs between them although the engine computes in float32.
+    """
+    settings = load_settings(model=model)
+
+    async def work(_: Interrupts) -> tuple[Report, bool]:
+        from cwm.bench.arms import run
+
+        return await run(settings, _progress)
+
+    report, identical = run_to_end(work)
+    _tell(report, json_file)
+    if not identical:
+        raise typer.Exit(FOUND_FAULTS)
+
+
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
