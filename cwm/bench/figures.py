@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Report:
                 table.add_row(*(_shown(cell) for cell in row))
             console.print(table)
         summary = Table(title="summary", title_justify="left", show_header=False)
-        for name, value in self.summary.items():
+        for name, value in _flat(self.summary):
             summary.add_row(name, _shown(value))
         console.print(summary)
 
@@ -68,7 +68,18 @@ def ratio(part: float, whole: float) -> float:
     return round(part / whole, 3) if whole else float("nan")
 
 
+def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Its entries, a table in it row by row."""
+    for name, value in summary.items():
+        if isinstance(value, dict) and all(isinstance(row, dict) for row in value.values()):
+            yield from ((f"{name} {row}", figures) for row, figures in value.items())
+        else:
+            yield name, value
+
+
 def _shown(cell: Any) -> str:
+    if isinstance(cell, dict):
+        return ", ".join(f"{name} {_shown(value)}" for name, value in cell.items())
     if isinstance(cell, float):
         return f"{cell:.3f}" if abs(cell) < 10 else f"{cell:.1f}"
     return str(cell)

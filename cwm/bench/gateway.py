@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import httpx2
 
@@ -30,6 +31,27 @@ class Gateway:
         """Resident memory now, in MB."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
+
+
+class Stack(Protocol):
+    """Where a running engine answers."""
+
+    vllm_url: str
+    lmcache_url: str
+    coordinator_url: str
+    weights_digest: str
+
+
+def engine_variables(stack: Stack, folder: Path) -> dict[str, str]:
+    """``CWM_*`` of a gateway in front of this engine, with a registry of its own in ``folder``."""
+    return {
+        "CWM_VLLM_URL": stack.vllm_url,
+        "CWM_LMCACHE_URL": stack.lmcache_url,
+        "CWM_COORDINATOR_URL": stack.coordinator_url,
+        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
+        "CWM_DB_PATH": str(folder / "cwm.db"),
+        "CWM_SECRET_FILE": str(folder / "secret"),
+    }
 
 
 @asynccontextmanager

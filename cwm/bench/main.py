@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
 import tempfile
 from collections.abc import Callable
@@ -14,15 +13,14 @@ from typing import Any
 import httpx2
 from fastmcp import Client
 
-from cwm import __version__, domain
+from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.adapters.vllm.client import VllmEngine
 from cwm.bench import pass_through, records
+from cwm.bench.corpus import corpus
 from cwm.bench.figures import Report, Section, median
-from cwm.bench.gateway import Gateway, gateway
+from cwm.bench.gateway import Gateway, engine_variables, gateway
 from cwm.bench.postgres import postgres
 from cwm.bench.windows import Bench
-from cwm.domain.prefix import TokenIds
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
 from cwm.stack.plan import plan_from_settings
@@ -56,24 +54,15 @@ async def _measure(
     stack: LocalStack, folder: Path, report: Callable[[str], None], requests: int, start_seconds: float
 ) -> Report:
     result = Report("main", {"cwm": __version__, "model": stack.model_name, "machine": platform.machine()})
-    variables = {
-        "CWM_VLLM_URL": stack.vllm_url,
-        "CWM_LMCACHE_URL": stack.lmcache_url,
-        "CWM_COORDINATOR_URL": stack.coordinator_url,
-        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
-        "CWM_DB_PATH": str(folder / "cwm.db"),
-        "CWM_SECRET_FILE": str(folder / "secret"),
-    }
     kv_tier = LmcacheTier(Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url))
     async with (
         aclosing(kv_tier),
-        gateway(variables, folder / "gateway.log") as served,
+        gateway(engine_variables(stack, folder), folder / "gateway.log") as served,
         httpx2.AsyncClient(timeout=600, trust_env=False) as http,
         Client(f"{served.url}/mcp") as mcp,
     ):
         started_mb = served.rss_mb()
-        corpus = await read_corpus(stack, max(_SIZES) + 64)
-        bench = Bench(stack, served.url, http, mcp, kv_tier, corpus)
+        bench = Bench(stack, served.url, http, mcp, kv_tier, await corpus(stack, max(_SIZES) + 64))
 
         def add(measured: tuple[Section, dict[str, Any]]) -> None:
             section, summary = measured
@@ -92,21 +81,6 @@ async def _measure(
     async with postgres() as url:
         add(await records.lists({"sqlite": records.sqlite_url(folder), "postgres": url}))
     return result
-
-
-async def read_corpus(stack: LocalStack, size: int) -> TokenIds:
-    """Real text in tokens: the source of the standard library's own modules."""
-    engine = VllmEngine(Engine(vllm_url=stack.vllm_url))
-    try:
-        ids: TokenIds = ()
-        for module in (inspect, platform, tempfile, domain):
-            source = inspect.getsource(module)
-            ids += await engine.tokenize(stack.model_name, source[:60_000], add_special_tokens=False)
-            if len(ids) >= size:
-                return ids[:size]
-        return (ids * (size // len(ids) + 1))[:size]
-    finally:
-        await engine.aclose()
 
 
 async def _footprint(

@@ -20,9 +20,10 @@ from fastmcp import Client
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.bench.caches import stored
+from cwm.bench.corpus import corpus
 from cwm.bench.figures import Report, Section, median, ratio
 from cwm.bench.gateway import gateway
-from cwm.bench.main import read_corpus
 from cwm.bench.windows import Bench
 from cwm.domain.planner import Choice
 from cwm.settings import Engine, Settings
@@ -50,10 +51,10 @@ async def run(settings: Settings, report: Callable[[str], None], *, rounds: int)
                 Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
             )
             await opened.enter_async_context(aclosing(kv_tier))
-            corpus = await read_corpus(stack, max(_SIZES) + 64)
+            tokens = await corpus(stack, max(_SIZES) + 64)
             url, mcp = clients[Choice.LOAD]
             bench = PlannerBench(
-                stack, url, http, mcp, kv_tier, corpus, {choice: c for choice, (_, c) in clients.items()}
+                stack, url, http, mcp, kv_tier, tokens, {choice: c for choice, (_, c) in clients.items()}
             )
             context = {
                 "cwm": __version__,
@@ -174,4 +175,4 @@ class PlannerBench(Bench):
     async def _quiet(self) -> None:
         """Return when what a thaw leaves behind has ended: what it teaches, and what it stores."""
         await asyncio.sleep(_QUIET_SECONDS)
-        await self._stored()
+        await stored(self.kv_tier)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,13 +14,11 @@ import redis.asyncio as redis
 from fastmcp import Client
 
 from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.bench.caches import empty_l1, empty_vllm, stored
 from cwm.bench.figures import Section, median, ratio
 from cwm.domain.prefix import TokenIds
 
 _REPEATS = 3
-_STORE_SECONDS = 60.0
-_RESET_SECONDS = 60.0
-_POLL_SECONDS = 0.02
 # One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
@@ -146,7 +143,7 @@ class Bench:
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
         if settled:
-            await self._stored()
+            await stored(self.kv_tier)
         started = time.perf_counter()
         frozen = await self._tool(
             "window_freeze",
@@ -155,12 +152,6 @@ class Bench:
             canary=canary,
         )
         return frozen, (time.perf_counter() - started) * 1000
-
-    async def _stored(self) -> None:
-        """Return when LMCache has written below L1 what the last turn left there."""
-        async with asyncio.timeout(_STORE_SECONDS):
-            while await self.kv_tier.storing():  # noqa: ASYNC110 - polled over HTTP
-                await asyncio.sleep(_POLL_SECONDS)
 
     async def _acknowledge(self, window: str) -> float:
         """Freeze the same context once more without waiting: the time until that is answered."""
@@ -202,22 +193,13 @@ class Bench:
         """Leave the window's chunks in this tier and those below it."""
         if tier == "cpu":
             await self._thaw(name)
-        await self._reset_vllm()
+        await empty_vllm(self.http, self.stack)
         if tier == "cpu":
             return
-        (await self.http.post(f"{self.stack.lmcache_url}/cache/clear", json={})).raise_for_status()
+        await empty_l1(self.http, self.stack)
         if tier == "disk":
             async with redis.Redis.from_url(self.stack.redis_url) as shared:
                 await shared.flushdb()
-
-    async def _reset_vllm(self) -> None:
-        """It refuses while a request holds blocks."""
-        async with asyncio.timeout(_RESET_SECONDS):
-            while True:
-                response = await self.http.post(f"{self.stack.vllm_url}/reset_prefix_cache")
-                if response.json().get("success"):
-                    return
-                await asyncio.sleep(_POLL_SECONDS)
 
     async def _status(self, name: str) -> dict[str, Any]:
         return await self._tool("window_status", window_name=name)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end
+from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, run_to_end
 
 if TYPE_CHECKING:
     from cwm.bench.figures import Report
 
-ModelOption: TypeAlias = Annotated[
+_Model: TypeAlias = Annotated[
     str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
 ]
-JsonFileOption: TypeAlias = Annotated[
+_JsonFile: TypeAlias = Annotated[
     Path | None, typer.Option("--json", help="Also write everything to this file.", metavar="FILE")
 ]
 
@@ -30,9 +30,9 @@ def bench() -> None:
 
 @app.command("main")
 def bench_main(
-    model: ModelOption = None,
+    model: _Model = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests of each pass-through measurement.")] = 60,
-    json_file: JsonFileOption = None,
+    json_file: _JsonFile = None,
 ) -> None:
     """Pass-through, freeze, thaw, lists, memory and start of the gateway; medians and ratios of one run."""
     settings = load_settings(model=model)
@@ -40,16 +40,16 @@ def bench_main(
     async def work(_: Interrupts) -> Report:
         from cwm.bench.main import run
 
-        return await run(settings, lambda line: print(line, file=sys.stderr, flush=True), requests=requests)
+        return await run(settings, _progress, requests=requests)
 
-    _show(run_to_end(work), json_file)
+    _tell(run_to_end(work), json_file)
 
 
 @app.command("planner")
 def bench_planner(
-    model: ModelOption = None,
+    model: _Model = None,
     rounds: Annotated[int, typer.Option(min=3, help="Thaws of each kind, size and tier.")] = 15,
-    json_file: JsonFileOption = None,
+    json_file: _JsonFile = None,
 ) -> None:
     """Thaws that load, that recompute, and that the planner chooses for, by size and tier."""
     settings = load_settings(model=model)
@@ -57,12 +57,65 @@ def bench_planner(
     async def work(_: Interrupts) -> Report:
         from cwm.bench.planner import run
 
-        return await run(settings, lambda line: print(line, file=sys.stderr, flush=True), rounds=rounds)
+        return await run(settings, _progress, rounds=rounds)
 
-    _show(run_to_end(work), json_file)
+    _tell(run_to_end(work), json_file)
 
 
-def _show(report: Report, json_file: Path | None) -> None:
+@app.command("faults")
+def bench_faults(
+    cases: Annotated[int, typer.Option(min=1, help="Cases to run.")] = 200,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repeats the cases of a run that printed it; default: a new one."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="smollm2-135m, tiny, or a folder with weights.")] = "tiny",
+    json_file: _JsonFile = None,
+) -> None:
+    """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault and where.
+
+    Exit code 1 when any thawed session continued otherwise than the uninterrupted one.
+    """
+    settings = load_settings(model=model)
+
+    async def work(_: Interrupts) -> Report:
+        from cwm.bench.ladder import run
+
+        return await run(settings, _progress, cases, seed)
+
+    report = run_to_end(work)
+    _tell(report, json_file)
+    if report.summary["wrong_served"]:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+@app.command("arms")
+def bench_arms(
+    model: _Model = None,
+    json_file: _JsonFile = None,
+) -> None:
+    """The same prompts with the cache off, cold, warm in the same process, and warm after the engine was killed.
+
+    Exit code 1 when a greedy continuation differs between them although the engine computes in float32.
+    """
+    settings = load_settings(model=model)
+
+    async def work(_: Interrupts) -> tuple[Report, bool]:
+        from cwm.bench.arms import run
+
+        return await run(settings, _progress)
+
+    report, identical = run_to_end(work)
+    _tell(report, json_file)
+    if not identical:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _tell(report: Report, json_file: Path | None) -> None:
     from rich.console import Console
 
     report.print(Console())

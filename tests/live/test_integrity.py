@@ -4,72 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
 
 from cwm.adapters.lmcache.hashes import chunk_hashes
+from cwm.bench.damage import (
+    Copies,
+    Forger,
+    InRedis,
+    LowerTier,
+    OnDisk,
+    chunk_hash,
+    copies,
+    flipped,
+    truncated,
+    zeroed,
+)
 from cwm.domain.prefix import restorable_tokens
-from tests.deploy.modules import chunk_seal
 from tests.live.conftest import LiveEngine, LiveGateway
 from tests.live.talk import Talk, talk, words
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-
-
-class Tier:
-    """One lower tier, as whoever can write to it sees it."""
-
-    async def names(self) -> list[str]:
-        raise NotImplementedError
-
-    async def read(self, name: str) -> bytes:
-        raise NotImplementedError
-
-    async def write(self, name: str, value: bytes) -> None:
-        raise NotImplementedError
-
-    async def remove(self, names: list[str]) -> None:
-        raise NotImplementedError
-
-
-class InRedis(Tier):
-    def __init__(self, client: Redis) -> None:
-        self._client = client
-
-    async def names(self) -> list[str]:
-        return sorted([key.decode() async for key in self._client.scan_iter(count=1000)])
-
-    async def read(self, name: str) -> bytes:
-        value = await self._client.get(name)
-        assert isinstance(value, bytes)
-        return value
-
-    async def write(self, name: str, value: bytes) -> None:
-        await self._client.set(name, value)
-
-    async def remove(self, names: list[str]) -> None:
-        await self._client.delete(*names)
-
-
-class OnDisk(Tier):
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    async def names(self) -> list[str]:
-        return await asyncio.to_thread(lambda: sorted(p.name for p in self._folder.glob("*.data")))
-
-    async def read(self, name: str) -> bytes:
-        return await asyncio.to_thread((self._folder / name).read_bytes)
-
-    async def write(self, name: str, value: bytes) -> None:
-        await asyncio.to_thread((self._folder / name).write_bytes, value)
-
-    async def remove(self, names: list[str]) -> None:
-        for name in names:
-            await asyncio.to_thread((self._folder / name).unlink)
 
 
 @pytest.fixture
@@ -84,19 +41,6 @@ async def redis(live_engine: LiveEngine) -> AsyncIterator[Redis]:
         yield client
 
 
-def flipped(value: bytes) -> bytes:
-    middle = len(value) // 2
-    return value[:middle] + bytes((value[middle] ^ 1,)) + value[middle + 1 :]
-
-
-def zeroed(value: bytes) -> bytes:
-    return bytes(len(value))
-
-
-def truncated(value: bytes) -> bytes:
-    return value[: len(value) // 2]
-
-
 async def freeze(agent: Talk, live_engine: LiveEngine) -> tuple[str, list[int], list[str]]:
     """A window, its ids, and its chunks' hashes in order."""
     session, ids = await agent.fill(words(400))
@@ -105,23 +49,14 @@ async def freeze(agent: Talk, live_engine: LiveEngine) -> tuple[str, list[int], 
     return window, ids, chunk_hashes(ids, live_engine.chunk_size)
 
 
-def _hash(name: str) -> str:
-    return next(part for part in name.split("@") if len(part) == 64)
-
-
 async def only_tier(
     kind: str, redis: Redis, live_engine: LiveEngine, hashes: list[str]
-) -> tuple[Tier, list[str]]:
-    """That tier and the names in it, in order; the other one has lost its copies of these chunks."""
-    tiers: dict[str, Tier] = {"redis": InRedis(redis), "disk": OnDisk(live_engine.storage_path / "kv")}
-    found = {}
-    for name, tier in tiers.items():
-        here = {_hash(stored): stored for stored in await tier.names()}
-        assert all(chunk in here for chunk in hashes)
-        found[name] = [here[chunk] for chunk in hashes]
-    lost = "disk" if kind == "redis" else "redis"
-    await tiers[lost].remove(found[lost])
-    return tiers[kind], found[kind]
+) -> tuple[LowerTier, Copies]:
+    """That tier and what it holds of these chunks; the other one has lost its copies."""
+    tiers: dict[str, LowerTier] = {"redis": InRedis(redis), "disk": OnDisk(live_engine.storage_path / "kv")}
+    lost = tiers["disk" if kind == "redis" else "redis"]
+    await lost.remove((await copies(lost, hashes)).names)
+    return tiers[kind], await copies(tiers[kind], hashes)
 
 
 @pytest.mark.parametrize("kind", ["redis", "disk"])
@@ -132,7 +67,7 @@ async def test_a_changed_value_is_computed_again(
     window, ids, hashes = await freeze(agent, live_engine)
     expected = await agent.complete(ids, max_tokens=16)
     tier, stored = await only_tier(kind, redis, live_engine, hashes)
-    await tier.write(stored[3], change(await tier.read(stored[3])))
+    await tier.write(stored.names[3], change(stored.values[3]))
     await live_engine.drop_l1()
     await live_engine.forget_gpu_cache()
 
@@ -153,8 +88,8 @@ async def test_a_value_under_another_chunks_name_is_computed_again(
     _, _, strangers = await freeze(agent, live_engine)
     expected = await agent.complete(ids, max_tokens=16)
     tier, stored = await only_tier(kind, redis, live_engine, [*hashes, *strangers])
-    taken = stored[5] if donor == "the same window" else stored[len(hashes)]
-    await tier.write(stored[3], await tier.read(taken))
+    taken = 5 if donor == "the same window" else len(hashes)
+    await tier.write(stored.names[3], stored.values[taken])
     await live_engine.drop_l1()
     await live_engine.forget_gpu_cache()
 
@@ -164,22 +99,6 @@ async def test_a_value_under_another_chunks_name_is_computed_again(
     assert thawed["partial"] is True
     assert thawed["receipt"]["tokens_restored"] < restorable_tokens(len(ids), live_engine.chunk_size)
     assert continued["token_ids"] == expected["token_ids"]
-
-
-def chunk_name(stored: str) -> tuple[str, str]:
-    """The name a chunk is sealed under and its salt, from its name in Redis or on disk."""
-    model, rank, group, chunk, salt = stored.removesuffix(".data").rsplit("@", 4)
-    model = model.replace("-SEP-", "/")
-    return f"{model}@{int(rank, 16):x}@{int(group, 16):x}@{chunk}@{salt}", salt
-
-
-def forged(live_engine: LiveEngine, value: bytes, taken_from: str, put_under: str) -> bytes:
-    """The KV of one chunk, sealed under the name of another with the engine's own key."""
-    ring = chunk_seal.Keyring(live_engine.storage_path / "kv.keys")
-    plain, sealed = bytearray(len(value) - chunk_seal.OVERHEAD_BYTES), bytearray(len(value))
-    chunk_seal.unseal(ring, *chunk_name(taken_from), memoryview(value), memoryview(plain))
-    chunk_seal.seal(ring, *chunk_name(put_under), memoryview(plain), memoryview(sealed))
-    return bytes(sealed)
 
 
 async def durable(agent: Talk, window: str) -> None:
@@ -195,8 +114,8 @@ async def test_wrong_kv_that_opens_is_found_by_the_canary_and_never_continued_fr
     expected = await agent.complete(ids, max_tokens=16)
     bystander, others = await agent.fill(words(100))
     tier, stored = await only_tier("redis", redis, live_engine, hashes)
-    wrong = forged(live_engine, await tier.read(stored[5]), stored[5], stored[3])
-    await tier.write(stored[3], wrong)
+    forger = Forger(live_engine.storage_path / "kv.keys")
+    await tier.write(stored.names[3], forger.forged(stored.values[5], stored.names[5], stored.names[3]))
     await live_engine.drop_l1()
     await live_engine.forget_gpu_cache()
 
@@ -205,15 +124,16 @@ async def test_wrong_kv_that_opens_is_found_by_the_canary_and_never_continued_fr
     without_a_session = await agent.complete(ids, max_tokens=16)
 
     assert thawed["verification"] == "mismatch"
-    assert thawed["receipt"]["verification"]["deviation"] > 0.1
-    assert thawed["receipt"]["verification"]["recovered"] == "exact"
+    evidence = thawed["receipt"]["verification"]
+    assert evidence["first_difference"] is not None or evidence["deviation"] > 0.1
+    assert evidence["recovered"] == "exact"
     assert (thawed["partial"], thawed["receipt"]["tokens_restored"]) == (True, 0)
     assert "discarded" in thawed["warning"]
     assert continued["token_ids"] == expected["token_ids"]
     assert without_a_session["token_ids"] == expected["token_ids"]
     assert (await agent.complete([*others, 400], session=bystander))["token_ids"]
-    left = {_hash(name): name for name in await tier.names() if stored[3].rpartition("@")[2] in name}
-    assert not set(hashes) & set(left), "every copy under the old salt is gone"
+    left = {chunk_hash(name) for name in await tier.names() if stored.names[3].rpartition("@")[2] in name}
+    assert not set(hashes) & left, "every copy under the old salt is gone"
 
     await durable(agent, window)
     await live_engine.drop_l1()

@@ -1,0 +1,61 @@
+"""vLLM alone, as it is without any cache: no prefix caching, no LMCache; its other flags are those of the stack."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from cwm.stack.child import Child
+from cwm.stack.commands import Commands, PartName
+from cwm.stack.environment import Pins, prepare_environment
+from cwm.stack.health import Health
+from cwm.stack.logs import fresh_log
+from cwm.stack.models import prepare_model
+from cwm.stack.part import Hooks, Part, Recipe
+from cwm.stack.plan import StackPlan
+from cwm.stack.ports import LOOPBACK, ReservedPorts
+
+
+@asynccontextmanager
+async def bare_engine(plan: StackPlan, folder: Path, report: Callable[[str], None]) -> AsyncIterator[str]:
+    """Its URL, once it answered a first request; stopped when the block ends. Raises StackError."""
+    environment = await prepare_environment(plan.home, Pins.for_device(plan.device), report)
+    model = await prepare_model(plan.model, plan.home, environment, report)
+    reserved = ReservedPorts.take(plan.ports, plan.home / "run" / "ports")
+    health = Health()
+    commands = Commands(plan, environment, model, reserved.chosen, keyring=folder / "no keyring")
+    port = reserved.chosen.vllm
+    url = f"http://{LOOPBACK}:{port}"
+    recipe = Recipe(
+        "vllm", "vLLM without a cache", without_cache(commands.vllm()), commands.vllm_variables(),
+        lambda: health.responds(f"{url}/health"),
+        start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=port,
+        warm_up=lambda: health.warm_up(url, commands.served_name, plan.chunk_size),
+    )  # fmt: skip
+    part = Part(recipe, [], fresh_log(folder, "vllm"), Hooks(report, _ignore, _look, _clear))
+    try:
+        await part.start()
+        yield url
+    finally:
+        await part.stop()
+        await health.close()
+        reserved.end()
+
+
+def without_cache(arguments: Sequence[str]) -> list[str]:
+    """A command line of vLLM that connects it to LMCache, changed to one that caches nothing."""
+    at = arguments.index("--kv-transfer-config")
+    return [*arguments[:at], *arguments[at + 2 :], "--no-enable-prefix-caching"]
+
+
+def _ignore(_name: PartName, _child: Child) -> None:
+    """Whoever stops this process ends its children: no run file."""
+
+
+async def _look(_name: PartName, _child: Child) -> None:
+    """Nothing of it is shared memory that would have to be known before a crash."""
+
+
+async def _clear(_name: PartName) -> None:
+    """It is asked to end, and then leaves nothing behind."""
