@@ -111,9 +111,11 @@ def build_parts(settings: Settings) -> Parts:
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
     store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
     generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
-    release = Release(registry, kv_tier)
+    release = Release(registry, kv_tier, replicas)
     quota_bytes = settings.retention.quota_bytes()
-    freeze = Freeze(registry, kv_tier, directory, store, turns, journal, clock, verify, release, quota_bytes)
+    freeze = Freeze(
+        registry, kv_tier, directory, store, turns, journal, clock, verify, release, replicas, quota_bytes
+    )
     quarantine = Quarantine(registry, engine, directory, scopes, verify, journal, release, freeze.store_again)
     delete = Delete(registry, kv_tier, journal, clock, release, replicas)
     end_session = EndSession(registry, kv_tier, directory, turns, journal, clock, release)
@@ -137,9 +139,20 @@ def build_parts(settings: Settings) -> Parts:
         generate=generate,
         freeze=freeze,
         thaw=Thaw(
-            registry, engine, kv_tier, directory, generate, verify, quarantine, planner, journal, meter, clock
+            registry,
+            engine,
+            kv_tier,
+            directory,
+            generate,
+            verify,
+            quarantine,
+            planner,
+            replicas,
+            journal,
+            meter,
+            clock,
         ),
-        clone=Clone(registry, kv_tier, journal, clock, release, quota_bytes),
+        clone=Clone(registry, kv_tier, journal, clock, release, replicas, quota_bytes),
         delete=delete,
         end_session=end_session,
         browse=Browse(registry, kv_tier, directory),

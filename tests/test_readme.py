@@ -31,7 +31,7 @@ PROMISES = {
     "frees only blocks that no other window or live session uses": "tests/live/test_main_job.py::test_deleting_a_window_frees_only_blocks_that_nobody_else_uses",
     "loses no window and leaves no pin behind": "tests/live/test_kill_ladder.py::test_a_freeze_killed_at_any_step_is_whole_or_never_was",
     "of a freeze, thaw, clone or delete": "tests/live/test_kill_ladder.py::test_a_delete_killed_at_any_step_deletes_all_of_it_or_nothing",
-    "finished or undone when a gateway is there again": "tests/live/test_retention.py::test_a_gateway_killed_while_it_freezes_goes_on_when_it_is_back",
+    "finished or undone when a gateway is there again": "tests/live/test_retention.py::test_a_gateway_that_stops_while_it_cannot_store_goes_on_when_it_is_back",
     "Pins the coordinator lost are taken again": "tests/live/test_outages.py::test_a_coordinator_that_lost_its_state_is_told_every_pin_again",
     "that every tier lost are stored again": "tests/live/test_outages.py::test_a_window_that_every_tier_lost_is_stored_again",
     "`guaranteed`, within the tenant's quota": "tests/live/test_retention.py::test_a_quota_refuses_what_it_cannot_hold_and_the_session_goes_on",

@@ -236,7 +236,8 @@ class Registry(Protocol):
     async def windows_to_prove_of_every_tenant(self, limit: int, before: datetime) -> list[Window]:
         """Guaranteed windows that were not proven, or whose freeze failed, since ``before``: the longest ago first."""
 
-    async def expired_windows_of_every_tenant(self, at: datetime, limit: int) -> list[Window]: ...
+    async def expired_windows_of_every_tenant(self, at: datetime, limit: int) -> list[Window]:
+        """Windows whose time is over by ``at``, but for those that are still being stored."""
 
     async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
         """Live sessions without a turn since then."""

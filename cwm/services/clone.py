@@ -16,6 +16,7 @@ from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.freeze import expiry
 from cwm.services.release import Release, debt_of
+from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, fitting
 
 
@@ -26,6 +27,7 @@ class Clone:
     journal: Journal
     clock: Clock
     release: Release
+    replicas: Replicas
     quota_bytes: int | None = None
 
     async def __call__(
@@ -67,7 +69,7 @@ class Clone:
                 pinned=kept is Retention.GUARANTEED and source.block_count > 0,
             )
             clone, intent = await self.registry.add_clone(clone, source.name, self.quota_bytes)
-            pinning = asyncio.create_task(self._pin_or_undo(clone, intent))
+            pinning = asyncio.create_task(self._pinned(clone, intent))
             await asyncio.shield(pinning)
         return clone
 
@@ -80,6 +82,13 @@ class Clone:
                 f"Window '{name}' is still being stored; clone it when it is durable.", window_name=name
             )
         return source
+
+    async def _pinned(self, clone: Window, intent: Intent) -> None:
+        try:
+            await self._pin_or_undo(clone, intent)
+        except BaseException:
+            self.replicas.let_go(intent)
+            raise
 
     async def _pin_or_undo(self, clone: Window, intent: Intent) -> None:
         """One pin per window: LMCache counts them without knowing whose they are."""

@@ -96,7 +96,7 @@ class Delete:
 
     async def _refuse_in_motion(self, window: Window) -> None:
         for intent in await self.registry.intents(window.tenant, window.name):
-            if intent.operation in _MOTIONS and not await self.replicas.gone(intent.holder):
+            if intent.operation in _MOTIONS and not await self.replicas.abandoned(intent):
                 raise StorageReadError(
                     f"Window '{window.name}' is still being stored; delete it when it is durable.",
                     window_name=window.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -28,6 +27,7 @@ from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
+from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, Store, fitting
 from cwm.services.turns import Turns
 from cwm.services.verify import Verify, canary_of
@@ -59,6 +59,7 @@ class Freeze:
     clock: Clock
     verify: Verify
     release: Release
+    replicas: Replicas
     quota_bytes: int | None = None
     _storing: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -90,7 +91,7 @@ class Freeze:
             principal, "window_freeze", session_id=session_id, window_name=window_name
         ) as details:
             session, token_ids = await self._freezable(principal, session_id)
-            identity = await self.directory.identity(session.model)
+            identity = await self._engine(session.model)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(
                 window,
@@ -152,6 +153,13 @@ class Freeze:
         await self.release.leave(again[2])
         return again[0], again[1]
 
+    async def _engine(self, model: str) -> EngineIdentity:
+        """CWM-5001 where an LMCache is configured and does not answer: it is not as if there were none."""
+        identity = await self.directory.identity(model)
+        if identity.chunk_size is None and await self.kv_tier.facts() is not None:
+            return await self.directory.identity(model)
+        return identity
+
     async def _freezable(self, principal: Principal, session_id: str) -> tuple[Session, TokenIds]:
         session = await self.registry.session(principal.tenant, session_id)
         if session is None:
@@ -208,7 +216,11 @@ class Freeze:
         """The intent and what follows from it: no caller who leaves comes between them."""
         intent = await self.registry.begin_freeze(window, token_ids, session.revision)
         if wait:
-            return await self._finish_or_undo(window, token_ids, session, canary=canary)
+            try:
+                return await self._finish_or_undo(window, token_ids, session, canary=canary)
+            except BaseException:
+                self.replicas.let_go(intent)
+                raise
         self._run(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
         return window
 
@@ -249,8 +261,7 @@ class Freeze:
         try:
             await self._finish_or_fail(window, intent, token_ids, canary=canary)
         except CwmError:
-            with contextlib.suppress(CwmError):
-                await self.registry.hand_over(intent.tenant, intent.id)
+            await self.release.leave(intent)
 
     async def _finish_or_fail(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True

@@ -65,7 +65,7 @@ class PinAudit:
         owed = [intent for intent in about if intent.operation is Operation.RELEASE]
         moving = any(i.operation not in {Operation.RELEASE, Operation.THAW} for i in about)
         for intent in owed:
-            moving = moving or not await self.replicas.gone(intent.holder)
+            moving = moving or not await self.replicas.abandoned(intent)
         return owed, moving
 
     async def _of_windows(self, cache_salt: str) -> list[_Chain]:

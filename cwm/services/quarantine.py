@@ -59,13 +59,19 @@ class Quarantine:
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
     ) -> Recovered:
         """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one."""
-        await self.registry.begin_quarantine(window.tenant, window.name, self.journal.clock.now())
-        left = await self._leave(window, prefix.token_ids, prefix.identity)
+        begun = await self.registry.begin_quarantine(window.tenant, window.name, self.journal.clock.now())
+        try:
+            left = await self._leave(window, prefix.token_ids, prefix.identity)
+        except BaseException:
+            await self.release.leave(begun)
+            raise
         clean = replace(prefix, cache_salt=left.cache_salt)
-        answer = await self.engine.complete(clean.request())
-        evidence = await self.verify.replay(clean, canary)
-        if left.again is not None:
-            self.store_again(*left.again, prefix.token_ids)
+        try:
+            answer = await self.engine.complete(clean.request())
+            evidence = await self.verify.replay(clean, canary)
+        finally:
+            if left.again is not None:
+                self.store_again(*left.again, prefix.token_ids)
         self.journal.meter.event("quarantine")
         await self.journal.audit.record(
             AuditEvent(

@@ -129,7 +129,7 @@ class Reconcile:
 
     async def _abandoned(self) -> list[Intent]:
         intents = await self.registry.intents_of_every_tenant()
-        return [intent for intent in intents if await self.replicas.gone(intent.holder)]
+        return [intent for intent in intents if await self.replicas.abandoned(intent)]
 
     async def _intents(self, *, dry_run: bool) -> list[Step]:
         steps = []

@@ -10,6 +10,7 @@ from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.ports.kv_tier import KvTier, PrefixKey
 from cwm.ports.registry import Registry
+from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix
 
 
@@ -24,6 +25,7 @@ def debt_of(prefix: Prefix, *, pinned: bool, hashes: tuple[str, ...] = ()) -> De
 class Release:
     registry: Registry
     kv_tier: KvTier
+    replicas: Replicas
 
     async def __call__(self, owed: Intent | None, *, unpin: bool = True) -> bool:
         """Pay now. What cannot be paid is left to whoever reconciles next, and False is returned.
@@ -35,14 +37,14 @@ class Release:
         try:
             await self._pay(owed, unpin=unpin)
         except CwmError:
-            with suppress(CwmError):
-                await self.registry.hand_over(owed.tenant, owed.id)
+            await self.leave(owed)
             return False
         return True
 
     async def leave(self, owed: Intent | None) -> None:
-        """Whether a pin was taken is not known: only a comparison of all pins can tell, and that comes later."""
+        """Not now: what is not known, such as whether a pin was taken, only a comparison of all pins can tell."""
         if owed is not None:
+            self.replicas.let_go(owed)
             with suppress(CwmError):
                 await self.registry.hand_over(owed.tenant, owed.id)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 from cwm.domain.errors import CwmError
+from cwm.domain.intent import Intent
 from cwm.ports.clock import Clock
 from cwm.ports.leases import Leases
 
@@ -28,11 +29,20 @@ class Replicas:
     clock: Clock
     me: str
     has_ended: Callable[[str], bool | None]
+    _let_go: set[str] = field(default_factory=set)
 
     async def beat(self) -> None:
         """Say that this process lives; called at least every ``BEAT_SECONDS``."""
         now = self.clock.now()
         await self.leases.take(f"replica:{self.me}", self.me, now, now - _STALE)
+
+    def let_go(self, intent: Intent) -> None:
+        """Give up on it for this process, whether or not that can be written down now."""
+        self._let_go.add(intent.id)
+
+    async def abandoned(self, intent: Intent) -> bool:
+        """Whether nobody is at it any more."""
+        return intent.id in self._let_go or await self.gone(intent.holder)
 
     async def gone(self, holder: str) -> bool:
         """Whether nobody is left who could end what ``holder`` began."""

@@ -37,6 +37,7 @@ from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
 from cwm.services.planner import ENGINE_TIER, Planner
 from cwm.services.quarantine import Quarantine
+from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, fitting
 from cwm.services.verify import Verify
 
@@ -108,6 +109,7 @@ class Thaw:
     verify: Verify
     quarantine: Quarantine
     planner: Planner
+    replicas: Replicas
     journal: Journal
     meter: Meter
     clock: Clock
@@ -145,6 +147,7 @@ class Thaw:
                     principal, window, intent, accept_template=accept_template, verify=verify
                 )
             except BaseException:
+                self.replicas.let_go(intent)
                 with suppress(CwmError):
                     await self.registry.end_intent(intent.tenant, intent.id)
                 raise

@@ -126,46 +126,48 @@ async def test_sessions_are_kept_as_windows_where_that_is_wanted(
 
 
 async def test_a_quota_refuses_what_it_cannot_hold_and_the_session_goes_on(
-    live_engine: LiveEngine, tmp_path: Path
+    agent: Talk, live_engine: LiveEngine, tmp_path: Path
 ) -> None:
-    chunk_gb = 2**-30 * 524_288
-    with served(
-        live_engine, tmp_path / "cwm.db", "acme", CWM_TENANT_QUOTA_GB=f"{6.5 * chunk_gb:.9f}"
-    ) as gateway:
-        async with talk(gateway.url, gateway.model) as agent:
-            first, ids = await agent.fill(words(100))
-            frozen = await agent.tool("window_freeze", session_id=first, window_name="first")
+    session, _ = await agent.fill(words(40))
+    one_block = (await agent.tool("window_freeze", session_id=session, window_name="one-block"))[
+        "total_size_bytes"
+    ]
+    quota = {"CWM_TENANT_QUOTA_GB": f"{6.5 * one_block / 2**30:.12f}"}
+    with served(live_engine, tmp_path / "cwm.db", "acme", **quota) as gateway:
+        async with talk(gateway.url, gateway.model) as limited:
+            first, ids = await limited.fill(words(100))
+            frozen = await limited.tool("window_freeze", session_id=first, window_name="first")
             assert frozen["block_count"] == 3
-            assert frozen["total_size_bytes"] <= 3.2 * 524_288
-            second, _ = await agent.fill(words(170))
-            answer = await refusal(agent, "window_freeze", session_id=second, window_name="second")
+            second, _ = await limited.fill(words(170))
+            answer = await refusal(limited, "window_freeze", session_id=second, window_name="second")
             assert answer.code == "CWM-4003"
-            assert answer.context["quota_bytes"] < answer.context["needed_bytes"]
-            assert (await states(agent))[second] == "active"
-            assert (await agent.tool("session_generate", session_id=second, text="on", max_tokens=2))[
-                "success"
-            ]
-            await agent.tool(
+            assert answer.context["needed_bytes"] == 8 * one_block
+            assert (await states(limited))[second] == "active"
+            turn = await limited.tool("session_generate", session_id=second, text="on", max_tokens=2)
+            assert turn["success"]
+            await limited.tool(
                 "window_freeze", session_id=second, window_name="second", retention="best_effort"
             )
-            await agent.tool("window_clone", source_window="first", target_window="twin")
-            longer, _ = await agent.fill([*ids[:96], *words(60)])
-            await agent.tool("window_freeze", session_id=longer, window_name="longer")
-            listed = await windows(agent)
-            assert set(listed) == {"first", "second", "twin", "longer"}
+            await limited.tool("window_clone", source_window="first", target_window="twin")
+            longer, _ = await limited.fill([*ids[:96], *words(60)])
+            await limited.tool("window_freeze", session_id=longer, window_name="longer")
+            assert set(await windows(limited)) == {"first", "second", "twin", "longer"}
 
 
-async def test_a_gateway_killed_while_it_freezes_goes_on_when_it_is_back(
+async def test_a_gateway_that_stops_while_it_cannot_store_goes_on_when_it_is_back(
     live_engine: LiveEngine, tmp_path: Path
 ) -> None:
     database = tmp_path / "cwm.db"
-    with live_engine.held_down("coordinator"), served(live_engine, database, "acme") as gateway:
+    with served(live_engine, database, "acme") as gateway:
         async with talk(gateway.url, gateway.model) as agent:
             session, ids = await agent.fill(words(200))
-            with pytest.raises(RefusedError):
-                await agent.tool("window_freeze", session_id=session, window_name="refused")
-            await agent.tool("window_freeze", session_id=session, window_name="w", wait=False)
-            assert (await windows(agent))["w"]["durability"] == "pending"
+            with live_engine.held_down("coordinator"):
+                answer = await refusal(agent, "window_freeze", session_id=session, window_name="refused")
+                assert answer.code == "CWM-5001"
+                assert answer.retryable
+                assert (await states(agent))[session] == "active"
+                await agent.tool("window_freeze", session_id=session, window_name="w", wait=False)
+                assert (await windows(agent))["w"]["durability"] == "pending"
     with served(live_engine, database, "acme", **SOON) as gateway:
         async with talk(gateway.url, gateway.model) as agent:
 
@@ -175,9 +177,23 @@ async def test_a_gateway_killed_while_it_freezes_goes_on_when_it_is_back(
             await until(durable)
             assert set(await windows(agent)) == {"w"}
             assert (await agent.tool("window_thaw", window_name="w"))["token_count"] == len(ids)
-            done = await asyncio.to_thread(_reconcile, gateway.url)
-            assert json.loads(done.stdout) == {"steps": []}
-            assert done.returncode == 0
+
+            async def nothing_left() -> bool:
+                done = await asyncio.to_thread(_reconcile, gateway.url)
+                return done.returncode == 0 and json.loads(done.stdout) == {"steps": []}
+
+            await until(nothing_left)
+
+
+async def test_a_freeze_while_lmcache_is_away_is_refused_by_a_gateway_that_never_met_it(
+    live_engine: LiveEngine, tmp_path: Path
+) -> None:
+    with live_engine.held_down("coordinator"), served(live_engine, tmp_path / "cwm.db", "acme") as gateway:
+        async with talk(gateway.url, gateway.model) as agent:
+            session, _ = await agent.fill(words(100))
+            answer = await refusal(agent, "window_freeze", session_id=session, window_name="w")
+            assert answer.code == "CWM-5001"
+            assert (await states(agent))[session] == "active"
 
 
 def _reconcile(url: str) -> subprocess.CompletedProcess[str]:

@@ -67,7 +67,8 @@ class UpkeepRecords:
     def expired_windows_of_every_tenant(
         self, connection: Connection, at: datetime, limit: int
     ) -> list[Window]:
-        due = select(*WINDOW).where(windows.c.expires_at <= at).order_by(windows.c.expires_at)
+        stored = windows.c.durability != Durability.PENDING.value
+        due = select(*WINDOW).where(windows.c.expires_at <= at, stored).order_by(windows.c.expires_at)
         return [window_of(row) for row in connection.execute(due.limit(limit))]
 
     @reading
