@@ -232,7 +232,10 @@ def _judged(first: Outcome, again: Outcome, *, was_held: bool) -> Outcome:
     """From a fault that two looks agreed on, and what was seen after the canary was stored again."""
     if again is Outcome.FOUND:
         return Outcome.LOST if was_held else Outcome.STORED
-    return first if again is Outcome.NOT_LOOKED and was_held else again
+    if again is Outcome.NOT_LOOKED and was_held:
+        return first
+    # Gone altogether now: another gateway may be storing it again at this moment, and the next look will tell.
+    return first if (first, again) == (Outcome.WITHOUT_REDIS, Outcome.BROKEN) else again
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:

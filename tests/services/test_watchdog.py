@@ -41,7 +41,11 @@ class SecondsClock:
 
 @dataclass
 class FailingTier:
-    """One canary in L1, Redis and on disk. ``contended`` and ``kept`` count down looks that others disturb."""
+    """One canary in L1, Redis and on disk.
+
+    ``contended`` and ``kept`` count down looks that another gateway disturbs, from the next store on those of
+    ``contended_when_stored``.
+    """
 
     adapters: tuple[str, ...] = ("valkey", "fs_native")
     instances: tuple[str, ...] = ("node0",)
@@ -49,6 +53,7 @@ class FailingTier:
     holds: set[Tier] = field(default_factory=set)
     contended: int = 0
     kept: int = 0
+    contended_when_stored: int = 0
     hangs: bool = False
     answers: int = 1_000_000
     asked: list[PrefixKey] = field(default_factory=list)
@@ -99,6 +104,7 @@ class FailingTier:
         return len(hashes)
 
     async def storing(self) -> bool:
+        self.contended = self.contended_when_stored
         return False
 
 
@@ -250,6 +256,12 @@ async def test_a_canary_that_another_gateway_keeps_in_l1_proves_nothing(steady: 
     assert await steady.look() == "not_looked"
     assert "Redis" in (steady.dog.fault() or "")
     assert steady.healthy() == {"node0": 0.0}
+
+
+async def test_a_canary_that_another_gateway_is_just_storing_again_is_not_gone(steady: Watched) -> None:
+    steady.tier.takes.remove(Tier.REDIS)
+    steady.tier.contended_when_stored = 2
+    assert await steady.look() == "without_redis"
 
 
 async def test_without_redis_the_disk_alone_is_healthy() -> None:
