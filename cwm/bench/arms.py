@@ -19,9 +19,9 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench.agent import Agent, Streamed, agent
 from cwm.bench.bare_engine import bare_engine
 from cwm.bench.caches import empty_memory, stored
-from cwm.bench.corpus import corpus
+from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median, ratio
-from cwm.bench.gateway import engine_variables, gateway
+from cwm.bench.gateway import QUIET, engine_variables, gateway
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
 from cwm.stack.plan import StackPlan, plan_from_settings
@@ -83,9 +83,9 @@ async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], N
 
     Sessions share no KV here (``CWM_CACHE_SCOPE=session``), so the first turn of each has a fresh salt.
     """
-    variables = {**engine_variables(stack, folder), "CWM_CACHE_SCOPE": "session"}
+    variables = {**engine_variables(stack, folder), **QUIET, "CWM_CACHE_SCOPE": "session"}
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
-    text = iter(await corpus(stack, sum(SIZES)))
+    text = iter(await read_corpus(stack, sum(SIZES)))
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
         gateway(variables, folder / "gateway.log") as served,
@@ -115,6 +115,7 @@ async def _without_cache(
     """The arm of an engine that caches nothing, through a gateway of the same kind."""
     async with bare_engine(plan, folder, report) as url:
         variables = {
+            **QUIET,
             "CWM_VLLM_URL": url,
             "CWM_LMCACHE_URL": "none",
             "CWM_COORDINATOR_URL": "none",

@@ -18,7 +18,7 @@ class Stack(Protocol):
     model_name: str
 
 
-async def corpus(stack: Stack, size: int) -> TokenIds:
+async def read_corpus(stack: Stack, size: int) -> TokenIds:
     """Real text in tokens: the source of the standard library's own modules."""
     engine = VllmEngine(Engine(vllm_url=stack.vllm_url))
     try:

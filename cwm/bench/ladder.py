@@ -37,7 +37,7 @@ from cwm.bench.damage import (
 )
 from cwm.bench.faults import TIERS, Case, Outcome, Place, Signs
 from cwm.bench.figures import Report
-from cwm.bench.gateway import engine_variables, gateway
+from cwm.bench.gateway import QUIET, engine_variables, gateway
 from cwm.domain.engine import Tier
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
@@ -80,7 +80,7 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
 
         async with (
             LocalStack(plan, report=tell) as stack,
-            gateway(engine_variables(stack, folder), folder / "gateway.log") as served,
+            gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as served,
         ):
             outcomes = await climb(stack, served.url, cases, seed, report)
             context = {"cwm": __version__, "model": stack.model_name, "machine": platform.machine()}
@@ -97,7 +97,8 @@ async def climb(
 ) -> list[Outcome]:
     """Run ``cases`` cases of ``seed`` on a running engine through a running gateway, one after the other.
 
-    Nobody else may use the engine meanwhile: its memory is emptied and its loads are counted.
+    Nobody else may use the engine meanwhile, and the gateway's variables hold ``QUIET``: the engine's memory is
+    emptied and its loads are counted.
     """
     random = Random(seed)  # noqa: S311 - repeatable, not secret
     outcomes = []

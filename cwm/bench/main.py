@@ -16,7 +16,7 @@ from fastmcp import Client
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench import pass_through, records
-from cwm.bench.corpus import corpus
+from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median
 from cwm.bench.gateway import Gateway, engine_variables, gateway
 from cwm.bench.postgres import postgres
@@ -62,7 +62,7 @@ async def _measure(
         Client(f"{served.url}/mcp") as mcp,
     ):
         started_mb = served.rss_mb()
-        bench = Bench(stack, served.url, http, mcp, kv_tier, await corpus(stack, max(_SIZES) + 64))
+        bench = Bench(stack, served.url, http, mcp, kv_tier, await read_corpus(stack, max(_SIZES) + 64))
 
         def add(measured: tuple[Section, dict[str, Any]]) -> None:
             section, summary = measured

@@ -8,6 +8,7 @@ import pytest
 
 from cwm.bench.damage import Fault
 from cwm.bench.faults import TIERS, Case, Detector, summary
+from cwm.bench.gateway import QUIET
 from cwm.bench.ladder import climb
 from cwm.domain.engine import Tier
 from tests.live.conftest import LiveEngine, served
@@ -30,7 +31,7 @@ async def test_no_fault_in_any_tier_is_continued_from_and_each_is_detected_where
     live_engine: LiveEngine, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    with served(live_engine, tmp_path / "cwm.db", "faults") as gateway:
+    with served(live_engine, tmp_path / "cwm.db", "faults", **QUIET) as gateway:
         outcomes = await climb(live_engine, gateway.url, cases=24, seed=5, report=told.append)
 
     assert [outcome for outcome in outcomes if not outcome.right] == []
