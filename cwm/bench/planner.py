@@ -21,7 +21,7 @@ from fastmcp import Client
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench.caches import stored
-from cwm.bench.corpus import corpus
+from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median, ratio
 from cwm.bench.gateway import gateway
 from cwm.bench.windows import Bench
@@ -51,7 +51,7 @@ async def run(settings: Settings, report: Callable[[str], None], *, rounds: int)
                 Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
             )
             await opened.enter_async_context(aclosing(kv_tier))
-            tokens = await corpus(stack, max(_SIZES) + 64)
+            tokens = await read_corpus(stack, max(_SIZES) + 64)
             url, mcp = clients[Choice.LOAD]
             bench = PlannerBench(
                 stack, url, http, mcp, kv_tier, tokens, {choice: c for choice, (_, c) in clients.items()}
