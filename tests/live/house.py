@@ -101,3 +101,5 @@ async def house(engine: LiveEngine, folder: Path, **more: str) -> AsyncIterator[
     parts = build_parts(loaded)
     async with parts.close(), Redis.from_url(engine.redis_url) as redis:
         yield House(parts, environ, redis, engine.storage_path / "kv")
+        await parts.services.freeze.settle()
+        await parts.services.thaw.planner.settle()
