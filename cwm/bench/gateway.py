@@ -17,8 +17,9 @@ from typing import Protocol
 import httpx2
 
 _START_SECONDS = 30.0
-# A gateway that loads nothing but what it is asked for: what LMCache holds and counts is the benchmark's own doing.
-QUIET = {"CWM_WATCHDOG_SECONDS": "0", "CWM_PATROL_WINDOWS": "0"}
+# A gateway that loads what it is asked for, always, and nothing else: what LMCache holds and counts is the benchmark's
+# own doing.
+QUIET = {"CWM_WATCHDOG_SECONDS": "0", "CWM_PATROL_WINDOWS": "0", "CWM_THAW_PLAN": "load"}
 
 
 @dataclass(frozen=True, slots=True)
