@@ -160,6 +160,8 @@ def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iter
         "CWM_LMCACHE_URL": engine.lmcache_url,
         "CWM_COORDINATOR_URL": engine.coordinator_url,
         "CWM_WEIGHTS_DIGEST": engine.weights_digest,
+        # On a model this small computing may be faster, and most tests are about what is loaded.
+        "CWM_THAW_PLAN": "load",
         **more,
     }
     environ = {k: v for k, v in os.environ.items() if not k.startswith("CWM_")} | variables

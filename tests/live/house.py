@@ -94,6 +94,7 @@ async def house(engine: LiveEngine, folder: Path, **more: str) -> AsyncIterator[
         "CWM_COORDINATOR_URL": engine.coordinator_url,
         "CWM_WEIGHTS_DIGEST": engine.weights_digest,
         "CWM_CANARY_TOKENS": "4",
+        "CWM_THAW_PLAN": "load",
         **more,
     }
     loaded = settings.load(environ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -22,6 +23,13 @@ from tests.live.conftest import LiveEngine, LiveGateway, served
 from tests.live.talk import Talk, talk, words
 
 pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def gateway(live_engine: LiveEngine, database: Path) -> Iterator[LiveGateway]:
+    """One that plans, as gateways do unless they are told."""
+    with served(live_engine, database, "acme", CWM_THAW_PLAN="auto") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
