@@ -69,20 +69,27 @@ class Reconcile:
     async def run(self, interval_seconds: float) -> None:
         """Say that this gateway lives, and look whenever it leads and the interval is over. Until cancelled."""
         clock = self.journal.clock
-        next_look = clock.monotonic()
+        next_look, due = clock.monotonic(), False
         while True:
             wait = BEAT_SECONDS
             with suppress(CwmError):
                 await self.replicas.beat()
                 if await self.replicas.lead():
-                    if clock.monotonic() >= next_look or self._due.is_set():
-                        self._due.clear()
+                    if due or clock.monotonic() >= next_look:
                         later = await self._background_look()
-                        wait = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
-                        next_look = clock.monotonic() + wait
+                        pause = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
+                        next_look = clock.monotonic() + pause
                     wait = min(BEAT_SECONDS, max(0.0, next_look - clock.monotonic()))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), wait)
+            due = await self._woken(wait)
+
+    async def _woken(self, seconds: float) -> bool:
+        """Sleep so long at most; whether somebody wanted a look before."""
+        try:
+            await asyncio.wait_for(self._due.wait(), seconds)
+        except TimeoutError:
+            return False
+        self._due.clear()
+        return True
 
     def soon(self) -> None:
         """Look at the next occasion: something was left to it, or was lost."""

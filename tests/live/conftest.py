@@ -162,6 +162,8 @@ def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iter
         "CWM_WEIGHTS_DIGEST": engine.weights_digest,
         # On a model this small computing may be faster, and most tests are about what is loaded.
         "CWM_THAW_PLAN": "load",
+        # Tests lose chunks on purpose; a watchdog would have them stored again in between.
+        "CWM_WATCHDOG_SECONDS": "0",
         **more,
     }
     environ = {k: v for k, v in os.environ.items() if not k.startswith("CWM_")} | variables
