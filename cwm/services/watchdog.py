@@ -33,6 +33,7 @@ _STORED_WITHIN_SECONDS: Final = 10.0
 _COUNTED_WITHIN_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.05
 _MOST_PAUSE_SECONDS: Final = 0.5
+_CONFIRMED_BY: Final = 3
 
 
 class Outcome(StrEnum):
@@ -75,7 +76,7 @@ class Watchdog:
     """``on_loss`` is called when chunks vanished from tiers that work: others will be missing, too.
 
     Gateways with the same secret share their canaries, so that restarts leave none behind. One may drop what
-    another is about to load; therefore a miss counts only when a second look misses, too.
+    another is about to load; therefore a miss counts only when further looks, at random moments, miss too.
     """
 
     engine: Engine
@@ -139,12 +140,12 @@ class Watchdog:
             if facts is None or not _watchable(facts, identity):
                 return Outcome.NOT_LOOKED
             canary = await self._canary(instance, identity)
-            look = partial(self._load_twice, cache, canary, facts, self._last.get(instance))
+            look = partial(self._load_surely, cache, canary, facts, self._last.get(instance))
             first = await look()
             if first not in _MISSED:
                 outcome = first
             else:
-                await self._store_again(cache, canary)
+                await self._store_again(cache, canary, first)
                 outcome = _judged(first, await look(), was_held=self._held.get(instance) == canary.key)
         except CwmError:
             return Outcome.NOT_LOOKED
@@ -152,14 +153,16 @@ class Watchdog:
             self._held[instance] = canary.key
         return outcome
 
-    async def _load_twice(
+    async def _load_surely(
         self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: Outcome | None
     ) -> Outcome:
         outcome = await self._load(cache, canary, facts)
-        if outcome in {Outcome.FOUND, last}:
-            return outcome
-        await asyncio.sleep(random.uniform(0, self.most_pause_seconds))  # noqa: S311
-        return await self._load(cache, canary, facts)
+        for _ in range(_CONFIRMED_BY):
+            if outcome in {Outcome.FOUND, last}:
+                break
+            await asyncio.sleep(random.uniform(0, self.most_pause_seconds))  # noqa: S311
+            outcome = await self._load(cache, canary, facts)
+        return outcome
 
     async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
         """Found, or what is wrong; not looked when L1 had it in spite of the drop."""
@@ -187,10 +190,14 @@ class Watchdog:
                 return since
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _store_again(self, cache: KvTier, canary: Prefix) -> None:
-        """Removed everywhere first: what one tier still holds is not stored into another that lost it."""
-        with suppress(CwmError):
-            await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
+    async def _store_again(self, cache: KvTier, canary: Prefix, missed: Outcome) -> None:
+        """What one tier still holds is not stored into another that lost it, unless it is removed first.
+
+        What no tier gives back is stored as it is: another gateway may have stored it a moment ago.
+        """
+        if missed is Outcome.WITHOUT_REDIS:
+            with suppress(CwmError):
+                await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
         await self._require_every_lmcache()
         self.directory.confirm(canary.identity, (await self._flush(canary)).fingerprint)
         until = self.clock.monotonic() + _STORED_WITHIN_SECONDS

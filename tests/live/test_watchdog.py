@@ -99,12 +99,12 @@ async def test_gateways_that_watch_the_same_engine_do_not_take_each_other_for_fa
 ) -> None:
     database = tmp_path / "cwm.db"
     with (
-        served(live_engine, database, "one", CWM_WATCHDOG_SECONDS="0.01") as one,
-        served(live_engine, database, "two", CWM_WATCHDOG_SECONDS="0.01") as two,
+        served(live_engine, database, "one", CWM_WATCHDOG_SECONDS="0.1") as one,
+        served(live_engine, database, "two", CWM_WATCHDOG_SECONDS="0.1") as two,
     ):
         async with talk(one.url, one.model) as first, talk(two.url, two.model) as second:
             seen = [
-                await Watched(agent).until_looks(lambda looks: looks.get("found", 0) >= 100)
+                await Watched(agent).until_looks(lambda looks: looks.get("found", 0) >= 50)
                 for agent in (first, second)
             ]
     for looks in seen:
