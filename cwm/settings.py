@@ -180,8 +180,8 @@ class Thaw(Group):
     title = "thaw"
 
     thaw_plan: Choice = Field(
-        Choice.AUTO,
-        description="Load a window's KV, recompute it, or do what measured speeds say is faster.",
+        Choice.LOAD,
+        description="Load a window's KV, recompute it, or (auto) do what measured speeds say is faster.",
     )
 
 
