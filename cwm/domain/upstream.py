@@ -1,0 +1,176 @@
+"""Upstream MCP servers: what is configured, under which names their things appear, what may be repeated."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
+"""No underscore: the first one in an exposed name ends the upstream's."""
+
+RESERVED_NAMES: Final = frozenset(
+    {"agent", "cache", "context", "get", "health", "result", "session", "window"}
+)
+"""First words of CWM's own tools."""
+
+
+class Kind(StrEnum):
+    """What an upstream offers."""
+
+    TOOLS = "tools"
+    RESOURCES = "resources"
+    TEMPLATES = "templates"
+    PROMPTS = "prompts"
+
+
+class Credentials(StrEnum):
+    """What an upstream gets to know of the caller."""
+
+    NONE = "none"
+    FORWARD = "forward"
+    EXCHANGE = "exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """Where a caller's access token is exchanged for one of the upstream's (RFC 8693)."""
+
+    token_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    audience: str | None = None
+    scope: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Another name (without the upstream's prefix) or description for one thing; None keeps its own."""
+
+    name: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which things of one kind appear: shell patterns over their own names, URIs for resources."""
+
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+    override: Mapping[str, Override] = field(default_factory=dict)
+
+    def admits(self, own_name: str) -> bool:
+        return _matches(own_name, self.allow) and not _matches(own_name, self.deny)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSpec:
+    """One upstream as configured: exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
+
+    ``stateless`` says that one session may serve all agents; else each agent session has its own.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: Credentials = Credentials.NONE
+    exchange: TokenExchange | None = None
+    stateless: bool = False
+    connect_seconds: float = 10.0
+    call_seconds: float = 300.0
+    tools: Selection = Selection()
+    resources: Selection = Selection()
+    prompts: Selection = Selection()
+
+    def selection(self, kind: Kind) -> Selection:
+        if kind is Kind.TOOLS:
+            return self.tools
+        return self.prompts if kind is Kind.PROMPTS else self.resources
+
+
+Definition = Mapping[str, Any]
+"""A tool, resource, template or prompt as MCP spells it (camelCase JSON)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One thing of an upstream under the name (URI for resources) that clients see."""
+
+    upstream: str
+    own_name: str
+    definition: Definition
+
+
+def exposed_name(upstream: str, own_name: str) -> str:
+    return f"{upstream}_{own_name}"
+
+
+def exposed_uri(upstream: str, uri: str) -> str:
+    """``file:///a`` of ``docs`` is ``file://docs//a``; what follows the scheme stays as it is."""
+    scheme, rest = _parts(uri)
+    return f"{scheme}{upstream}/{rest}"
+
+
+def own_uri(upstream: str, exposed: str) -> str | None:
+    """The inverse of ``exposed_uri``; None when it is not one of this upstream's."""
+    scheme, rest = _parts(exposed)
+    prefix = f"{upstream}/"
+    return f"{scheme}{rest.removeprefix(prefix)}" if rest.startswith(prefix) else None
+
+
+def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
+    """What appears of ``definitions``, by exposed name; of two with one name, the first."""
+    selection, offered = spec.selection(kind), dict[str, Offer]()
+    named_by = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
+    for definition in definitions:
+        own_name = str(definition[named_by])
+        if not selection.admits(own_name):
+            continue
+        override = selection.override.get(own_name, Override())
+        if kind in {Kind.TOOLS, Kind.PROMPTS}:
+            exposed = exposed_name(spec.name, override.name or own_name)
+            shown = {**definition, "name": exposed}
+        else:
+            exposed = exposed_uri(spec.name, own_name)
+            name = exposed_name(spec.name, override.name or str(definition["name"]))
+            shown = {**definition, named_by: exposed, "name": name}
+        if override.description is not None:
+            shown["description"] = override.description
+        offered.setdefault(exposed, Offer(spec.name, own_name, shown))
+    return offered
+
+
+def may_repeat(definition: Definition) -> bool:
+    """True for a tool that says that calling it twice is as good as once."""
+    hints = definition.get("annotations") or {}
+    return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+
+
+def with_exposed_uris(upstream: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Content blocks whose links and embedded resources can be read through the gateway."""
+    return [_exposed_block(upstream, block) for block in blocks]
+
+
+def _exposed_block(upstream: str, block: dict[str, Any]) -> dict[str, Any]:
+    if block.get("type") == "resource_link":
+        return {**block, "uri": exposed_uri(upstream, str(block["uri"]))}
+    if block.get("type") == "resource":
+        resource = block["resource"]
+        return {**block, "resource": {**resource, "uri": exposed_uri(upstream, str(resource["uri"]))}}
+    return block
+
+
+def _parts(uri: str) -> tuple[str, str]:
+    scheme, colon, rest = uri.partition(":")
+    if rest.startswith("//"):
+        return f"{scheme}://", rest.removeprefix("//")
+    return f"{scheme}{colon}", rest
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

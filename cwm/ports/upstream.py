@@ -1,0 +1,96 @@
+"""An upstream MCP server, of either protocol era."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from cwm.domain.upstream import Definition, Kind, UpstreamSpec
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Called with progress, total and message as the upstream reports them."""
+
+Heard = Callable[[Kind | str], None]
+"""Called with the kind of a list that changed, or with the URI of a resource that did. Must not block."""
+
+
+class UpstreamError(Exception):
+    """Base of what can go wrong with an upstream; the message may be shown, it holds no secret."""
+
+
+class UpstreamAwayError(UpstreamError):
+    """It cannot be reached or does not speak MCP. What was asked was not done."""
+
+
+class UpstreamExpiredError(UpstreamError):
+    """It does not know our session any more. What was asked was not done."""
+
+
+class UpstreamLostError(UpstreamError):
+    """It went away, or took too long, after it was asked: nobody knows whether that was done."""
+
+
+class UpstreamRefusedError(UpstreamError):
+    """It answered with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class UpstreamSession(Protocol):
+    """One MCP session with one upstream; used by many at once."""
+
+    @property
+    def modern(self) -> bool:
+        """The upstream speaks 2026-07-28, which has no sessions: over HTTP nothing of it is per session."""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """ServerCapabilities as MCP spells them."""
+
+    @property
+    def resume_with(self) -> str | None:
+        """With this another replica can open the same session; None where that cannot be."""
+
+    @property
+    def open(self) -> bool:
+        """False once it was lost or closed."""
+
+    async def definitions(self, kind: Kind) -> tuple[Definition, ...]:
+        """Everything of one kind, all pages; empty when the upstream has no such kind."""
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_seconds: float,
+        authorization: str | None = None,
+        on_progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """The result of ``tools/call`` and its like, as MCP spells it. Raises UpstreamError."""
+
+    async def watch(self, uri: str) -> None:
+        """Have ``heard`` called when this resource changes; an upstream that cannot tell never does."""
+
+    async def unwatch(self, uri: str) -> None: ...
+
+    async def close(self, *, end: bool) -> None:
+        """Let go of it. With ``end`` the upstream is told that nobody will use it again. Never raises."""
+
+
+class UpstreamConnector(Protocol):
+    async def open(
+        self,
+        spec: UpstreamSpec,
+        *,
+        authorization: str | None = None,
+        resume: str | None = None,
+        heard: Heard | None = None,
+    ) -> UpstreamSession:
+        """Open a session, or go on with the one ``resume`` stands for. Raises UpstreamAwayError.
+
+        ``authorization`` is the caller's header, for upstreams whose credentials are the caller's.
+        """
