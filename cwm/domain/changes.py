@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+WINDOWS_URI: Final = "cwm://windows"
+SESSIONS_URI: Final = "cwm://sessions"
 
 
 class ChangeKind(StrEnum):
@@ -12,14 +16,28 @@ class ChangeKind(StrEnum):
     RESOURCES = "resources"
     RESOURCE = "resource"
     """The content of one resource; ``Change.uri`` says which."""
+    STATE = "state"
+    """What is kept for an agent session changed; ``Change.agent_session`` says for which."""
     ENDED = "ended"
     """An agent session ended; ``Change.agent_session`` says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``agent_session`` is the key of the one it concerns, None for all. ``uri`` is as clients see it."""
+    """``agent_session`` is the key of the one it concerns, None for all; so is ``tenant``.
+
+    ``uri`` is as clients see it.
+    """
 
     kind: ChangeKind
     uri: str | None = None
     agent_session: str | None = None
+    tenant: str | None = None
+
+    def concerns(self, tenant: str, agent_session: str | None) -> bool:
+        """Whether one of ``tenant`` hears of it; whose agent session is not known hears all of its tenant's."""
+        if self.tenant not in {None, tenant}:
+            return False
+        if agent_session is None:
+            return self.agent_session is None or self.tenant is not None
+        return self.agent_session in {None, agent_session}

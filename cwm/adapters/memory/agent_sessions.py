@@ -1,0 +1,85 @@
+"""Agent sessions of one gateway process."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from cwm.domain.principal import Principal
+
+
+@dataclass(slots=True)
+class _Kept:
+    owner: Principal | None
+    used_at: float
+    state: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InProcessAgentSessions:
+    """At ``limit`` keys the one that was idle longest is dropped."""
+
+    ttl_seconds: float = 1800.0
+    limit: int = 10_000
+    monotonic: Callable[[], float] = time.monotonic
+    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def begin(self, owner: Principal) -> str:
+        session_id = uuid4().hex
+        self._keep(session_id, owner)
+        return session_id
+
+    async def touch(self, session_id: str, owner: Principal) -> bool:
+        self._drop_idle()
+        kept = self._kept.get(session_id)
+        if kept is None or kept.owner != owner:
+            return False
+        self._use(session_id)
+        return True
+
+    async def end(self, session_id: str) -> bool:
+        self._drop_idle()
+        return self._kept.pop(session_id, None) is not None
+
+    async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
+        self._drop_idle()
+        kept = self._use(key) or self._keep(key, None)
+        if kept.state.get(name) in {None, instead_of}:
+            kept.state[name] = value
+        return kept.state[name]
+
+    async def recall(self, key: str) -> Mapping[str, str]:
+        self._drop_idle()
+        kept = self._use(key)
+        return {} if kept is None else dict(kept.state)
+
+    async def forget(self, key: str, name: str) -> None:
+        self._drop_idle()
+        kept = self._use(key)
+        if kept is not None:
+            kept.state.pop(name, None)
+
+    def _keep(self, key: str, owner: Principal | None) -> _Kept:
+        self._drop_idle()
+        while len(self._kept) >= self.limit:
+            self._kept.popitem(last=False)
+        kept = self._kept[key] = _Kept(owner, self.monotonic())
+        return kept
+
+    def _use(self, key: str) -> _Kept | None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            kept.used_at = self.monotonic()
+            self._kept.move_to_end(key)
+        return kept
+
+    def _drop_idle(self) -> None:
+        oldest = self.monotonic() - self.ttl_seconds
+        while self._kept and next(iter(self._kept.values())).used_at < oldest:
+            self._kept.popitem(last=False)

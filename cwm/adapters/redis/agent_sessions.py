@@ -1,0 +1,106 @@
+"""Agent sessions that several gateways share: one hash a key, which Redis drops when it is idle.
+
+Its fields are ``owner`` and, for each name that is remembered, ``=<name>``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+from uuid import uuid4
+
+import redis.asyncio as redis
+
+from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.domain.errors import StorageReadError, StorageWriteError
+from cwm.domain.principal import Principal
+
+_BEGIN: Final = """
+redis.call('HSET', KEYS[1], 'owner', ARGV[1])
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+_TOUCH: Final = """
+if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+_REMEMBER: Final = """
+local kept = redis.call('HGET', KEYS[1], ARGV[1])
+if not kept or (ARGV[4] == '1' and kept == ARGV[5]) then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+  kept = ARGV[2]
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return kept
+"""
+_RECALL: Final = """
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return redis.call('HGETALL', KEYS[1])
+"""
+_FORGET: Final = """
+redis.call('HDEL', KEYS[1], ARGV[1])
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+
+
+class RedisAgentSessions:
+    def __init__(self, client: redis.Redis, ttl_seconds: float) -> None:
+        self._client = client
+        self._ttl_ms = max(1, round(ttl_seconds * 1000))
+        self._begin = client.register_script(_BEGIN)
+        self._touch = client.register_script(_TOUCH)
+        self._remember = client.register_script(_REMEMBER)
+        self._recall = client.register_script(_RECALL)
+        self._forget = client.register_script(_FORGET)
+
+    async def begin(self, owner: Principal) -> str:
+        session_id = uuid4().hex
+        async with _writing():
+            await self._begin(keys=[_key(session_id)], args=[_written(owner), self._ttl_ms])
+        return session_id
+
+    async def touch(self, session_id: str, owner: Principal) -> bool:
+        async with _reading():
+            return bool(await self._touch(keys=[_key(session_id)], args=[_written(owner), self._ttl_ms]))
+
+    async def end(self, session_id: str) -> bool:
+        async with _writing():
+            return bool(await self._client.delete(_key(session_id)))
+
+    async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
+        replaces = ["0", ""] if instead_of is None else ["1", instead_of]
+        async with _writing():
+            kept = await self._remember(keys=[_key(key)], args=[_field(name), value, self._ttl_ms, *replaces])
+        return str(kept)
+
+    async def recall(self, key: str) -> Mapping[str, str]:
+        async with _reading():
+            flat = await self._recall(keys=[_key(key)], args=[self._ttl_ms])
+        fields = zip(flat[::2], flat[1::2], strict=True)
+        return {name.removeprefix("="): value for name, value in fields if name.startswith("=")}
+
+    async def forget(self, key: str, name: str) -> None:
+        async with _writing():
+            await self._forget(keys=[_key(key)], args=[_field(name), self._ttl_ms])
+
+
+def _key(key: str) -> str:
+    return f"{KEY_PREFIX}agent-session:{key}"
+
+
+def _field(name: str) -> str:
+    return f"={name}"
+
+
+def _written(owner: Principal) -> str:
+    """The same text for the same principal, and for no other."""
+    return json.dumps([owner.tenant, owner.subject])
+
+
+def _reading() -> AbstractAsyncContextManager[None]:
+    return told_as(StorageReadError, "The store of agent sessions cannot be read; try again soon.")
+
+
+def _writing() -> AbstractAsyncContextManager[None]:
+    return told_as(StorageWriteError, "The store of agent sessions cannot be written; try again soon.")

@@ -1,0 +1,90 @@
+"""Changes that several gateways tell each other, by Redis pub/sub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+from uuid import uuid4
+
+import redis.asyncio as redis
+import structlog
+from redis.exceptions import RedisError
+
+from cwm.adapters.memory.changes import InProcessChanges, Listener
+from cwm.adapters.redis.connection import KEY_PREFIX
+from cwm.domain.changes import Change, ChangeKind
+
+_CHANNEL: Final = f"{KEY_PREFIX}changes"
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 15.0
+
+_log = structlog.get_logger("cwm.changes")
+
+
+class RedisChanges:
+    """Listeners of the same process are told directly: they hear once, also while Redis is away.
+
+    What others publish is heard while ``read`` runs. After a break it goes on; what was published meanwhile
+    is lost.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.connected = asyncio.Event()
+        """Set while others are heard."""
+        self._client = client
+        self._me = uuid4().hex
+        self._here = InProcessChanges()
+
+    async def publish(self, change: Change) -> None:
+        self._here.tell(change)
+        message = json.dumps({"from": self._me, **asdict(change)})
+        try:
+            await self._client.publish(_CHANNEL, message)
+        except (RedisError, OSError) as away:
+            _log.warning("change_not_told", kind=change.kind, error=type(away).__name__)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        return self._here.subscribe(listener)
+
+    async def read(self) -> None:
+        """Hear what other gateways publish, until cancelled."""
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._read_until_broken()
+            except (RedisError, OSError) as away:
+                pause = (
+                    _FIRST_PAUSE_SECONDS
+                    if self.connected.is_set()
+                    else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                )
+                _log.warning("changes_not_heard", error=type(away).__name__, retry_seconds=pause)
+            finally:
+                self.connected.clear()
+            await asyncio.sleep(pause)
+
+    async def _read_until_broken(self) -> None:
+        async with self._client.pubsub() as subscription:
+            await subscription.subscribe(_CHANNEL)
+            while True:
+                message = await subscription.get_message(timeout=_LOOK_SECONDS)
+                if message is None:
+                    # Also finds out that a connection that went silent is dead.
+                    await subscription.ping()
+                elif message["type"] == "subscribe":
+                    self.connected.set()
+                elif message["type"] == "message":
+                    self._heard(message["data"])
+
+    def _heard(self, message: str) -> None:
+        try:
+            told: dict[str, Any] = json.loads(message)
+            if told.pop("from") != self._me:
+                self._here.tell(Change(**{**told, "kind": ChangeKind(told["kind"])}))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            # Another version's, or nobody's; neither may end the reading.
+            _log.warning("change_not_understood")

@@ -1,0 +1,40 @@
+"""How the shared store is reached, and what is said when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from cwm.domain.errors import CwmError
+
+KEY_PREFIX: Final = "cwm:"
+
+_PATIENCE_SECONDS: Final = 3.0
+_VALKEY_SCHEMES: Final = {"valkey": "redis", "valkeys": "rediss"}
+
+
+def connect(url: str) -> redis.Redis:
+    """A pool that opens nothing yet. One more try makes up for a connection that died while idle."""
+    scheme, colon, rest = url.partition(":")
+    return redis.Redis.from_url(
+        f"{_VALKEY_SCHEMES.get(scheme, scheme)}{colon}{rest}",
+        decode_responses=True,
+        socket_connect_timeout=_PATIENCE_SECONDS,
+        socket_timeout=_PATIENCE_SECONDS,
+        retry=Retry(NoBackoff(), 1),
+    )
+
+
+@asynccontextmanager
+async def told_as(error: type[CwmError], sentence: str) -> AsyncIterator[None]:
+    """What Redis says is for the log of whoever looks for the cause; callers get ``sentence``."""
+    try:
+        yield
+    except (RedisError, OSError) as away:
+        raise error(sentence) from away
