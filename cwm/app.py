@@ -22,6 +22,8 @@ from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import load_secret
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
+from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -29,9 +31,11 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.errors import CwmError
+from cwm.services.agents import Agents
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
@@ -57,12 +61,14 @@ from cwm.services.scopes import Scopes
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns
+from cwm.services.upstreams import Upstreams
 from cwm.services.verify import Verify
 from cwm.services.watchdog import Watchdog
 from cwm.settings import Settings, SettingsError
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.upkeep import routes as upkeep_routes
+from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.sessions import InProcessMcpSessions
 from cwm.transport.openai.routes import routes as openai_routes
@@ -89,6 +95,8 @@ class Parts:
     replicas: Replicas
     reconcile: Reconcile
     pass_through: PassThrough
+    agents: Agents
+    upstreams: Upstreams
     close: Callable[[], AsyncExitStack]
 
 
@@ -134,6 +142,10 @@ def build_parts(settings: Settings) -> Parts:
     )
     watchdog = Watchdog(engine, kv_tier, directory, meter, clock, reconcile.lost)
     planner = Planner(engine, kv_tier, SqlSpeeds(database), meter, clock, settings.thaw.thaw_plan)
+    changes, agent_sessions = InProcessChanges(), InProcessAgentSessions()
+    agents = Agents(agent_sessions, changes, clock, ttl_seconds=1800, limit=10_000)
+    connector = SdkConnector()
+    upstreams = Upstreams(connector, agents, changes, clock)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -156,7 +168,16 @@ def build_parts(settings: Settings) -> Parts:
         delete=delete,
         end_session=end_session,
         browse=Browse(registry, kv_tier, directory),
-        inspect=Inspect(registry, engine, kv_tier, clock, __version__, clock.monotonic(), watchdog.fault),
+        inspect=Inspect(
+            registry,
+            engine,
+            kv_tier,
+            clock,
+            __version__,
+            clock.monotonic(),
+            watchdog.fault,
+            upstreams.health,
+        ),
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
@@ -167,6 +188,9 @@ def build_parts(settings: Settings) -> Parts:
         stack.push_async_callback(database.dispose)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
+        stack.push_async_callback(connector.aclose)
+        stack.push_async_callback(upstreams.aclose)
+        stack.push_async_callback(agents.aclose)
         return stack
 
     identity = LocalIdentity(settings.isolation.tenant)
@@ -184,6 +208,8 @@ def build_parts(settings: Settings) -> Parts:
         replicas,
         reconcile,
         pass_through,
+        agents,
+        upstreams,
         close,
     )
 
@@ -193,7 +219,13 @@ def create_app(settings: Settings) -> FastAPI:
     refuse_open_socket(settings)
     parts = build_parts(settings)
     mcp = mcp_app(
-        build_mcp(parts.services, parts.identity, parts.meter, version=__version__),
+        build_mcp(
+            parts.services,
+            Agency(parts.identity, parts.agents),
+            parts.upstreams,
+            parts.meter,
+            version=__version__,
+        ),
         allowed_hosts=[settings.http.host],
         allowed_origins=[],
         sessions=InProcessMcpSessions(),
@@ -207,6 +239,7 @@ def create_app(settings: Settings) -> FastAPI:
             upkeep = [
                 asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
                 asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
+                asyncio.create_task(parts.agents.sweep()),
                 asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             ]
             async with mcp.lifespan(mcp):

@@ -69,6 +69,12 @@ class BlockNotFoundError(CwmError):
     code, kind, retryable = "CWM-2003", ErrorKind.NOT_FOUND, True
 
 
+class AgentSessionNotFoundError(CwmError):
+    """No such agent session, or another principal's."""
+
+    code, kind = "CWM-2004", ErrorKind.NOT_FOUND
+
+
 class SessionAlreadyExistsError(CwmError):
     code, kind = "CWM-3001", ErrorKind.CONFLICT
 
@@ -91,6 +97,12 @@ class WindowIncompatibleError(CwmError):
     """Not in the first contract: the served model reads the window's tokens otherwise than they were meant."""
 
     code, kind = "CWM-3005", ErrorKind.CONFLICT
+
+
+class TooManyAgentSessionsError(CwmError):
+    """As many agent sessions are busy as this process may hold."""
+
+    code, kind, retryable = "CWM-3006", ErrorKind.CONFLICT, True
 
 
 class StorageWriteError(CwmError):
@@ -119,6 +131,18 @@ class EngineResponseError(CwmError):
     """The engine answered with something that is not an answer."""
 
     code, kind, retryable = "CWM-5002", ErrorKind.UNAVAILABLE, True
+
+
+class UpstreamUnavailableError(CwmError):
+    """An upstream MCP server cannot be reached; what was asked of it was not done."""
+
+    code, kind, retryable = "CWM-5003", ErrorKind.UNAVAILABLE, True
+
+
+class OutcomeUnknownError(CwmError):
+    """An upstream MCP server went away during a call that may not be repeated: it may or may not be done."""
+
+    code, kind = "CWM-5004", ErrorKind.UNAVAILABLE
 
 
 class EngineTimeoutError(CwmError):

@@ -26,6 +26,9 @@ class AgentSessions(Protocol):
     async def end(self, session_id: str) -> bool:
         """Forget the id and its state. False when it was not known."""
 
+    async def alive(self, key: str) -> bool:
+        """Whether the id, or state under the key, is still kept. Does not count as use."""
+
     async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
         """Keep ``value`` under ``name`` unless another than ``instead_of`` is kept already; what is kept now."""
 

@@ -14,5 +14,8 @@ class Changes(Protocol):
     async def publish(self, change: Change) -> None:
         """Tell every listener of every replica, this one's included. Never raises for a store that is away."""
 
+    def tell(self, change: Change) -> None:
+        """Tell this replica's listeners alone: of what every replica finds out for itself."""
+
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Hear of changes from now on; the returned callable ends that. A listener must not raise or block."""

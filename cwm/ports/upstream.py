@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from cwm.domain.upstream import Definition, Kind, UpstreamSpec
 
-Progress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Called with progress, total and message as the upstream reports them."""
+
+class Progress(Protocol):
+    """Called as the upstream reports progress."""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
+
 
 Heard = Callable[[Kind | str], None]
 """Called with the kind of a list that changed, or with the URI of a resource that did. Must not block."""
@@ -27,7 +31,11 @@ class UpstreamExpiredError(UpstreamError):
 
 
 class UpstreamLostError(UpstreamError):
-    """It went away, or took too long, after it was asked: nobody knows whether that was done."""
+    """It went away after it was asked: nobody knows whether that was done."""
+
+
+class UpstreamSlowError(UpstreamLostError):
+    """It took too long: nobody knows whether it was or will be done."""
 
 
 class UpstreamRefusedError(UpstreamError):
@@ -55,8 +63,11 @@ class UpstreamSession(Protocol):
         """With this another replica can open the same session; None where that cannot be."""
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """False once it was lost or closed."""
+
+    async def ended(self) -> None:
+        """Returns when it is lost or closed."""
 
     async def definitions(self, kind: Kind) -> tuple[Definition, ...]:
         """Everything of one kind, all pages; empty when the upstream has no such kind."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from cwm.domain.errors import CwmError, InvalidParameterError
@@ -14,6 +15,8 @@ from cwm.ports.clock import Clock
 from cwm.ports.engine import Engine
 from cwm.ports.kv_tier import KvTier, TierUsage
 from cwm.ports.registry import Registry
+from cwm.services.upstream_link import LinkState
+from cwm.services.upstreams import UpstreamHealth
 
 
 class Status(StrEnum):
@@ -57,11 +60,16 @@ class CacheStats:
 
 
 COMPONENTS: Final = ("kv_store", "vllm", "registry")
+UPSTREAM: Final = "upstream:"
+"""Begins the component name of an upstream server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """``cache_fault`` says what is wrong with a cache whose every part answers; None when nothing is known to be."""
+    """``cache_fault`` says what is wrong with a cache whose every part answers; None when nothing is known to be.
+
+    ``upstreams`` tells how the configured upstream servers are.
+    """
 
     registry: Registry
     engine: Engine
@@ -70,6 +78,7 @@ class Inspect:
     version: str
     started: float
     cache_fault: Callable[[], str | None]
+    upstreams: Callable[[], list[UpstreamHealth]]
 
     async def health(self, component: str | None = None) -> Health:
         """Ask each component, all at once. CWM-1003 for a component that does not exist."""
@@ -77,11 +86,10 @@ class Inspect:
             "kv_store": self._kv_store,
             "vllm": self._vllm,
             "registry": self._registry,
+            **{f"{UPSTREAM}{each.name}": partial(_upstream, each) for each in self.upstreams()},
         }
         if component is not None and component not in checks:
-            raise InvalidParameterError(
-                f"There is no component '{component}'; there are {', '.join(COMPONENTS)}.", field="component"
-            )
+            raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
         chosen = [component] if component else list(checks)
         components = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
         return Health(
@@ -139,6 +147,12 @@ class Inspect:
         if fault is not None:
             return Status.DEGRADED, fault
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
+
+
+async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
+    if upstream.state is LinkState.READY:
+        return Status.HEALTHY, f"offers {upstream.tools} tools"
+    return Status.DEGRADED, upstream.reason or upstream.state.value
 
 
 def _overall(components: list[Component]) -> Status:

@@ -47,6 +47,10 @@ class InProcessAgentSessions:
         self._drop_idle()
         return self._kept.pop(session_id, None) is not None
 
+    async def alive(self, key: str) -> bool:
+        self._drop_idle()
+        return key in self._kept
+
     async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
         self._drop_idle()
         kept = self._use(key) or self._keep(key, None)

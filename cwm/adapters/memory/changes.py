@@ -18,7 +18,6 @@ class InProcessChanges:
         self.tell(change)
 
     def tell(self, change: Change) -> None:
-        """What ``publish`` does, for who cannot wait."""
         for listener in list(self._listeners.values()):
             listener(change)
 

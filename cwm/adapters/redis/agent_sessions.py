@@ -68,6 +68,10 @@ class RedisAgentSessions:
         async with _writing():
             return bool(await self._client.delete(_key(session_id)))
 
+    async def alive(self, key: str) -> bool:
+        async with _reading():
+            return bool(await self._client.exists(_key(key)))
+
     async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
         replaces = ["0", ""] if instead_of is None else ["1", instead_of]
         async with _writing():

@@ -47,6 +47,9 @@ class RedisChanges:
         except (RedisError, OSError) as away:
             _log.warning("change_not_told", kind=change.kind, error=type(away).__name__)
 
+    def tell(self, change: Change) -> None:
+        self._here.tell(change)
+
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self._here.subscribe(listener)
 

@@ -7,23 +7,23 @@ from typing import Any, Final
 
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
-from fastmcp.server.dependencies import get_context, get_http_request
+from fastmcp.server.dependencies import get_context
 
 from cwm.domain.errors import InternalError
 from cwm.domain.principal import Principal
-from cwm.ports.identity import Identity
 from cwm.ports.meter import Metrics
+from cwm.services.agents import Agents
 from cwm.services.catalogue import Services
-from cwm.transport.mcp.sessions import PRINCIPAL
+from cwm.transport.mcp.agent import Agency
 
 
 class McpFace(FastMCP[Any]):
     """A FastMCP server that carries what its tools ask of the gateway."""
 
-    def __init__(self, services: Services, identity: Identity, metrics: Metrics, **options: Any) -> None:
+    def __init__(self, services: Services, agency: Agency, metrics: Metrics, **options: Any) -> None:
         super().__init__(**options)
         self.services = services
-        self.identity = identity
+        self.agency = agency
         self.metrics = metrics
 
 
@@ -32,22 +32,16 @@ class Caller:
     """Who asks, and whom they can ask."""
 
     principal: Principal
+    agents: Agents
     services: Services
     metrics: Metrics
 
 
 async def _caller() -> Caller:
-    """Over HTTP the session layer has authenticated the request; over stdio there is nothing to show."""
     face = get_context().fastmcp
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
-    try:
-        request = get_http_request()
-    except RuntimeError:
-        principal = await face.identity.authenticate({})
-    else:
-        principal = request.scope[PRINCIPAL]
-    return Caller(principal, face.services, face.metrics)
+    return Caller(await face.agency.principal(), face.agency.agents, face.services, face.metrics)
 
 
 CALLER: Final[Caller] = Depends(_caller)

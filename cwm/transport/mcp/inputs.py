@@ -44,6 +44,7 @@ def _small(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+AgentSession: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
 SessionId: TypeAlias = Annotated[str, Field(pattern=SESSION_ID_PATTERN)]
 WindowName: TypeAlias = Annotated[str, Field(pattern=WINDOW_NAME_PATTERN)]
 Description: TypeAlias = Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARS)]

@@ -270,6 +270,17 @@ class CacheStats(TypedDict):
     vllm: Vllm
 
 
+class AgentSessionCreated(TypedDict):
+    success: bool
+    agent_session: str
+    expires_in_seconds: float
+
+
+class AgentSessionEnded(TypedDict):
+    success: bool
+    agent_session: str
+
+
 class Component(TypedDict):
     name: str
     status: Health

@@ -8,16 +8,19 @@ from typing import Final
 from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
-from cwm.ports.identity import Identity
 from cwm.ports.meter import Metrics
 from cwm.services.catalogue import Services
+from cwm.services.upstreams import Upstreams
+from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.resources import resources
 from cwm.transport.mcp.sessions import McpSessions, SessionLayer
+from cwm.transport.mcp.tools_agents import agent_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
+from cwm.transport.mcp.upstreams import UpstreamCalls, UpstreamLists
 
 PATH: Final = "/mcp"
 
@@ -28,16 +31,18 @@ name, window_thaw continues from there in a new session without computing it aga
 window_list and window_status show what there is. A tool that fails answers {code, message, retryable, context}."""
 
 
-def build_mcp(services: Services, identity: Identity, metrics: Metrics, *, version: str) -> McpFace:
+def build_mcp(
+    services: Services, agency: Agency, upstreams: Upstreams, metrics: Metrics, *, version: str
+) -> McpFace:
     """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot."""
     face = McpFace(
         services,
-        identity,
+        agency,
         metrics,
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
-        middleware=[CodedErrors()],
+        middleware=[CodedErrors(), UpstreamCalls(upstreams, agency)],
         on_duplicate="error",
         mask_error_details=True,
         # The schema is the promise: "yes" is no boolean, least of all for force.
@@ -45,10 +50,11 @@ def build_mcp(services: Services, identity: Identity, metrics: Metrics, *, versi
         client_log_level="error",
         tasks=False,
     )
-    for each in (*window_tools(), *session_tools(), *system_tools()):
+    for each in (*window_tools(), *session_tools(), *system_tools(), *agent_tools()):
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
+    UpstreamLists(face, upstreams, agency).install()
     return face
 
 
@@ -66,7 +72,7 @@ def mcp_app(
     app = face.http_app(
         path=PATH,
         transport="http",
-        middleware=[Middleware(SessionLayer, path=PATH, sessions=sessions, identity=face.identity)],
+        middleware=[Middleware(SessionLayer, path=PATH, sessions=sessions, identity=face.agency.identity)],
         json_response=False,
         stateless_http=True,
         host_origin_protection=True,

@@ -24,6 +24,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 
 PRINCIPAL: Final = "cwm.principal"
+AGENT_SESSION: Final = "cwm.agent_session"
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
@@ -126,7 +127,7 @@ class SessionLayer:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self.app(scope, receive, send)
+            await self.app({**scope, AGENT_SESSION: mcp_session_id}, receive, send)
 
     async def _open(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Only ``initialize`` may come without an id; its answer carries the new one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,9 +27,13 @@ from cwm.adapters.sql import schema
 from cwm.app import Parts, build_parts
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
+from cwm.domain.upstream import UpstreamSpec
+from cwm.ports.identity import Identity
 from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Settings
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.sessions import InProcessMcpSessions
 
@@ -94,7 +98,11 @@ class Agent:
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, *, services: Mapping[str, Any] | None = None, engine: Engine | None = None
+    folder: Path,
+    *,
+    services: Mapping[str, Any] | None = None,
+    engine: Engine | None = None,
+    upstreams: Sequence[UpstreamSpec] = (),
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -108,16 +116,22 @@ async def gateway(
         sessions = InProcessMcpSessions()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
+            await parts.upstreams.configure(upstreams)
             app = assembled(parts, replace(parts.services, **(services or {})), sessions)
             yield Gateway(await stack.enter_async_context(serving(app)), parts, sessions)
 
 
 def assembled(parts: Parts, services: Services, sessions: InProcessMcpSessions) -> Starlette:
-    face = build_mcp(services, HeaderIdentity(), parts.meter, version="9.9.9")
+    face = face_of(parts, services)
     mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"], sessions=sessions)
     return Starlette(
         routes=[*health_routes(services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
     )
+
+
+def face_of(parts: Parts, services: Services, identity: Identity | None = None) -> McpFace:
+    agency = Agency(identity or HeaderIdentity(), parts.agents)
+    return build_mcp(services, agency, parts.upstreams, parts.meter, version="9.9.9")
 
 
 @asynccontextmanager

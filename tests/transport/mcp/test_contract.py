@@ -26,8 +26,14 @@ READ_ONLY = {
     "health_check",
     "get_metrics_data",
 }
-OURS = {"session_create", "session_generate", "session_delete"}
-DELETING = {"window_delete", "session_delete"}
+OURS = {
+    "session_create",
+    "session_generate",
+    "session_delete",
+    "agent_session_create",
+    "agent_session_end",
+}
+DELETING = {"window_delete", "session_delete", "agent_session_end"}
 
 
 @pytest.fixture

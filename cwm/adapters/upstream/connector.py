@@ -1,0 +1,107 @@
+"""The port ``UpstreamConnector``: over stdio or streamable HTTP, as the upstream is configured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+from cwm.adapters.upstream.exchange import TokenExchanger
+from cwm.adapters.upstream.http import SessionHttp, connection_pool
+from cwm.adapters.upstream.session import SdkSession
+from cwm.adapters.upstream.stdio import program
+from cwm.domain.upstream import Credentials, UpstreamSpec
+from cwm.ports.upstream import Heard
+
+_LARGEST_EVENT_BYTES: Final = 64 * 1024 * 1024
+_GOODBYE_SECONDS: Final = 2.0
+
+
+class SdkConnector:
+    """Opens sessions; those with one URL share its connections."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, httpx2.AsyncHTTPTransport] = {}
+        self._exchanger = TokenExchanger()
+
+    async def open(
+        self,
+        spec: UpstreamSpec,
+        *,
+        authorization: str | None = None,
+        resume: str | None = None,
+        heard: Heard | None = None,
+    ) -> SdkSession:
+        if spec.command:
+            session = SdkSession(program(spec), heard=heard)
+        else:
+            session = self._over_http(spec, resume, heard)
+            if authorization is not None:
+                await session.authorize(authorization)
+        await session.start(spec.connect_seconds, resume)
+        return session
+
+    async def aclose(self) -> None:
+        """Close every connection; the sessions are closed before."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            await pool.aclose()
+        await self._exchanger.aclose()
+
+    def _over_http(self, spec: UpstreamSpec, resume: str | None, heard: Heard | None) -> SdkSession:
+        pool = self._pools.get(spec.url)
+        if pool is None:
+            pool = self._pools[spec.url] = connection_pool(encrypted=spec.url.startswith("https:"))
+        http = SessionHttp(pool, None if resume is None else json.loads(resume)["id"])
+
+        async def goodbye() -> None:
+            if http.session_id is None:
+                return
+            async with _client(spec, http) as client:
+                with contextlib.suppress(httpx2.HTTPError):
+                    await client.delete(spec.url, timeout=_GOODBYE_SECONDS)
+
+        return SdkSession(
+            _streams(spec, http),
+            heard=heard,
+            authorize=self._authorizer(spec, http),
+            session_id=lambda: http.session_id,
+            goodbye=goodbye,
+        )
+
+    def _authorizer(self, spec: UpstreamSpec, http: SessionHttp) -> Callable[[str], Awaitable[None]]:
+        async def authorize(authorization: str) -> None:
+            if spec.credentials is Credentials.FORWARD:
+                http.authorization = authorization
+            elif spec.credentials is Credentials.EXCHANGE and spec.exchange is not None:
+                http.authorization = await self._exchanger.exchange(spec.exchange, authorization)
+
+        return authorize
+
+
+def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        transport=http,
+        headers=dict(spec.headers),
+        # How long an answer may take is each request's own matter.
+        timeout=httpx2.Timeout(spec.connect_seconds, read=None),
+    )
+
+
+@asynccontextmanager
+async def _streams(spec: UpstreamSpec, http: SessionHttp) -> AsyncIterator[tuple[Any, Any]]:
+    async with (
+        _client(spec, http) as client,
+        streamable_http_client(
+            spec.url,
+            http_client=client,
+            terminate_on_close=False,
+            max_sse_event_size=_LARGEST_EVENT_BYTES,
+        ) as streams,
+    ):
+        yield streams

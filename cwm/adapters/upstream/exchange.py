@@ -1,0 +1,78 @@
+"""A caller's access token for one of the upstream's (RFC 8693)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import httpx2
+
+from cwm.domain.upstream import TokenExchange
+from cwm.ports.upstream import UpstreamAwayError
+
+_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a type, no token
+_TIMEOUT_SECONDS: Final = 10.0
+# Tokens are asked for anew a little before they run out, and never kept long without being told how long.
+_MARGIN_SECONDS: Final = 30.0
+_UNTOLD_SECONDS: Final = 60.0
+_MOST_KEPT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    authorization: str
+    until: float
+
+
+class TokenExchanger:
+    """Asks the token endpoint, and remembers its answers for as long as they are good, in memory only."""
+
+    def __init__(self) -> None:
+        self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False)
+        self._kept: dict[str, _Kept] = {}
+
+    async def exchange(self, at: TokenExchange, authorization: str) -> str:
+        """The ``Authorization`` value for the upstream. Raises UpstreamAwayError, naming no token."""
+        scheme, _, subject_token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not subject_token:
+            raise UpstreamAwayError("it needs the caller's access token, and the caller sent none")
+        key = _key(at, subject_token)
+        kept = self._kept.get(key)
+        if kept is None or kept.until <= time.monotonic():
+            kept = await self._ask(at, subject_token)
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[key] = kept
+        return kept.authorization
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(self, at: TokenExchange, subject_token: str) -> _Kept:
+        form = {
+            "grant_type": _GRANT,
+            "subject_token": subject_token,
+            "subject_token_type": _ACCESS_TOKEN,
+            "requested_token_type": _ACCESS_TOKEN,
+        }
+        form |= {"audience": at.audience} if at.audience else {}
+        form |= {"scope": at.scope} if at.scope else {}
+        try:
+            answer = await self._client.post(at.token_url, data=form, auth=(at.client_id, at.client_secret))
+            told = answer.json() if answer.is_success else {}
+        except (httpx2.HTTPError, ValueError) as failed:
+            raise UpstreamAwayError(f"its token endpoint failed ({type(failed).__name__})") from None
+        token = told.get("access_token") if isinstance(told, dict) else None
+        if not isinstance(token, str):
+            raise UpstreamAwayError(f"its token endpoint refused the exchange (HTTP {answer.status_code})")
+        lasts = told.get("expires_in")
+        seconds = lasts - _MARGIN_SECONDS if isinstance(lasts, int | float) else _UNTOLD_SECONDS
+        return _Kept(f"Bearer {token}", time.monotonic() + seconds)
+
+
+def _key(at: TokenExchange, subject_token: str) -> str:
+    told = "\0".join((at.token_url, at.client_id, at.audience or "", at.scope or "", subject_token))
+    return hashlib.sha256(told.encode()).hexdigest()

@@ -1,0 +1,147 @@
+"""Which agent sessions this process serves: made on first use, closed when idle, ended, or at shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import AgentSessionNotFoundError, TooManyAgentSessionsError
+from cwm.domain.principal import Principal
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.services.context_manager import ContextManager
+
+_SWEEP_SECONDS: Final = 30.0
+
+Hook = Callable[[ContextManager], Awaitable[None]]
+
+_log = logging.getLogger("cwm.agents")
+
+
+class Agents:
+    """Holds the ContextManagers of this process, by (principal, agent session).
+
+    At ``limit`` the one that has been idle longest is closed first; when all are busy, CWM-3006. Closed is
+    not ended: the next request makes a new one, which goes on where the old one was.
+    """
+
+    def __init__(
+        self, store: AgentSessions, changes: Changes, clock: Clock, *, ttl_seconds: float, limit: int
+    ) -> None:
+        self._store = store
+        self._changes = changes
+        self._clock = clock
+        self.ttl_seconds = ttl_seconds
+        self._limit = limit
+        self._held: OrderedDict[tuple[Principal, str | None], ContextManager] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._on_start: list[Hook] = []
+        self._on_end: list[Hook] = []
+        self._deaf = changes.subscribe(self._hear)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[ContextManager]:
+        return iter(list(self._held.values()))
+
+    def at_start(self, hook: Hook) -> None:
+        """Called with every new ContextManager before it serves."""
+        self._on_start.append(hook)
+
+    def at_end(self, hook: Hook) -> None:
+        """Called with every ContextManager that stops serving in this process."""
+        self._on_end.append(hook)
+
+    async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
+        """The ContextManager of an agent session whose id is known to be this principal's."""
+        key = (principal, agent_session)
+        held = self._held.get(key)
+        if held is None:
+            self._make_room()
+            held = self._held[key] = ContextManager(
+                principal, agent_session, self._store, self._clock.monotonic()
+            )
+            for hook in self._on_start:
+                await hook(held)
+        held.last_used = self._clock.monotonic()
+        self._held.move_to_end(key)
+        return held
+
+    async def begin(self, principal: Principal) -> str:
+        """A handle for a client whose protocol has no sessions."""
+        return await self._store.begin(principal)
+
+    async def known(self, principal: Principal, handle: str) -> str:
+        """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
+        if not await self._store.touch(handle, principal):
+            raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
+        return handle
+
+    async def end(self, principal: Principal, handle: str) -> None:
+        """End an agent session on every replica. Raises AgentSessionNotFoundError."""
+        await self.known(principal, handle)
+        await self._store.end(handle)
+        await self._changes.publish(Change(ChangeKind.ENDED, agent_session=handle))
+
+    async def sweep(self) -> None:
+        """Close what has been idle for the TTL, every now and then, for ever."""
+        while True:
+            await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds))
+            self.close_idle()
+
+    def close_idle(self) -> None:
+        oldest = self._clock.monotonic() - self.ttl_seconds
+        for key, held in list(self._held.items()):
+            if held.last_used > oldest:
+                return
+            if held.idle:
+                del self._held[key]
+                self._close_soon(held, end=None)
+
+    async def aclose(self) -> None:
+        self._deaf()
+        held, self._held = list(self._held.values()), OrderedDict()
+        for each in held:
+            self._close_soon(each, end=False)
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    def _make_room(self) -> None:
+        if len(self._held) < self._limit:
+            return
+        for key, held in self._held.items():
+            if held.idle:
+                del self._held[key]
+                self._close_soon(held, end=False)
+                return
+        raise TooManyAgentSessionsError(
+            f"All {self._limit} agent sessions of this gateway are busy.", limit=self._limit
+        )
+
+    def _hear(self, change: Change) -> None:
+        if change.kind is not ChangeKind.ENDED:
+            return
+        for key, held in list(self._held.items()):
+            if held.agent_session == change.agent_session:
+                del self._held[key]
+                self._close_soon(held, end=True)
+
+    def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
+        task = asyncio.create_task(self._close(held, end=end))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self, held: ContextManager, *, end: bool | None) -> None:
+        """With ``end`` None it depends on whether another replica still serves the agent session."""
+        try:
+            for hook in self._on_end:
+                await hook(held)
+            await held.close(end=not await self._store.alive(held.key) if end is None else end)
+        except Exception:  # noqa: BLE001 - logged; the others are closed all the same
+            _log.exception("an agent session could not be closed")

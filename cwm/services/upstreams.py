@@ -1,0 +1,350 @@
+"""The configured upstream servers: what they offer to a caller, and calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import (
+    CwmError,
+    EngineTimeoutError,
+    OutcomeUnknownError,
+    UpstreamUnavailableError,
+)
+from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.upstream import (
+    Progress,
+    UpstreamAwayError,
+    UpstreamConnector,
+    UpstreamError,
+    UpstreamExpiredError,
+    UpstreamLostError,
+    UpstreamRefusedError,
+    UpstreamSession,
+    UpstreamSlowError,
+)
+from cwm.services.agents import Agents
+from cwm.services.context_manager import ContextManager
+from cwm.services.upstream_link import Link, LinkState, Offers
+
+_CHANGES: Final = {
+    Kind.TOOLS: ChangeKind.TOOLS,
+    Kind.PROMPTS: ChangeKind.PROMPTS,
+    Kind.RESOURCES: ChangeKind.RESOURCES,
+    Kind.TEMPLATES: ChangeKind.RESOURCES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """Offers by exposed name, and why the upstreams that are missing are."""
+
+    offers: Mapping[str, Offer]
+    absent: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamHealth:
+    name: str
+    state: LinkState
+    since: datetime
+    reason: str | None
+    tools: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallerOf:
+    """Who asks an upstream: the agent session, and its credentials for upstreams that are told."""
+
+    agent: ContextManager
+    authorization: str | None = None
+
+
+class Upstreams:
+    """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
+
+    def __init__(self, connector: UpstreamConnector, agents: Agents, changes: Changes, clock: Clock) -> None:
+        self._connector = connector
+        self._agents = agents
+        self._changes = changes
+        self._clock = clock
+        self._links: dict[str, Link] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
+        """Have these upstreams from now on; connects and disconnects in the background."""
+        wanted = {spec.name: spec for spec in specs}
+        for name in self._links.keys() - wanted.keys():
+            self._retire(self._links.pop(name))
+            self._changed(list(Kind))
+        for name, spec in wanted.items():
+            link = self._links.get(name)
+            if link is None:
+                self._links[name] = self._started(spec)
+            elif link.spec != spec:
+                self._background(self._replace(link, self._started(spec)))
+
+    def names(self) -> list[str]:
+        return list(self._links)
+
+    async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
+        """All of one kind that this caller may use. Waits for upstreams that are still connecting, not for dead ones."""
+        links = list(self._links.values())
+        found = await asyncio.gather(*(self._offers(link, kind, caller) for link in links))
+        offers: dict[str, Offer] = {}
+        absent: dict[str, str] = {}
+        for link, one in zip(links, found, strict=True):
+            if isinstance(one, str):
+                absent[link.spec.name] = one
+            else:
+                offers.update(one)
+        return Offering(offers, absent)
+
+    async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
+        return await self._find(caller, Kind.TOOLS, exposed, exposed.partition("_")[0])
+
+    async def prompt(self, caller: CallerOf, exposed: str) -> Offer | None:
+        return await self._find(caller, Kind.PROMPTS, exposed, exposed.partition("_")[0])
+
+    def resource(self, exposed: str) -> tuple[str, str] | None:
+        """Upstream and own URI behind an exposed one, if it can be one's; templates make more than are listed."""
+        for name, link in self._links.items():
+            own = own_uri(name, exposed)
+            if own is not None and link.spec.resources.admits(own):
+                return name, own
+        return None
+
+    def is_shared(self, upstream: str) -> bool:
+        """One session with it serves all callers, so that an agent session makes no difference."""
+        link = self._links.get(upstream)
+        return link is not None and link.shared
+
+    async def request(
+        self,
+        caller: CallerOf,
+        upstream: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        repeatable: bool,
+        on_progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """The upstream's answer. Raises UpstreamRefusedError for its errors, CWM-5003/5004/6001 for its absence.
+
+        A request that the upstream cannot have seen is sent again, in a new session where need be; one that it
+        may have seen only when it is ``repeatable``. Nothing is tried again that failed in the same way before.
+        """
+        link = self._links.get(upstream)
+        if link is None:
+            raise UpstreamUnavailableError(
+                f"Upstream {upstream} is not configured any more.", upstream=upstream
+            )
+        with link.busy(), caller.agent.serving():
+            met: set[type[UpstreamError]] = set()
+            while True:
+                try:
+                    return await self._ask(link, caller, method, params, on_progress)
+                except UpstreamRefusedError:
+                    raise
+                except UpstreamError as failed:
+                    if type(failed) in met or not _again(failed, repeatable=repeatable):
+                        raise _final(link, failed, repeatable=repeatable) from failed
+                    met.add(type(failed))
+
+    async def watch(self, caller: CallerOf, exposed: str, *, on: bool) -> None:
+        """Begin or stop hearing of changes of an upstream's resource, where the upstream can tell."""
+        found = self.resource(exposed)
+        if found is None:
+            return
+        link, own = self._links[found[0]], found[1]
+        try:
+            session = await self._session(link, caller)
+            await (session.watch(own) if on else session.unwatch(own))
+        except UpstreamRefusedError:
+            raise
+        except UpstreamError as failed:
+            raise _final(link, failed, repeatable=True) from failed
+
+    def health(self) -> list[UpstreamHealth]:
+        return [
+            UpstreamHealth(name, link.state, link.since, link.reason, len(link.catalogue.of(Kind.TOOLS)))
+            for name, link in self._links.items()
+        ]
+
+    async def aclose(self) -> None:
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            self._retire(link)
+        while self._retiring:
+            await asyncio.wait(self._retiring)
+
+    async def _ask(
+        self,
+        link: Link,
+        caller: CallerOf,
+        method: str,
+        params: Mapping[str, Any],
+        on_progress: Progress | None,
+    ) -> dict[str, Any]:
+        session = await self._session(link, caller)
+        try:
+            return await session.request(
+                method,
+                params,
+                timeout_seconds=link.spec.call_seconds,
+                authorization=caller.authorization if link.by_caller else None,
+                on_progress=on_progress,
+            )
+        except UpstreamExpiredError:
+            await self._drop(link, caller, session)
+            raise
+        except UpstreamLostError:
+            if not session.is_open:
+                await self._drop(link, caller, session)
+            raise
+
+    async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
+        await _settled(link)
+        if link.shared:
+            if link.session is None:
+                raise UpstreamAwayError(link.reason or f"it is {link.state}")
+            return link.session
+        return await caller.agent.session(link, _told(link, caller), self._hearing(link, caller.agent))
+
+    async def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
+        if link.shared or link.session is session:
+            await link.renew(session)
+        else:
+            await caller.agent.drop(link, session)
+
+    async def _offers(self, link: Link, kind: Kind, caller: CallerOf) -> Offers | str:
+        """Its offers, or why there are none."""
+        await _settled(link)
+        if not link.by_caller:
+            return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
+        try:
+            async with asyncio.timeout(link.spec.connect_seconds):
+                return await caller.agent.offers(
+                    link, kind, _told(link, caller), self._hearing(link, caller.agent)
+                )
+        except UpstreamError as failed:
+            return str(failed)
+        except TimeoutError:
+            return "it did not answer in time"
+
+    async def _find(self, caller: CallerOf, kind: Kind, exposed: str, upstream: str) -> Offer | None:
+        link = self._links.get(upstream)
+        if link is None:
+            return None
+        offers = await self._offers(link, kind, caller)
+        if isinstance(offers, str):
+            known = link.catalogue.of(kind)
+            if known and exposed not in known:
+                return None
+            raise UpstreamUnavailableError(
+                f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
+            )
+        return offers.get(exposed)
+
+    def _started(self, spec: UpstreamSpec) -> Link:
+        link = Link(spec, self._connector, self._clock, partial(self._heard, spec.name))
+        link.start()
+        return link
+
+    async def _replace(self, old: Link, new: Link) -> None:
+        """The old one serves until it is known whether the new one can."""
+        await _settled(new)
+        if self._links.get(old.spec.name) is not old:
+            self._retire(new)
+            return
+        self._links[old.spec.name] = new
+        self._retire(old)
+        self._changed(list(Kind))
+
+    def _retire(self, link: Link) -> None:
+        async def retire() -> None:
+            await link.idle()
+            for agent in self._agents:
+                await agent.release(link)
+            await link.aclose()
+
+        self._background(retire())
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    def _hearing(self, link: Link, agent: ContextManager) -> Callable[[Kind | str], None]:
+        def heard(news: Kind | str) -> None:
+            if isinstance(news, Kind):
+                agent.outdated(link, news)
+                if link.by_caller:
+                    self._publish(Change(_CHANGES[news], agent_session=agent.key))
+            else:
+                uri = exposed_uri(link.spec.name, news)
+                self._publish(Change(ChangeKind.RESOURCE, uri, agent_session=agent.key))
+
+        return heard
+
+    def _heard(self, upstream: str, news: Kind | str) -> None:
+        if isinstance(news, Kind):
+            self._changed([news])
+        else:
+            self._publish(Change(ChangeKind.RESOURCE, exposed_uri(upstream, news)))
+
+    def _changed(self, kinds: list[Kind]) -> None:
+        """Every replica hears it from the upstream itself, and when it asks again: here is enough."""
+        for kind in dict.fromkeys(_CHANGES[kind] for kind in kinds):
+            self._changes.tell(Change(kind))
+
+    def _publish(self, change: Change) -> None:
+        self._background(self._changes.publish(change))
+
+
+async def _settled(link: Link) -> None:
+    """An upstream that is still connecting is waited for, no longer than it may take to connect."""
+    try:
+        async with asyncio.timeout(link.spec.connect_seconds):
+            await link.settled()
+    except TimeoutError:
+        return
+
+
+def _told(link: Link, caller: CallerOf) -> str | None:
+    return caller.authorization if link.by_caller else None
+
+
+def _again(failed: UpstreamError, *, repeatable: bool) -> bool:
+    """Slow ones are not repeated: that would take as long again."""
+    if isinstance(failed, UpstreamSlowError):
+        return False
+    return repeatable or not isinstance(failed, UpstreamLostError)
+
+
+def _final(link: Link, failed: UpstreamError, *, repeatable: bool) -> CwmError:
+    name = link.spec.name
+    if not isinstance(failed, UpstreamLostError):
+        return UpstreamUnavailableError(
+            f"Upstream {name} is not there: {failed}.", upstream=name, reason=str(failed)
+        )
+    if not repeatable:
+        return OutcomeUnknownError(
+            f"Upstream {name} was lost during the call ({failed}): it may or may not have been done. "
+            "Look before you repeat it.",
+            upstream=name,
+        )
+    if isinstance(failed, UpstreamSlowError):
+        return EngineTimeoutError(
+            f"Upstream {name} took longer than {link.spec.call_seconds:g} s.", upstream=name
+        )
+    return UpstreamUnavailableError(
+        f"Upstream {name} was lost twice: {failed}.", upstream=name, reason=str(failed)
+    )

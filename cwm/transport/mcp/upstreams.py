@@ -1,0 +1,259 @@
+"""Upstream servers' tools, resources and prompts, beside our own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from fastmcp import Context
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    CallToolRequestParams,
+    CallToolResult,
+    GetPromptRequestParams,
+    GetPromptResult,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    Result,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_exposed_uris
+from cwm.ports.upstream import Progress, UpstreamRefusedError
+from cwm.services.upstreams import Upstreams
+from cwm.transport.mcp.agent import HANDLE_META, Agency
+from cwm.transport.mcp.errors import RefusedError
+from cwm.transport.mcp.face import McpFace
+
+ABSENT_META: Final = "dev.cwm/absent"
+"""Key of a list's ``_meta``: the upstreams whose part is missing, and why."""
+
+HANDLE_ARGUMENT: Final = "agent_session"
+
+_HANDLE_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "string",
+    "description": "From agent_session_create: calls with the same one share this server's state.",
+}
+# These describe one connection, ours or the upstream's, and never cross from one to the other.
+_OF_A_CONNECTION: Final = frozenset(
+    {
+        PROTOCOL_VERSION_META_KEY,
+        CLIENT_INFO_META_KEY,
+        CLIENT_CAPABILITIES_META_KEY,
+        SERVER_INFO_META_KEY,
+        HANDLE_META,
+        "progressToken",
+    }
+)
+_LISTS: Final[Mapping[str, tuple[Kind, str]]] = {
+    "tools/list": (Kind.TOOLS, "tools"),
+    "resources/list": (Kind.RESOURCES, "resources"),
+    "resources/templates/list": (Kind.TEMPLATES, "resourceTemplates"),
+    "prompts/list": (Kind.PROMPTS, "prompts"),
+}
+
+_Result = TypeVar("_Result", bound=Result)
+_Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
+
+
+class UpstreamCalls(Middleware):
+    """Passes calls of upstream tools on. Within the chain, so that what holds for every result holds for theirs."""
+
+    def __init__(self, upstreams: Upstreams, agency: Agency) -> None:
+        self._upstreams = upstreams
+        self._agency = agency
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        name = context.message.name
+        if name.partition("_")[0] not in self._upstreams.names():
+            return await call_next(context)
+        asked = context.fastmcp_context
+        if asked is None or asked.request_context is None:
+            raise RefusedError(InternalError("A call without a request."))
+        try:
+            result = await self._call(asked, name, dict(context.message.arguments or {}))
+        except CwmError as refused:
+            raise RefusedError(refused) from refused
+        except UpstreamRefusedError as refused:
+            raise MCPError(refused.code, str(refused), refused.data) from refused
+        return result if result is not None else await call_next(context)
+
+    async def _call(self, asked: Context, name: str, arguments: dict[str, Any]) -> ToolResult | None:
+        request = asked.request_context
+        assert request is not None
+        meta = dict(request.meta or {})
+        handle = arguments.get(HANDLE_ARGUMENT) if isinstance(arguments.get(HANDLE_ARGUMENT), str) else None
+        caller = await self._agency.caller(meta)
+        offer = await self._upstreams.tool(caller, name)
+        if offer is None:
+            return None
+        if handle is not None and _takes_handle(self._upstreams, offer):
+            del arguments[HANDLE_ARGUMENT]
+            caller = await self._agency.caller(meta, handle)
+        answer = await self._upstreams.request(
+            caller,
+            offer.upstream,
+            "tools/call",
+            {"name": offer.own_name, "arguments": arguments, **_forwarded(meta)},
+            repeatable=may_repeat(offer.definition),
+            on_progress=_relay(asked) if meta.get("progressToken") is not None else None,
+        )
+        return _result(offer.upstream, answer)
+
+
+class UpstreamLists:
+    """Handlers that add what upstreams offer to what FastMCP answers, as the upstreams spelled it."""
+
+    def __init__(self, face: McpFace, upstreams: Upstreams, agency: Agency) -> None:
+        self._face = face
+        self._upstreams = upstreams
+        self._agency = agency
+
+    def install(self) -> None:
+        """Take the place of FastMCP's own handlers, which go on to answer for our part."""
+        server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
+        own: dict[str, tuple[Any, _Handler]] = {
+            "tools/list": (PaginatedRequestParams, self._face._on_list_tools),  # noqa: SLF001
+            "resources/list": (PaginatedRequestParams, self._face._on_list_resources),  # noqa: SLF001
+            "resources/templates/list": (
+                PaginatedRequestParams,
+                self._face._on_list_resource_templates,  # noqa: SLF001
+            ),
+            "prompts/list": (PaginatedRequestParams, self._face._on_list_prompts),  # noqa: SLF001
+        }
+        for method, (params, handler) in own.items():
+            server.add_request_handler(method, params, self._listing(method, handler))
+        server.add_request_handler(
+            "resources/read",
+            ReadResourceRequestParams,
+            self._reading(self._face._on_read_resource),  # noqa: SLF001
+        )
+        server.add_request_handler(
+            "prompts/get",
+            GetPromptRequestParams,
+            self._prompting(self._face._on_get_prompt),  # noqa: SLF001
+        )
+
+    def _listing(self, method: str, own: _Handler) -> _Handler:
+        kind, field = _LISTS[method]
+
+        async def listed(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            ours = await own(context, params)
+            if not self._upstreams.names():
+                return ours
+            told = ours.model_dump(by_alias=True, mode="json", exclude_none=True)
+            try:
+                offering = await self._upstreams.offering(await self._agency.caller(context.meta), kind)
+            except CwmError as refused:
+                raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+            shown = [self._shown(context, kind, offer) for offer in offering.offers.values()]
+            if offering.absent:
+                told["_meta"] = {**told.get("_meta", {}), ABSENT_META: dict(offering.absent)}
+            return {**told, field: [*told[field], *shown]}
+
+        return listed
+
+    def _shown(self, context: ServerRequestContext[Any, Any], kind: Kind, offer: Offer) -> Mapping[str, Any]:
+        """A client without MCP sessions is told how to keep a stateful upstream's state together."""
+        modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if kind is not Kind.TOOLS or not modern or not _takes_handle(self._upstreams, offer):
+            return offer.definition
+        schema = dict(offer.definition.get("inputSchema") or {"type": "object"})
+        schema["properties"] = {**schema.get("properties", {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
+        return {**offer.definition, "inputSchema": schema}
+
+    def _reading(self, own: _Handler) -> _Handler:
+        async def read(context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> Any:
+            found = self._upstreams.resource(str(params.uri))
+            if found is None:
+                return await own(context, params)
+            upstream, uri = found
+            answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
+            contents = [
+                {**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]
+            ]
+            return _valid(ReadResourceResult, upstream, {**answer, "contents": contents})
+
+        return read
+
+    def _prompting(self, own: _Handler) -> _Handler:
+        async def prompt(context: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> Any:
+            try:
+                offer = await self._upstreams.prompt(await self._agency.caller(context.meta), params.name)
+            except CwmError as refused:
+                raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+            if offer is None:
+                return await own(context, params)
+            asked = {"name": offer.own_name, "arguments": params.arguments or {}}
+            answer = await self._ask(context, offer.upstream, "prompts/get", asked)
+            messages = [
+                {**each, "content": with_exposed_uris(offer.upstream, [each["content"]])[0]}
+                for each in answer["messages"]
+            ]
+            return _valid(GetPromptResult, offer.upstream, {**answer, "messages": messages})
+
+        return prompt
+
+    async def _ask(
+        self, context: ServerRequestContext[Any, Any], upstream: str, method: str, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Reads may be repeated. Failures are JSON-RPC errors: these methods have no other."""
+        try:
+            caller = await self._agency.caller(context.meta)
+            return await self._upstreams.request(
+                caller, upstream, method, {**params, **_forwarded(context.meta)}, repeatable=True
+            )
+        except UpstreamRefusedError as refused:
+            raise MCPError(refused.code, str(refused), refused.data) from refused
+        except CwmError as refused:
+            raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+
+
+def _takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
+    """Where it makes a difference, and the tool has no argument of that name itself."""
+    schema = offer.definition.get("inputSchema") or {}
+    return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
+
+
+def _forwarded(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    kept = {name: value for name, value in (meta or {}).items() if name not in _OF_A_CONNECTION}
+    return {"_meta": kept} if kept else {}
+
+
+def _relay(asked: Context) -> Progress:
+    async def relay(progress: float, total: float | None, message: str | None) -> None:
+        await asked.report_progress(progress, total, message)
+
+    return relay
+
+
+def _result(upstream: str, answer: dict[str, Any]) -> ToolResult:
+    if answer.get("resultType") == "input_required":
+        raise MCPError(
+            INVALID_PARAMS, f"Upstream {upstream} asks the user for input, which CWM cannot pass on."
+        )
+    content = with_exposed_uris(upstream, list(answer.get("content", ())))
+    return ToolResult.from_mcp_result(_valid(CallToolResult, upstream, {**answer, "content": content}))
+
+
+def _valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _Result:
+    try:
+        return result.model_validate(answer)
+    except ValidationError:
+        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} answered something that is not MCP.") from None

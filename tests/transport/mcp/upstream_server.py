@@ -1,0 +1,146 @@
+"""A real MCP server to stand behind the gateway; also a program: ``python upstream_server.py`` speaks stdio.
+
+It keeps a counter for each of its MCP sessions, or one for all where its era has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastmcp import Context, FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.server.dependencies import get_http_headers
+from fastmcp.tools import ToolResult
+from mcp_types import ResourceLink, TextContent, ToolAnnotations
+
+
+@dataclass(slots=True)
+class Seen:
+    """What reached the server."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    authorizations: list[str | None] = field(default_factory=list)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+SAFE = ToolAnnotations(read_only_hint=True)
+
+
+def upstream_server(seen: Seen) -> FastMCP[Any]:
+    server: FastMCP[Any] = FastMCP("upstream", version="1.2.3")
+    _plain_tools(server, seen)
+    _waiting_tools(server, seen)
+    _tools_on_itself(server, seen)
+    _resources_and_prompts(server)
+    return server
+
+
+def _plain_tools(server: FastMCP[Any], seen: Seen) -> None:
+    @server.tool(annotations=SAFE)
+    def echo(message: str) -> str:
+        """Say it again."""
+        seen.calls["echo"] += 1
+        return message
+
+    @server.tool
+    def count(context: Context) -> int:
+        """One more than the last time in this session."""
+        session = getattr(context.session, "_connection").session_id or "all"  # noqa: B009
+        seen.counts[session] += 1
+        return seen.counts[session]
+
+    @server.tool
+    def fail() -> str:
+        """Fail as tools do."""
+        raise ToolError("I can not.")
+
+    @server.tool
+    async def told(context: Context) -> str:
+        """Tell of progress."""
+        for step in (1, 2):
+            await context.report_progress(step, 2, f"step {step}")
+        return "told"
+
+
+def _waiting_tools(server: FastMCP[Any], seen: Seen) -> None:
+    @server.tool
+    async def hold(context: Context) -> str:
+        """Begin, and go on only when told to."""
+        seen.calls["hold"] += 1
+        seen.began.set()
+        await seen.go_on.wait()
+        return "held"
+
+    @server.tool(annotations=SAFE)
+    async def look() -> str:
+        """Like hold, but safe to repeat."""
+        seen.calls["look"] += 1
+        seen.began.set()
+        if seen.calls["look"] == 1:
+            await seen.go_on.wait()
+        return "looked"
+
+
+def _tools_on_itself(server: FastMCP[Any], seen: Seen) -> None:
+    @server.tool
+    def die() -> str:
+        """End this process at once, as a crash does."""
+        os._exit(3)
+
+    @server.tool
+    def process() -> int:
+        """Which process this is."""
+        return os.getpid()
+
+    @server.tool
+    def whoami() -> str:
+        """The credentials that came with the call."""
+        authorization = get_http_headers(include={"authorization"}).get("authorization")
+        seen.authorizations.append(authorization)
+        return str(authorization)
+
+    @server.tool
+    def link() -> ToolResult:
+        """Point at a resource."""
+        to = ResourceLink(type="resource_link", uri="notes://today", name="today")
+        return ToolResult(content=[TextContent(type="text", text="see"), to])
+
+    @server.tool
+    async def grow() -> str:
+        """Have one more tool from now on."""
+
+        @server.tool(name="grown")
+        def grown() -> str:
+            """New here."""
+            return "grown"
+
+        return "grew"
+
+
+def _resources_and_prompts(server: FastMCP[Any]) -> None:
+    @server.resource("notes://today")
+    def today() -> str:
+        """What there is to do."""
+        return "milk"
+
+    @server.resource("notes://on/{day}")
+    def on(day: str) -> str:
+        """What there is to do on a day."""
+        return f"on {day}"
+
+    @server.prompt
+    def greet(name: str) -> str:
+        """Greet someone."""
+        return f"Hello, {name}."
+
+
+if __name__ == "__main__":
+    sys.stderr.write(f"said on stderr, with {os.environ.get('UPSTREAM_SECRET', 'no secret')}\n")
+    asyncio.run(upstream_server(Seen()).run_stdio_async(show_banner=False))
