@@ -218,14 +218,15 @@ def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
     parts = build_parts(settings)
+    face = build_mcp(
+        parts.services,
+        Agency(parts.identity, parts.agents),
+        parts.upstreams,
+        parts.meter,
+        version=__version__,
+    )
     mcp = mcp_app(
-        build_mcp(
-            parts.services,
-            Agency(parts.identity, parts.agents),
-            parts.upstreams,
-            parts.meter,
-            version=__version__,
-        ),
+        face,
         allowed_hosts=[settings.http.host],
         allowed_origins=[],
         sessions=InProcessMcpSessions(),
@@ -259,7 +260,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url=None,
         telemetry={"exclude": lambda scope: scope["path"].startswith("/mcp")},
     )
-    app.state.parts = parts
+    app.state.parts, app.state.face = parts, face
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))

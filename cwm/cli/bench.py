@@ -111,6 +111,21 @@ def bench_arms(
         raise typer.Exit(FOUND_FAULTS)
 
 
+@app.command("gateway")
+def bench_gateway(
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds of 400 calls to each server.")] = 9,
+    json_file: _JsonFile = None,
+) -> None:
+    """Tool calls: CWM's own and an upstream's through it, beside bare FastMCP; memory of idle sessions. No engine."""
+
+    async def work(_: Interrupts) -> Report:
+        from cwm.bench.tool_calls import run
+
+        return await run(_progress, rounds=rounds)
+
+    _tell(run_to_end(work), json_file)
+
+
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
