@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from cwm.domain.principal import Principal
 from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Settings
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.sessions import InProcessMcpSessions
 
@@ -94,9 +95,13 @@ class Agent:
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, *, services: Mapping[str, Any] | None = None, engine: Engine | None = None
+    folder: Path,
+    *,
+    services: Mapping[str, Any] | None = None,
+    engine: Engine | None = None,
+    more: Callable[[McpFace], None] = lambda _face: None,
 ) -> AsyncIterator[Gateway]:
-    """``services`` stand in for those of the same name."""
+    """``services`` stand in for those of the same name; ``more`` puts things on the face."""
     with nobody_listens() as url:
         settings = Settings(
             database=Database(db_path=folder / "cwm.db"),
@@ -108,12 +113,15 @@ async def gateway(
         sessions = InProcessMcpSessions()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
-            app = assembled(parts, replace(parts.services, **(services or {})), sessions)
+            app = assembled(parts, replace(parts.services, **(services or {})), sessions, more)
             yield Gateway(await stack.enter_async_context(serving(app)), parts, sessions)
 
 
-def assembled(parts: Parts, services: Services, sessions: InProcessMcpSessions) -> Starlette:
+def assembled(
+    parts: Parts, services: Services, sessions: InProcessMcpSessions, more: Callable[[McpFace], None]
+) -> Starlette:
     face = build_mcp(services, HeaderIdentity(), parts.meter, version="9.9.9")
+    more(face)
     mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"], sessions=sessions)
     return Starlette(
         routes=[*health_routes(services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan

@@ -1,0 +1,94 @@
+"""Runs the official conformance suite and reads what it found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.node.programs import Programs
+
+_HERE: Final = Path(__file__).parent
+_RESULTS: Final = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+_SECONDS: Final = 240
+
+Check = dict[str, Any]
+"""``id``, ``status`` (SUCCESS, FAILURE, WARNING, SKIPPED, INFO) and, of a failure, ``errorMessage``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The checks of every scenario that a revision of the protocol has, scored or not, by scenario."""
+
+    revision: str
+    scenarios: dict[str, list[Check]]
+    output: str
+
+    @property
+    def failing(self) -> set[str]:
+        """Scenarios with a failure in them, or without any result."""
+        return {name for name, checks in self.scenarios.items() if not checks or _failures(checks)}
+
+    @property
+    def told(self) -> str:
+        """Counts, then every check that did not simply succeed."""
+        statuses = Counter(check["status"] for checks in self.scenarios.values() for check in checks)
+        passing = len(self.scenarios) - len(self.failing)
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
+        lines = [f"{self.revision}: {passing} of {len(self.scenarios)} scenarios pass; checks: {counts}"]
+        for name, checks in self.scenarios.items():
+            lines += [] if checks else [f"{name}: no result, see the end of this:\n{self.output}"]
+            lines += [
+                f"{name}: {check['status']} {check['id']}: {check.get('errorMessage', '')}"
+                for check in checks
+                if check["status"] in {"FAILURE", "WARNING", "SKIPPED"}
+            ]
+        return "\n".join(lines)
+
+
+async def run_suite(programs: Programs, url: str, revision: str, folder: Path) -> Findings:
+    """Every server scenario of ``revision`` against the server at ``url``; ``folder`` keeps the results."""
+    line = programs.line("conformance", "server", "--url", url, "--requirements", revision, "-o", str(folder))
+    ended = await programs.run(line, seconds=_SECONDS)
+    none: dict[str, list[Check]] = {name: [] for name in _scenarios(programs, revision)}
+    return Findings(revision, none | _checks(folder), ended.told)
+
+
+def not_applicable(revision: str) -> dict[str, str]:
+    """Scenarios that CWM does not pass, each with the reason."""
+    listed = yaml.safe_load((_HERE / "not_applicable.yaml").read_text())
+    reasons = {
+        scenario: group["reason"].strip()
+        for group in listed
+        for scenario in group["scenarios"]
+        if revision in group["revisions"]
+    }
+    assert all(reasons.values())
+    return reasons
+
+
+def _scenarios(programs: Programs, revision: str) -> list[str]:
+    """As the suite itself lists them."""
+    package = programs.folder / "node_modules" / "@modelcontextprotocol" / "conformance"
+    required = yaml.safe_load((package / "requirements" / f"{revision}.yaml").read_text())
+    others = [each["scenario"] for each in required["not_scored"] if each["leg"] == "server"]
+    return [*required["server"], *others]
+
+
+def _checks(folder: Path) -> dict[str, list[Check]]:
+    """By scenario; the suite makes a folder for each, named with the time as well."""
+    found = {}
+    for results in folder.glob("*/checks.json"):
+        named = _RESULTS.fullmatch(results.parent.name)
+        assert named is not None, results
+        found[named["scenario"]] = json.loads(results.read_text())
+    return found
+
+
+def _failures(checks: list[Check]) -> list[Check]:
+    return [check for check in checks if check["status"] == "FAILURE"]
