@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ async def test_server_everything_answers_over_http_until_it_is_stopped(programs:
             answer = await client.call_tool("echo", {"message": "hello"})
         assert "hello" in str(answer.content)
     assert served.process.returncode is not None
+
+
+def test_two_runs_that_begin_at_once_share_one_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package.json").write_text('{"private": true}')
+    monkeypatch.setattr(node_programs, "_HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with ThreadPoolExecutor() as both:
+        first, second = both.map(lambda _: node_programs.installed(), range(2))
+    assert first == second
+    assert (first.folder / "package.json").exists()
+    assert len(list((tmp_path / "cache" / "cwm-tests").iterdir())) == 2
 
 
 def test_a_package_that_cannot_be_had_fails_with_npms_reason_and_leaves_nothing(
