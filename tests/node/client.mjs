@@ -1,4 +1,4 @@
-// An agent on either TypeScript SDK. Arguments: v1 or v2, legacy or the revision to speak, URL, tenant,
+// An agent on either TypeScript SDK. Arguments: v1 or v2; legacy, auto or the revision to speak; URL; tenant;
 // and the calls to make in JSON: [[tool, arguments], ...]. Prints what it saw as one JSON object.
 
 const [sdk, era, url, tenant, calls] = process.argv.slice(2);
@@ -13,7 +13,7 @@ const { Client, StreamableHTTPClientTransport } =
 
 const client = new Client(
   { name: "cwm-tests", version: "1" },
-  era === "legacy" ? {} : { versionNegotiation: { mode: { pin: era } } },
+  era === "legacy" ? {} : { versionNegotiation: { mode: era === "auto" ? era : { pin: era } } },
 );
 const transport = new StreamableHTTPClientTransport(new URL(url), {
   requestInit: { headers: { "x-tenant": tenant } },
@@ -34,6 +34,6 @@ for (const [name, given] of JSON.parse(calls)) {
   answers.push(await settled(client.callTool({ name, arguments: given })));
   sessions.push(transport.sessionId ?? null);
 }
-if (era === "legacy") await transport.terminateSession();
+if (transport.sessionId) await transport.terminateSession();
 await client.close();
 console.log(JSON.stringify({ tools, resources, read, answers, sessions }));

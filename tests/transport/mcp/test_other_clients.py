@@ -18,7 +18,7 @@ from tests.transport.mcp.test_mcp_sessions import LIST
 
 pytestmark = pytest.mark.slow
 
-OTHERS = [("v1", "legacy"), ("v2", "legacy"), ("v2", "2026-07-28")]
+OTHERS = [("v1", "legacy"), ("v2", "legacy"), ("v2", "2026-07-28"), ("v2", "auto")]
 CALLS = [
     ["session_list", {}],
     ["window_list", {"limit": 5}],
@@ -36,7 +36,7 @@ NO_SUCH_WINDOW = {
 TOOL_FAILED = 5
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def tenant(gateway: Gateway) -> str:
     """One with a single window, called keep."""
     tenant = f"t-{uuid4().hex[:8]}"
@@ -44,7 +44,7 @@ async def tenant(gateway: Gateway) -> str:
     return tenant
 
 
-@pytest.fixture(params=OTHERS, ids="-".join)
+@pytest.fixture(scope="module", params=OTHERS, ids="-".join)
 async def seen(
     request: pytest.FixtureRequest, programs: Programs, gateway: Gateway, tenant: str
 ) -> dict[str, Any]:
