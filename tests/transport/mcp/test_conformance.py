@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 HANDSHAKE_ERA, LATER_ERA = "2025-11-25", "2026-07-28"
+REVISIONS = ["2025-03-26", "2025-06-18", HANDSHAKE_ERA, LATER_ERA]
 
 # What the suite can try on a server that has none of the suite's own components.
 AS_IT_IS = {
@@ -72,7 +73,7 @@ def as_it_is(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{url}/mcp"
 
 
-@pytest.mark.parametrize("revision", [HANDSHAKE_ERA, LATER_ERA])
+@pytest.mark.parametrize("revision", REVISIONS)
 async def test_every_scenario_that_applies_passes(
     programs: Programs, with_components: str, revision: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from tests.node.programs import Programs
 
 _HERE: Final = Path(__file__).parent
 _RESULTS: Final = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+_LISTED: Final = re.compile(r"^ +- (\S+) \[", re.MULTILINE)
 _SECONDS: Final = 240
 _SHORT: Final = frozenset({"FAILURE", "WARNING"})
 
@@ -54,9 +55,12 @@ class Findings:
 
 async def run_suite(programs: Programs, url: str, revision: str, folder: Path) -> Findings:
     """Every server scenario of ``revision`` against the server at ``url``; ``folder`` keeps the results."""
-    line = programs.line("conformance", "server", "--url", url, "--requirements", revision, "-o", str(folder))
+    required = _required(programs, revision)
+    which = ("--requirements", revision) if required else ("--suite", "all", "--spec-version", revision)
+    line = programs.line("conformance", "server", "--url", url, "-o", str(folder), *which)
     ended = await programs.run(line, seconds=_SECONDS)
-    none: dict[str, list[Check]] = {name: [] for name in _scenarios(programs, revision)}
+    expected = required or await _listed(programs, revision)
+    none: dict[str, list[Check]] = {name: [] for name in expected}
     return Findings(revision, none | _checks(folder), ended.told)
 
 
@@ -73,12 +77,22 @@ def not_applicable(revision: str) -> dict[str, str]:
     return reasons
 
 
-def _scenarios(programs: Programs, revision: str) -> list[str]:
-    """As the suite itself lists them."""
+def _required(programs: Programs, revision: str) -> list[str]:
+    """What the suite froze for a revision, also what it does not score; it froze nothing for the older ones."""
     package = programs.folder / "node_modules" / "@modelcontextprotocol" / "conformance"
-    required = yaml.safe_load((package / "requirements" / f"{revision}.yaml").read_text())
+    frozen = package / "requirements" / f"{revision}.yaml"
+    if not frozen.exists():
+        return []
+    required = yaml.safe_load(frozen.read_text())
     others = [each["scenario"] for each in required["not_scored"] if each["leg"] == "server"]
     return [*required["server"], *others]
+
+
+async def _listed(programs: Programs, revision: str) -> list[str]:
+    ended = await programs.run(programs.line("conformance", "list", "--server", "--spec-version", revision))
+    names = _LISTED.findall(ended.out)
+    assert names, ended.told
+    return names
 
 
 def _checks(folder: Path) -> dict[str, list[Check]]:
