@@ -14,7 +14,6 @@ from tests.contracts.nouns import freeze
 from tests.node.programs import Ended, Programs
 from tests.transport.mcp.contract import INPUTS, RESOURCES
 from tests.transport.mcp.gateway import Gateway
-from tests.transport.mcp.test_mcp_sessions import LIST
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +32,7 @@ NO_SUCH_WINDOW = {
     "retryable": False,
     "context": {"window_name": "nothing"},
 }
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 TOOL_FAILED = 5
 
 
@@ -83,7 +83,7 @@ async def test_a_typescript_clients_session_lasts_until_it_leaves(
         return
     headers = {"mcp-session-id": session, "x-tenant": tenant}
     async with httpx2.AsyncClient(trust_env=False) as http:
-        assert (await http.post(f"{gateway.url}/mcp", json=LIST, headers=headers)).status_code == 404
+        assert (await http.post(f"{gateway.url}/mcp", json=PING, headers=headers)).status_code == 404
 
 
 @pytest.fixture(params=["legacy", "modern"])
