@@ -23,6 +23,7 @@ from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
 from tests import postgres
 from tests.contracts.nouns import Damage
+from tests.node.programs import Programs, installed
 
 _POSTGRES_BIN = os.environ.get("CWM_TEST_PG_BIN")
 
@@ -42,6 +43,12 @@ def _no_settings_of_the_machine() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """Clients, servers and the conformance suite of others; a run that cannot install them fails."""
+    return installed()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -34,6 +35,31 @@ def cwm(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
         timeout=60,
         check=False,
     )
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A gateway on a free port: its URL, as it says itself, and its process."""
+    # Its log goes to a file: nobody reads a pipe while it serves, and a full one would hold it up.
+    with (folder / "log").open("w+", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cwm", "serve", "--port", "0"],
+            cwd=folder,
+            env=environment(folder, {}),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                ready = process.stdout.readline()
+                if "CWM is ready: " not in ready:
+                    process.wait(timeout=10)
+                    raise AssertionError(ready + (folder / "log").read_text())
+                yield ready.split()[3].removesuffix("/mcp"), process
+            finally:
+                process.kill()
 
 
 def refused(run: subprocess.CompletedProcess[str], code: str, status: int = 1) -> str:

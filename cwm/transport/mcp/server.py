@@ -14,6 +14,7 @@ from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.header_values import TrimmedHeaderValues
 from cwm.transport.mcp.resources import resources
 from cwm.transport.mcp.sessions import McpSessions, SessionLayer
 from cwm.transport.mcp.tools_agents import agent_tools
@@ -47,6 +48,8 @@ def build_mcp(
         mask_error_details=True,
         # The schema is the promise: "yes" is no boolean, least of all for force.
         strict_input_validation=True,
+        # Ours are inline already; those of others are not ours to rewrite.
+        dereference_schemas=False,
         client_log_level="error",
         tasks=False,
     )
@@ -72,7 +75,10 @@ def mcp_app(
     app = face.http_app(
         path=PATH,
         transport="http",
-        middleware=[Middleware(SessionLayer, path=PATH, sessions=sessions, identity=face.agency.identity)],
+        middleware=[
+            Middleware(TrimmedHeaderValues),
+            Middleware(SessionLayer, path=PATH, sessions=sessions, identity=face.agency.identity),
+        ],
         json_response=False,
         stateless_http=True,
         host_origin_protection=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,8 +103,9 @@ async def gateway(
     services: Mapping[str, Any] | None = None,
     engine: Engine | None = None,
     upstreams: Sequence[UpstreamSpec] = (),
+    more: Callable[[McpFace], None] = lambda _face: None,
 ) -> AsyncIterator[Gateway]:
-    """``services`` stand in for those of the same name."""
+    """``services`` stand in for those of the same name; ``more`` puts things on the face."""
     with nobody_listens() as url:
         settings = Settings(
             database=Database(db_path=folder / "cwm.db"),
@@ -117,12 +118,15 @@ async def gateway(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
             await parts.upstreams.configure(upstreams)
-            app = assembled(parts, replace(parts.services, **(services or {})), sessions)
+            app = assembled(parts, replace(parts.services, **(services or {})), sessions, more)
             yield Gateway(await stack.enter_async_context(serving(app)), parts, sessions)
 
 
-def assembled(parts: Parts, services: Services, sessions: InProcessMcpSessions) -> Starlette:
+def assembled(
+    parts: Parts, services: Services, sessions: InProcessMcpSessions, more: Callable[[McpFace], None]
+) -> Starlette:
     face = face_of(parts, services)
+    more(face)
     mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"], sessions=sessions)
     return Starlette(
         routes=[*health_routes(services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
