@@ -129,8 +129,8 @@ class _Reload:
             read = await asyncio.to_thread(settings_from, seen, self._environ, self._config)
         except SettingsError as why:
             self._in_step = False
-            _log.error("settings_refused", why=str(why), in_force="what was read before")
             self._told(Outcome.REFUSED)
+            _log.error("settings_refused", why=str(why), in_force="what was read before")
             return
         await self._swap(self._with_live(read))
         self._name_what_waits(read)
@@ -167,12 +167,12 @@ class _Reload:
             await self._apply(new)
         except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
             self._applied = False
-            _log.exception("settings_not_applied", changed=changed)
             self._told(Outcome.FAILED)
+            _log.exception("settings_not_applied", changed=changed)
             return
         self._applied = True
-        _log.info("settings_applied", changed=changed)
         self._told(Outcome.APPLIED)
+        _log.info("settings_applied", changed=changed)
 
     def _name_what_waits(self, read: Settings) -> None:
         waiting = [
