@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 import uvicorn
@@ -30,6 +29,7 @@ from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.telemetry.logging import set_level
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
@@ -65,22 +65,28 @@ from cwm.services.upstreams import Upstreams
 from cwm.services.verify import Verify
 from cwm.services.watchdog import Watchdog
 from cwm.settings import Settings, SettingsError
+from cwm.settings.loopback import on_loopback
+from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.sessions import InProcessMcpSessions
+from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
 _KEEP_ALIVE_SECONDS: Final = 75
 
+Reconfigure: TypeAlias = Callable[[Settings], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything the gateway is made of, by name."""
+    """Everything the gateway is made of, by name. ``reconfigure`` hears of new settings, one after the other."""
 
     database: Database
     registry: SqlRegistry
@@ -97,6 +103,7 @@ class Parts:
     pass_through: PassThrough
     agents: Agents
     upstreams: Upstreams
+    reconfigure: tuple[Reconfigure, ...]
     close: Callable[[], AsyncExitStack]
 
 
@@ -210,6 +217,7 @@ def build_parts(settings: Settings) -> Parts:
         pass_through,
         agents,
         upstreams,
+        (_set_log_level, _set_upstreams(upstreams)),
         close,
     )
 
@@ -218,13 +226,7 @@ def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
     parts = build_parts(settings)
-    face = build_mcp(
-        parts.services,
-        Agency(parts.identity, parts.agents),
-        parts.upstreams,
-        parts.meter,
-        version=__version__,
-    )
+    face = _face(parts)
     mcp = mcp_app(
         face,
         allowed_hosts=[settings.http.host],
@@ -234,22 +236,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with parts.close():
-            await _require_schema(settings, parts)
-            await parts.replicas.beat()
-            upkeep = [
-                asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
-                asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
-                asyncio.create_task(parts.agents.sweep()),
-                asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
-            ]
-            async with mcp.lifespan(mcp):
-                _settle_garbage_collector()
-                yield
-            await _stop(upkeep)
-            await _drain(settings, parts)
-            with contextlib.suppress(CwmError):
-                await parts.replicas.leave()
+        async with _kept_up(settings, parts), mcp.lifespan(mcp):
+            _settle_garbage_collector()
+            yield
 
     app = FastAPI(
         title="CWM",
@@ -267,6 +256,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
     app.mount("/", mcp)
     return app
+
+
+async def run_stdio(settings: Settings) -> None:
+    """Serve MCP on standard input and output until the client closes them, or until cancelled."""
+    parts = build_parts(settings)
+    async with _kept_up(settings, parts):
+        _settle_garbage_collector()
+        await serve_stdio(_face(parts))
 
 
 async def run(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
@@ -304,7 +301,7 @@ class GatewayServer(uvicorn.Server):
 def refuse_open_socket(settings: Settings) -> None:
     """There is no authentication yet, so the socket stays on this machine unless told otherwise."""
     host = settings.http.host
-    if settings.http.allow_unauthenticated or host == "localhost" or _is_loopback(host):
+    if settings.http.allow_unauthenticated or on_loopback(host):
         return
     raise SettingsError(
         f"CWM_HOST is {host}: without authentication the gateway listens on loopback only. "
@@ -312,11 +309,58 @@ def refuse_open_socket(settings: Settings) -> None:
     )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+@asynccontextmanager
+async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
+    """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
+    async with parts.close():
+        await _require_schema(settings, parts)
+        await parts.replicas.beat()
+        await parts.upstreams.configure(settings.upstreams)
+        upkeep = [
+            asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
+            asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
+            asyncio.create_task(parts.agents.sweep()),
+            asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
+            asyncio.create_task(_reload(settings, parts)),
+        ]
+        try:
+            yield
+        finally:
+            await _stop(upkeep)
+            await _drain(settings, parts)
+            with contextlib.suppress(CwmError):
+                await parts.replicas.leave()
+
+
+def _face(parts: Parts) -> McpFace:
+    agency = Agency(parts.identity, parts.agents)
+    return build_mcp(parts.services, agency, parts.upstreams, parts.meter, version=__version__)
+
+
+async def _reload(settings: Settings, parts: Parts) -> None:
+    """Hand on what changes in the file that the settings were read from."""
+
+    async def apply(new: Settings) -> None:
+        for reconfigure in parts.reconfigure:
+            await reconfigure(new)
+
+    def told(outcome: Outcome) -> None:
+        parts.meter.event(f"config_reload_{outcome}")
+
+    if settings.reading is not None:
+        config, environ = settings.reading.config, settings.reading.environ
+        await watch(settings, apply, environ=environ, config=config, told=told)
+
+
+async def _set_log_level(settings: Settings) -> None:
+    set_level(settings.logging.log_level)
+
+
+def _set_upstreams(upstreams: Upstreams) -> Reconfigure:
+    async def configure(settings: Settings) -> None:
+        await upstreams.configure(settings.upstreams)
+
+    return configure
 
 
 async def _require_schema(settings: Settings, parts: Parts) -> None:

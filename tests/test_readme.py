@@ -52,6 +52,10 @@ PROMISES = {
     "token for token, in float32": "tests/live/test_main_job.py::test_a_window_continues_token_for_token_after_sigkill",
     "the tail shorter than one block is computed again": "tests/live/test_main_job.py::test_a_context_shorter_than_a_block_freezes_and_thaws_by_computing",
     "listens on loopback unless": "tests/test_settings.py::test_an_address_beyond_loopback_is_refused_without_authentication",
+    "`cwm stdio` serves the same tools to a client that starts it": "tests/cli/test_stdio.py::test_a_client_of_either_era_lists_and_calls_and_leaves_no_process",
+    "and ends with its client": "tests/transport/mcp/test_stdio.py::test_a_client_that_closes_standard_input_during_a_call_ends_the_server",
+    "A changed `cwm.yaml` is taken over while the gateway runs": "tests/settings/test_watch.py::test_a_file_saved_by_rename_is_applied_each_time",
+    "a bad one changes nothing and the log says why": "tests/settings/test_watch.py::test_a_bad_file_keeps_what_is_in_force_and_the_next_good_one_is_applied",
     "From the environment, over `cwm.yaml`, over the default": "tests/test_settings.py::test_the_environment_wins_over_the_file_and_the_file_over_the_default",
 }
 
@@ -94,9 +98,13 @@ def test_the_addresses_are_those_of_the_default_settings() -> None:
 
 
 def test_the_client_snippets_parse() -> None:
-    cursor = re.search(r"`(\{\"mcpServers.*?\}\}\})`", README)
-    assert cursor is not None
-    assert json.loads(cursor[1])["mcpServers"]["cwm"]["url"].endswith("/mcp")
+    by_url, by_command = (
+        json.loads(snippet)["mcpServers"]["cwm"]
+        for snippet in re.findall(r"`(\{\"mcpServers.*?\}\}\})`", README)
+    )
+    assert by_url["url"].endswith("/mcp")
+    assert by_command["command"].endswith("/cwm")
+    assert by_command["args"] == ["stdio"]
     openai = re.search(r"`(OpenAI\(.*?\))`", README)
     assert openai is not None
     ast.parse(openai[1])

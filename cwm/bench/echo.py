@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from cwm.app import create_app
 from cwm.domain.upstream import UpstreamSpec
-from cwm.settings import Database, Engine, Isolation, Retention, Settings
+from cwm.settings import Database, Engine, Isolation, Settings
 from cwm.transport.mcp.tool import tool
 
 _NOWHERE = "http://127.0.0.1:9"
@@ -45,8 +45,7 @@ def gateway(upstream_url: str, folder: Path) -> ASGIApp:
     settings = Settings(
         database=Database(db_path=folder / "cwm.db"),
         engine=Engine(vllm_url=_NOWHERE, lmcache_url=_NOWHERE, coordinator_url=_NOWHERE),
-        isolation=Isolation(secret="a benchmark's"),  # type: ignore[arg-type]
-        retention=Retention(),
+        isolation=Isolation(secret_file=folder / "secret"),
         upstreams=(UpstreamSpec("bare", url=upstream_url),),
     )
     app = create_app(settings)

@@ -220,10 +220,14 @@ async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
         while True:
             if process.returncode is not None:
-                raise RuntimeError(f"a server ended at once:\n{log.read_text()[-2000:]}")
+                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
             try:
                 await http.get(url)
             except httpx2.TransportError:
                 await asyncio.sleep(0.05)
             else:
                 return
+
+
+def _tail(log: Path) -> str:
+    return log.read_text()[-2000:]

@@ -54,12 +54,15 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         print(f"{name:<{width}}  {value}".rstrip())
 
 
-def load_settings(**flags: Any) -> Settings:
-    """The settings in force, with the flags that were given laid over them; a bad one ends the command."""
+def load_settings(*, upstreams: bool = True, **flags: Any) -> Settings:
+    """The settings in force, with the flags that were given laid over them; a bad one ends the command.
+
+    A command that serves nobody leaves the ``upstreams`` out: it need not have their secrets.
+    """
     from cwm import settings
 
     with expected_failures():
-        return overridden(settings.load(), flags)
+        return overridden(settings.load(upstreams=upstreams), flags)
 
 
 def overridden(loaded: Settings, flags: Mapping[str, Any]) -> Settings:

@@ -15,6 +15,7 @@ from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, print_json,
 
 if TYPE_CHECKING:
     from cwm.adapters.sql.database import Database
+    from cwm.domain.upstream import UpstreamSpec
     from cwm.services.doctor import Doctor, Examined
     from cwm.services.findings import Finding
     from cwm.settings import Settings
@@ -100,6 +101,23 @@ def _settings_findings(settings: Settings) -> list[Finding]:
     return findings.made
 
 
+def _upstream(spec: UpstreamSpec) -> dict[str, Any]:
+    """What may be shown of one: arguments, a query and header values can be secrets."""
+    return {
+        "name": spec.name,
+        "reached": _without_query(spec.url) if spec.url else f"runs {spec.command[0]}",
+        "stateless": spec.stateless,
+        "credentials": spec.credentials.value,
+    }
+
+
+def _without_query(url: str) -> str:
+    from urllib.parse import urlsplit, urlunsplit
+
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query="***" if parts.query else "", fragment=""))
+
+
 def _versions(examined: Examined) -> dict[str, str]:
     return {
         "cwm": version("cwm"),
@@ -116,6 +134,7 @@ def _document(settings: Settings, examined: Examined, findings: list[Finding], *
         "settings": [
             {"group": s.group, "name": s.name, "value": s.value, "origin": s.origin} for s in settings.sources
         ],
+        "upstreams": [_upstream(spec) for spec in settings.upstreams],
         "versions": _versions(examined),
         "findings": [asdict(finding) for finding in findings],
     }
@@ -126,6 +145,15 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
     print_table(
         ("GROUP", "SETTING", "VALUE", "FROM"),
         [(s.group, s.name, s.value or "unset", s.origin) for s in settings.sources],
+    )
+    print("\nUpstream servers")
+    print_table(
+        ("NAME", "REACHED", "STATELESS", "CREDENTIALS"),
+        [
+            (told["name"], told["reached"], "yes" if told["stateless"] else "no", told["credentials"])
+            for told in map(_upstream, settings.upstreams)
+        ],
+        none="none",
     )
     print("\nVersions")
     print_table(("PART", "VERSION"), list(_versions(examined).items()))

@@ -57,7 +57,7 @@ def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnP
 
 def base_url(url: str | None) -> str:
     if url is None:
-        return f"http://127.0.0.1:{load_settings().http.port}"
+        return f"http://127.0.0.1:{load_settings(upstreams=False).http.port}"
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("must begin with http:// or https://", param_hint="--url")
     return url.rstrip("/").removesuffix("/mcp")

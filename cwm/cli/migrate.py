@@ -10,7 +10,7 @@ def migrate() -> None:
 
     Applies every missing migration or none. Safe to run again, and from several machines at once.
     """
-    settings = load_settings()
+    settings = load_settings(upstreams=False)
 
     async def work(_: Interrupts) -> list[str]:
         from cwm.adapters.sql import schema

@@ -12,6 +12,7 @@ from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
 from cwm.cli.reconcile import reconcile
 from cwm.cli.serve import serve
+from cwm.cli.stdio import stdio
 from cwm.cli.up import up
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ _RUN, _LOOK, _CLIENT = "Run", "Check", "Use a running gateway"
 app.command(rich_help_panel=_RUN)(demo)
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(serve)
+app.command(rich_help_panel=_RUN)(stdio)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(migrate)
 app.command(rich_help_panel=_LOOK)(reconcile)

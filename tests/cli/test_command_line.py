@@ -88,11 +88,25 @@ def test_wrong_usage_ends_with_2_and_no_traceback(tmp_path: Path, arguments: tup
     assert "Usage: cwm" in run.stderr
 
 
-@pytest.mark.parametrize("command", [("serve",), ("up",), ("migrate",), ("doctor",), ("windows", "list")])
+@pytest.mark.parametrize(
+    "command", [("serve",), ("stdio",), ("up",), ("migrate",), ("doctor",), ("windows", "list")]
+)
 def test_a_bad_setting_is_one_sentence_that_names_it(tmp_path: Path, command: tuple[str, ...]) -> None:
     sentence = refused(cwm(tmp_path, *command, CWM_PORT="ninety"), "CWM-1003", status=2)
 
     assert "CWM_PORT" in sentence
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("windows", "list")], ids=" ".join)
+def test_a_command_that_serves_nobody_needs_no_secret_of_an_upstream(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "cwm.yaml").write_text(
+        "http: {port: 9}\nupstreams: {docs: {command: x, env: {A: '${DOCS_KEY}'}}}"
+    )
+
+    assert "DOCS_KEY" not in cwm(tmp_path, *command).stderr
+    assert "DOCS_KEY" in refused(cwm(tmp_path, "serve"), "CWM-1003", status=2)
 
 
 def test_a_flag_is_checked_like_its_setting(tmp_path: Path) -> None:

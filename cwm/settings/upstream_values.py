@@ -1,0 +1,92 @@
+"""The values that fields of an upstream take. What is wrong with one is said without repeating it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, StringConstraints, ValidationInfo
+
+from cwm.settings.variables import Variables
+
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
+_THING_NAME: Final = r"^[A-Za-z0-9_.-]{1,64}$"
+# HTTP's and MCP's own: a fixed value would break the connection.
+_TRANSPORTS_OWN: Final = frozenset(
+    {"accept", "connection", "content-length", "content-type", "host", "last-event-id", "transfer-encoding"}
+)
+
+
+def _url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    else:
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("must not hold a user or a password; send a header")
+    if not valid or any(character.isspace() or not character.isprintable() for character in value):
+        raise ValueError("must be an http:// or https:// URL")
+    return value
+
+
+def _command(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if len(value.split()) > 1:
+        raise ValueError("must be a program; with arguments it is a list, such as [npx, -y, some-server]")
+    return [value]
+
+
+def _program(value: list[str]) -> list[str]:
+    if not value or not value[0]:
+        raise ValueError("must begin with a program")
+    return value
+
+
+def _filled(value: str, info: ValidationInfo) -> str:
+    assert isinstance(info.context, Variables)
+    return info.context.filled(value)
+
+
+def _environment(given: dict[str, str]) -> dict[str, str]:
+    for name, value in given.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise ValueError("holds what cannot be an environment variable")
+    return given
+
+
+def _headers(given: dict[str, str]) -> dict[str, str]:
+    seen: set[str] = set()
+    for name in given:
+        lower = name.lower()
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError("holds what cannot be the name of a header")
+        if lower in _TRANSPORTS_OWN or lower.startswith("mcp-"):
+            raise ValueError(f"'{name}' is set by the connection itself")
+        if lower in seen:
+            raise ValueError(f"'{name}' stands here twice")
+        seen.add(lower)
+    return given
+
+
+def _header_value(value: str) -> str:
+    if not _HEADER_VALUE.fullmatch(value):
+        raise ValueError("must be one line of ASCII without a space at either end, and not empty")
+    return value
+
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Pattern = Annotated[str, StringConstraints(min_length=1)]
+ThingName = Annotated[str, StringConstraints(pattern=_THING_NAME)]
+Url = Annotated[str, AfterValidator(_url)]
+Command = Annotated[list[str], BeforeValidator(_command), AfterValidator(_program)]
+Secret = Annotated[Text, AfterValidator(_filled)]
+Environment = Annotated[dict[str, Annotated[str, AfterValidator(_filled)]], AfterValidator(_environment)]
+Headers = Annotated[
+    dict[str, Annotated[str, AfterValidator(_filled), AfterValidator(_header_value)]],
+    AfterValidator(_headers),
+]

@@ -1,0 +1,205 @@
+"""The ``upstreams:`` of ``cwm.yaml``: what may be written there, and what becomes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from cwm.domain.upstream import (
+    NAME_PATTERN,
+    RESERVED_NAMES,
+    Credentials,
+    Override,
+    Selection,
+    TokenExchange,
+    UpstreamSpec,
+)
+from cwm.settings.errors import SettingsError
+from cwm.settings.loopback import on_loopback
+from cwm.settings.upstream_values import Command, Environment, Headers, Pattern, Secret, Text, ThingName, Url
+from cwm.settings.variables import Variables
+
+UPSTREAMS: Final = "upstreams"
+
+_OWN_WORDS: Final = {
+    "extra_forbidden": "is no field of an upstream",
+    "missing": "is required",
+    "string_type": "must be text; put it in quotes",
+    "list_type": "must be a list",
+    "dict_type": "must hold fields by name",
+    "model_type": "must hold fields by name",
+}
+_FOREIGN: Final = {
+    "type": "is not needed: an upstream with a 'url' is reached by HTTP, one with a 'command' is started",
+    "transport": "is not needed: an upstream with a 'url' is reached by HTTP, one with a 'command' is started",
+}
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: Any) -> Any:
+        """A key with nothing after it is as good as none."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class OverrideFields(_Fields):
+    name: ThingName | None = None
+    description: str | None = None
+
+
+class SelectionFields(_Fields):
+    allow: list[Pattern] = ["*"]
+    deny: list[Pattern] = []
+    override: dict[str, OverrideFields] = {}
+
+    @model_validator(mode="after")
+    def _one_name_each(self) -> Self:
+        given = [override.name for override in self.override.values() if override.name is not None]
+        twice = sorted({name for name in given if given.count(name) > 1})
+        if twice:
+            raise ValueError(f"'override' gives the name '{twice[0]}' twice")
+        return self
+
+    def selection(self) -> Selection:
+        override = {own: Override(to.name, to.description) for own, to in self.override.items()}
+        return Selection(tuple(self.allow), tuple(self.deny), override)
+
+
+class ExchangeFields(_Fields):
+    token_url: Url
+    client_id: Text
+    client_secret: Secret
+    audience: Text | None = None
+    scope: Text | None = None
+
+    @model_validator(mode="after")
+    def _private(self) -> Self:
+        if _in_the_clear(self.token_url):
+            raise ValueError(
+                "'token_url' must be https:// for any host but this machine: a secret goes there"
+            )
+        return self
+
+
+class UpstreamFields(_Fields):
+    url: Url | None = None
+    command: Command | None = None
+    args: list[str] = []
+    env: Environment = {}
+    cwd: Text | None = None
+    headers: Headers = {}
+    credentials: Credentials = Credentials.NONE
+    exchange: ExchangeFields | None = None
+    stateless: bool = False
+    connect_seconds: float = Field(10.0, gt=0)
+    call_seconds: float = Field(300.0, gt=0)
+    tools: SelectionFields = SelectionFields()
+    resources: SelectionFields = SelectionFields()
+    prompts: SelectionFields = SelectionFields()
+
+    @model_validator(mode="after")
+    def _reached_in_one_way(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("needs a 'url' or a 'command', and not both")
+        alone = ("args", "env", "cwd") if self.url else ("headers", "credentials", "exchange")
+        other = "command" if self.url else "url"
+        for name in alone:
+            if name in self.model_fields_set and getattr(self, name) != Credentials.NONE:
+                raise ValueError(f"'{name}' is for an upstream with a '{other}'")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_credentials(self) -> Self:
+        if (self.exchange is not None) != (self.credentials is Credentials.EXCHANGE):
+            raise ValueError("'exchange' and 'credentials: exchange' need each other")
+        if self.credentials is Credentials.NONE or self.url is None:
+            return self
+        if any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError(
+                f"has a static 'Authorization' header and 'credentials: {self.credentials}'; only one can be sent"
+            )
+        if _in_the_clear(self.url):
+            raise ValueError(
+                f"'credentials: {self.credentials}' needs an https:// url for any host but this machine"
+            )
+        return self
+
+    def spec(self, name: str) -> UpstreamSpec:
+        exchange = TokenExchange(**self.exchange.model_dump()) if self.exchange else None
+        return UpstreamSpec(
+            name=name,
+            command=(*self.command, *self.args) if self.command else (),
+            url=self.url or "",
+            env=self.env,
+            cwd=str(Path(self.cwd).expanduser()) if self.cwd else None,
+            headers=self.headers,
+            credentials=self.credentials,
+            exchange=exchange,
+            stateless=self.stateless,
+            connect_seconds=self.connect_seconds,
+            call_seconds=self.call_seconds,
+            tools=self.tools.selection(),
+            resources=self.resources.selection(),
+            prompts=self.prompts.selection(),
+        )
+
+
+def read_upstreams(
+    document: Any, environ: Mapping[str, str], path: Path
+) -> tuple[tuple[UpstreamSpec, ...], set[str]]:
+    """The upstreams in the order of the file, and the variables they take values from. Raises SettingsError."""
+    if document is None:
+        return (), set()
+    if not isinstance(document, dict):
+        raise SettingsError(f"'{UPSTREAMS}' in {path} must hold upstreams by name.")
+    variables = Variables(environ)
+    specs = []
+    for name, fields in document.items():
+        _require_name(name, path)
+        try:
+            read = UpstreamFields.model_validate({} if fields is None else fields, context=variables)
+        except ValidationError as invalid:
+            raise SettingsError(_explain(invalid, name, path)) from None
+        specs.append(read.spec(name))
+    return tuple(specs), variables.used
+
+
+def _require_name(name: Any, path: Path) -> None:
+    place = f"{UPSTREAMS}.{name} in {path}"
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN.removesuffix("$"), name):
+        raise SettingsError(
+            f"{place}: a name is 1 to 32 lower-case letters, digits and hyphens, and starts with a letter."
+        )
+    if name in RESERVED_NAMES:
+        raise SettingsError(f"{place}: CWM's own tools begin with '{name}_'; choose another name.")
+
+
+def _in_the_clear(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not on_loopback(parts.hostname or "")
+
+
+def _explain(invalid: ValidationError, name: str, path: Path) -> str:
+    first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
+    inside = [str(part) for part in first["loc"] if part != "[key]"]
+    place = ".".join([UPSTREAMS, name, *inside])
+    return f"{place} in {path}: {_fault(first)}."
+
+
+def _fault(fault: ErrorDetails) -> str:
+    foreign = _FOREIGN.get(str(fault["loc"][-1])) if fault["loc"] else None
+    if foreign and fault["type"] == "extra_forbidden":
+        return foreign
+    message = fault["msg"].removeprefix("Value error, ")
+    return _OWN_WORDS.get(fault["type"], message[:1].lower() + message[1:])

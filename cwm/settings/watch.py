@@ -1,0 +1,218 @@
+"""Hot reload: a changed ``cwm.yaml`` is read, validated as a whole, and handed on while the gateway runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+import structlog
+from watchfiles import awatch
+
+from cwm.settings.errors import SettingsError
+from cwm.settings.groups import GROUPS, Logging
+from cwm.settings.load import Settings, read_file, settings_from
+
+Apply: TypeAlias = Callable[[Settings], Awaitable[None]]
+_Folder: TypeAlias = tuple[str, int, int]
+"""Path, device and inode."""
+
+_LOG_LEVEL: Final = "logging.log_level"
+
+# watchfiles looks every step and tells once nothing new came for one more: 20 to 40 ms after a write.
+_STEP_MS: Final = 20
+_MOST_MS: Final = 60
+# So often the file is looked at anyway: not every file system tells of changes, and folders come and go.
+_LOOK_SECONDS: Final = 0.5
+# A file that was touched this recently may be half written.
+_SETTLED_SECONDS: Final = 0.01
+_MOST_WAITS: Final = 20
+
+_log = structlog.get_logger("cwm.settings")
+
+
+class Outcome(StrEnum):
+    """What became of a changed file."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+async def watch(
+    current: Settings,
+    apply: Apply,
+    *,
+    environ: Mapping[str, str],
+    config: Path,
+    told: Callable[[Outcome], None] = lambda _: None,
+) -> None:
+    """Call ``apply`` with a new snapshot whenever ``config`` says something else; runs until cancelled.
+
+    Only what can change while the gateway runs is new in the snapshot: the upstreams and the log level.
+    Other settings that changed are named in the log. A file that is bad or gone leaves in force what was.
+    ``told`` hears what became of each change.
+    """
+    reload = _Reload(current, apply, environ, config, told)
+    warned = False
+    while True:
+        folders = await asyncio.to_thread(_folders, config)
+        try:
+            await _look_on_changes(reload, config, folders)
+        except (OSError, RuntimeError) as error:
+            if not warned:
+                _log.warning("settings_watched_slowly", why=str(error), every_seconds=_LOOK_SECONDS)
+            warned = True
+            await reload.look()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _look_on_changes(reload: _Reload, config: Path, folders: frozenset[_Folder]) -> None:
+    """Returns when other folders than these are to be watched."""
+    changes = awatch(
+        *(path for path, _, _ in folders),
+        watch_filter=None,
+        recursive=False,
+        debounce=_MOST_MS,
+        step=_STEP_MS,
+        rust_timeout=round(_LOOK_SECONDS * 1000),
+        yield_on_timeout=True,
+    )
+    async with aclosing(changes):
+        async for _ in changes:
+            await reload.look()
+            if await asyncio.to_thread(_folders, config) != folders:
+                return
+
+
+class _Reload:
+    """What was read last, and what is in force."""
+
+    def __init__(
+        self,
+        current: Settings,
+        apply: Apply,
+        environ: Mapping[str, str],
+        config: Path,
+        told: Callable[[Outcome], None],
+    ) -> None:
+        self._current = current
+        self._apply = apply
+        self._environ = environ
+        self._config = config
+        self._told = told
+        reading = current.reading
+        self._started = reading.groups if reading else {title: getattr(current, title) for title in GROUPS}
+        self._level = cast("Logging", self._started["logging"]).log_level
+        self._seen: bytes | str | None = None
+        self._in_step = True
+        self._applied = True
+        self._waiting: list[str] = []
+
+    async def look(self) -> None:
+        """Read the file if it is there, and act on it if it is not what it was."""
+        seen = await self._read()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            if seen is None:
+                raise SettingsError(f"{self._config} is gone.")
+            if isinstance(seen, str):
+                raise SettingsError(seen)
+            read = await asyncio.to_thread(settings_from, seen, self._environ, self._config)
+        except SettingsError as why:
+            self._in_step = False
+            self._told(Outcome.REFUSED)
+            _log.error("settings_refused", why=str(why), in_force="what was read before")
+            return
+        await self._swap(self._with_live(read))
+        self._name_what_waits(read)
+
+    async def _read(self) -> bytes | str | None:
+        """What the settled file holds, or a sentence that says why it cannot be read; None when it is gone."""
+        raw: bytes | None = None
+        try:
+            for _ in range(_MOST_WAITS):
+                raw = await asyncio.to_thread(read_file, self._config)
+                if raw == self._seen or _settled(self._config):
+                    break
+                await asyncio.sleep(_SETTLED_SECONDS)
+        except SettingsError as why:
+            return str(why)
+        return raw
+
+    def _with_live(self, read: Settings) -> Settings:
+        """What is in force, with what may change. A level that a flag set stays until the file's own changes."""
+        logging = self._current.logging
+        if read.logging.log_level != self._level:
+            logging = logging.model_copy(update={"log_level": read.logging.log_level})
+        self._level = read.logging.log_level
+        return replace(self._current, upstreams=read.upstreams, logging=logging)
+
+    async def _swap(self, new: Settings) -> None:
+        old, self._current = self._current, new
+        changed, was_in_step, self._in_step = _changed(old, new), self._in_step, True
+        if not changed and self._applied:
+            if not was_in_step:
+                _log.info("settings_good_again", changed=[])
+            return
+        try:
+            await self._apply(new)
+        except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
+            self._applied = False
+            self._told(Outcome.FAILED)
+            _log.exception("settings_not_applied", changed=changed)
+            return
+        self._applied = True
+        self._told(Outcome.APPLIED)
+        _log.info("settings_applied", changed=changed)
+
+    def _name_what_waits(self, read: Settings) -> None:
+        waiting = [
+            f"{title}.{name}"
+            for title, group in self._started.items()
+            for name in type(group).model_fields
+            if f"{title}.{name}" != _LOG_LEVEL and getattr(group, name) != getattr(getattr(read, title), name)
+        ]
+        if waiting and waiting != self._waiting:
+            _log.warning("settings_changed", settings=waiting, do="restart to apply")
+        self._waiting = waiting
+
+
+def _changed(old: Settings, new: Settings) -> list[str]:
+    """Names of what differs, the upstreams one by one."""
+    before, after = ({spec.name: spec for spec in each.upstreams} for each in (old, new))
+    names = [f"upstreams.{name}" for name in sorted(before | after) if before.get(name) != after.get(name)]
+    if not names and old.upstreams != new.upstreams:
+        names = ["upstreams"]
+    return names if old.logging == new.logging else [*names, _LOG_LEVEL]
+
+
+def _settled(config: Path) -> bool:
+    try:
+        age = time.time() - config.stat().st_mtime
+    except OSError:
+        return True
+    return not 0 <= age < _SETTLED_SECONDS
+
+
+def _folders(config: Path) -> frozenset[_Folder]:
+    """Where a change of ``config`` shows: beside it, and beside the file that it is a link to."""
+    real = Path(os.path.realpath(config))
+    return frozenset({_nearest(config.absolute().parent), _nearest(real.parent)})
+
+
+def _nearest(folder: Path) -> _Folder:
+    """``folder``, or the one above that exists."""
+    for each in (folder, *folder.parents):
+        with suppress(OSError):
+            found = each.stat()
+            return str(each), found.st_dev, found.st_ino
+    return str(folder), 0, 0

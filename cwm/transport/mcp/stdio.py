@@ -1,0 +1,75 @@
+"""MCP over standard input and output, of both protocol eras: the client's first request says which."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from cwm.transport.mcp.face import McpFace
+
+_STDIN: Final = 0
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+async def serve_stdio(face: McpFace) -> None:
+    """Serve the client of this process until it closes standard input or leaves, or until cancelled.
+
+    Cancelled, it ends as if the client had closed standard input.
+    """
+    with _closable_stdin() as close:
+        serving = asyncio.create_task(face.run_stdio_async(show_banner=False))
+        try:
+            await asyncio.wait({serving})
+        finally:
+            close()
+            await _ended(serving)
+
+
+async def _ended(serving: asyncio.Task[None]) -> None:
+    try:
+        await serving
+    except* (BrokenPipeError, ConnectionResetError):
+        structlog.get_logger("cwm.mcp").info("stdio_client_left")
+
+
+@contextmanager
+def _closable_stdin() -> Iterator[Callable[[], None]]:
+    """Standard input that this process can end.
+
+    A thread that waits for a client's next word cannot be cancelled. So the server reads from a pipe, and what
+    waits for the client is a thread that nobody waits for.
+    """
+    client = os.dup(_STDIN)
+    outlet, inlet = os.pipe()
+    os.dup2(outlet, _STDIN)
+    os.close(outlet)
+    threading.Thread(target=_pump, args=(client, inlet), name="stdin", daemon=True).start()
+
+    yield lambda: _end(inlet)
+
+
+def _pump(client: int, inlet: int) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := os.read(client, _CHUNK_BYTES):
+            _write(inlet, chunk)
+    _end(inlet)
+
+
+def _end(inlet: int) -> None:
+    """The number stays taken: whoever got it next would be written to, or closed, in the pipe's place."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, inlet, inheritable=False)
+    os.close(nowhere)
+
+
+def _write(inlet: int, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[os.write(inlet, left) :]

@@ -1,0 +1,55 @@
+"""A gateway that runs takes a changed ``cwm.yaml`` over."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.cli.command import environment
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "cwm", "serve", "--port", "0"],
+        cwd=folder,
+        env=environment(folder, {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def test_each_change_is_told_counted_and_kept_apart_from_what_needs_a_restart(tmp_path: Path) -> None:
+    config = tmp_path / "cwm.yaml"
+    with serving(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().split()[3].removesuffix("/mcp")
+        log = (json.loads(line) for line in iter(process.stderr.readline, ""))
+
+        config.write_text("upstreams: {docs: {command: x}}\nhttp: {port: 9}\n")
+        applied = next(entry for entry in log if entry["event"] == "settings_applied")
+        waits = next(entry for entry in log if entry["event"] == "settings_changed")
+        config.write_text("upstreams: {docs: {}}\n")
+        refused = next(entry for entry in log if entry["event"] == "settings_refused")
+        metrics = httpx2.get(f"{url}/metrics", trust_env=False).text
+
+    assert applied["changed"] == ["upstreams.docs"]
+    assert waits["settings"] == ["http.port"]
+    assert refused["why"].startswith(f"upstreams.docs in {config}: ")
+    assert 'cwm_events_total{event="config_reload_applied"} 1.0' in metrics
+    assert 'cwm_events_total{event="config_reload_refused"} 1.0' in metrics

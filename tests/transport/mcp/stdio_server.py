@@ -1,0 +1,48 @@
+"""A server over standard input and output whose one tool tells its progress, or does not come back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, cast
+
+from fastmcp import Context
+
+from cwm.adapters.telemetry.logging import configure_logging
+from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.progress import Progress
+from cwm.transport.mcp.stdio import serve_stdio
+
+PIECES = ["one ", "two ", "three"]
+
+
+async def say(context: Context) -> str:
+    progress = Progress(context, len(PIECES))
+    async with progress.told():
+        for tokens, piece in enumerate(PIECES, start=1):
+            await progress(piece, tokens)
+    return "".join(PIECES)
+
+
+async def stay() -> None:
+    sys.stderr.write("staying\n")
+    await asyncio.get_running_loop().create_future()
+
+
+def chatter() -> str:
+    sys.stdout.write("this is no protocol\n")
+    sys.stdout.flush()
+    return "said"
+
+
+def main() -> None:
+    configure_logging("INFO")
+    nobody = cast("Any", None)
+    face = McpFace(nobody, nobody, nobody, name="test", client_log_level="error", tasks=False)
+    for function in (say, stay, chatter):
+        face.tool(function)
+    asyncio.run(serve_stdio(face))
+
+
+if __name__ == "__main__":
+    main()
