@@ -14,6 +14,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.meter import Metrics
 from cwm.services.agents import Agents
 from cwm.services.catalogue import Services
+from cwm.services.context_manager import ContextManager
 from cwm.transport.mcp.agent import Agency
 
 
@@ -32,16 +33,19 @@ class Caller:
     """Who asks, and whom they can ask."""
 
     principal: Principal
+    agent: ContextManager
     agents: Agents
     services: Services
     metrics: Metrics
 
 
 async def _caller() -> Caller:
-    face = get_context().fastmcp
+    context = get_context()
+    face, request = context.fastmcp, context.request_context
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
-    return Caller(await face.agency.principal(), face.agency.agents, face.services, face.metrics)
+    asks = await face.agency.caller(None if request is None else request.meta)
+    return Caller(asks.agent.principal, asks.agent, face.agency.agents, face.services, face.metrics)
 
 
 CALLER: Final[Caller] = Depends(_caller)
