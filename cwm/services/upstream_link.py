@@ -110,8 +110,14 @@ class Link:
             self._task = asyncio.create_task(self._keep())
 
     async def settled(self) -> None:
-        """Returns once it is known whether the upstream is there."""
-        await self._settled.wait()
+        """Returns once it is known whether the upstream is there, after ``connect_seconds`` at the latest."""
+        if self._settled.is_set():
+            return
+        try:
+            async with asyncio.timeout(self.spec.connect_seconds):
+                await self._settled.wait()
+        except TimeoutError:
+            return
 
     @contextmanager
     def busy(self) -> Iterator[None]:

@@ -211,7 +211,7 @@ class Upstreams:
             raise
 
     async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
-        await _settled(link)
+        await link.settled()
         if link.shared:
             if link.session is None:
                 raise UpstreamAwayError(link.reason or f"it is {link.state}")
@@ -226,7 +226,7 @@ class Upstreams:
 
     async def _offers(self, link: Link, kind: Kind, caller: CallerOf) -> Offers | str:
         """Its offers, or why there are none."""
-        await _settled(link)
+        await link.settled()
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         try:
@@ -260,7 +260,7 @@ class Upstreams:
 
     async def _replace(self, old: Link, new: Link) -> None:
         """The old one serves until it is known whether the new one can."""
-        await _settled(new)
+        await new.settled()
         if self._links.get(old.spec.name) is not old:
             self._retire(new)
             return
@@ -307,15 +307,6 @@ class Upstreams:
 
     def _publish(self, change: Change) -> None:
         self._background(self._changes.publish(change))
-
-
-async def _settled(link: Link) -> None:
-    """An upstream that is still connecting is waited for, no longer than it may take to connect."""
-    try:
-        async with asyncio.timeout(link.spec.connect_seconds):
-            await link.settled()
-    except TimeoutError:
-        return
 
 
 def _told(link: Link, caller: CallerOf) -> str | None:
