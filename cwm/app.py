@@ -7,10 +7,10 @@ import contextlib
 import gc
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import uvicorn
@@ -22,6 +22,12 @@ from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import load_secret
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
+from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.memory.resource_interest import NobodyToAsk
+from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+from cwm.adapters.redis.changes import RedisChanges
+from cwm.adapters.redis.connection import connect
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -32,6 +38,8 @@ from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.errors import CwmError
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
@@ -64,12 +72,21 @@ from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.server import build_mcp, mcp_app
-from cwm.transport.mcp.sessions import InProcessMcpSessions
 from cwm.transport.openai.routes import routes as openai_routes
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
 _KEEP_ALIVE_SECONDS: Final = 75
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """What gateways share of the agents that they serve. ``read`` runs while the gateway does."""
+
+    agent_sessions: AgentSessions
+    changes: Changes
+    read: Callable[[], Coroutine[Any, Any, None]]
+    close: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +106,7 @@ class Parts:
     replicas: Replicas
     reconcile: Reconcile
     pass_through: PassThrough
+    shared: SharedStore
     close: Callable[[], AsyncExitStack]
 
 
@@ -105,7 +123,8 @@ def build_parts(settings: Settings) -> Parts:
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
     )
-    journal = Journal(audit, clock, meter)
+    shared = _shared_store(settings)
+    journal = Journal(audit, clock, meter, shared.changes)
     turns = Turns(registry, audit, clock)
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
@@ -165,6 +184,7 @@ def build_parts(settings: Settings) -> Parts:
     def close() -> AsyncExitStack:
         stack = AsyncExitStack()
         stack.push_async_callback(database.dispose)
+        stack.push_async_callback(shared.close)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
         return stack
@@ -184,6 +204,7 @@ def build_parts(settings: Settings) -> Parts:
         replicas,
         reconcile,
         pass_through,
+        shared,
         close,
     )
 
@@ -192,12 +213,16 @@ def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
     parts = build_parts(settings)
-    mcp = mcp_app(
-        build_mcp(parts.services, parts.identity, parts.meter, version=__version__),
-        allowed_hosts=[settings.http.host],
-        allowed_origins=[],
-        sessions=InProcessMcpSessions(),
+    face = build_mcp(
+        parts.services,
+        parts.identity,
+        parts.meter,
+        version=__version__,
+        sessions=parts.shared.agent_sessions,
+        changes=parts.shared.changes,
+        interest=NobodyToAsk(),
     )
+    mcp = mcp_app(face, allowed_hosts=[settings.http.host], allowed_origins=[])
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -205,6 +230,7 @@ def create_app(settings: Settings) -> FastAPI:
             await _require_schema(settings, parts)
             await parts.replicas.beat()
             upkeep = [
+                asyncio.create_task(parts.shared.read()),
                 asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
                 asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
                 asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
@@ -227,6 +253,7 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"exclude": lambda scope: scope["path"].startswith("/mcp")},
     )
     app.state.parts = parts
+    app.state.end_streams = face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
@@ -240,7 +267,19 @@ async def run(settings: Settings, *, ready: Callable[[str], None] | None = None)
     await GatewayServer(settings, create_app(settings), ready or (lambda _url: None)).serve()
 
 
-class GatewayServer(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
+    """Stops without waiting for clients that only listen: they are let go, and come back elsewhere."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+class GatewayServer(DrainingServer):
     """Serves ``app`` on ``settings.http`` and calls ``ready`` with its URL once it answers."""
 
     def __init__(self, settings: Settings, app: FastAPI, ready: Callable[[str], None]) -> None:
@@ -256,7 +295,8 @@ class GatewayServer(uvicorn.Server):
                 # Longer than clients keep idle connections: a request that meets the close would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(settings.http.drain_seconds),
-            )
+            ),
+            app.state.end_streams,
         )
         self._ready = ready
 
@@ -298,6 +338,18 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _shared_store(settings: Settings) -> SharedStore:
+    shared, url = settings.shared, settings.shared_store_url()
+    if url is None:
+        kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
+        here = InProcessChanges()
+        return SharedStore(kept, here, here.read, here.close)
+    client = connect(url)
+    changes = RedisChanges(client)
+    sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
+    return SharedStore(sessions, changes, changes.read, client.aclose)
 
 
 def _policy(settings: Settings) -> RetentionPolicy:

@@ -231,6 +231,24 @@ class Storage(Group):
         return value.expanduser()
 
 
+class Shared(Group):
+    """What several gateways share of the agents that they serve."""
+
+    title = "shared"
+
+    shared_store_url: SecretStr | None = Field(
+        None,
+        description="Redis or Valkey that several gateways share; unset: CWM_REDIS_URL where that is set, "
+        "else this process alone.",
+    )
+    agent_session_ttl_seconds: float = Field(
+        1800.0, ge=60, description="An agent session that nobody uses for so long ends."
+    )
+    agent_session_limit: int = Field(
+        10_000, ge=1, description="Most agent sessions kept in process; the one idle longest makes room."
+    )
+
+
 class LocalEngine(Group):
     """The engine that ``cwm up`` prepares and starts."""
 
@@ -293,6 +311,7 @@ GROUPS: dict[str, type[Group]] = {
         Retention,
         Isolation,
         Storage,
+        Shared,
         LocalEngine,
         Logging,
     )
@@ -326,10 +345,16 @@ class Settings:
     retention: Retention = field(default_factory=Retention)
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
+    shared: Shared = field(default_factory=Shared)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
+
+    def shared_store_url(self) -> str | None:
+        """The Redis or Valkey that gateways share; None for a gateway on its own."""
+        url = self.shared.shared_store_url or self.storage.redis_url
+        return None if url is None else url.get_secret_value()
 
 
 def load(environ: Mapping[str, str] | None = None, config: Path | None = None) -> Settings:

@@ -14,17 +14,35 @@ from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.ports.meter import Metrics
 from cwm.services.catalogue import Services
-from cwm.transport.mcp.sessions import PRINCIPAL
+from cwm.transport.mcp.scope import PRINCIPAL
+from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.subscriptions import Subscriptions
 
 
 class McpFace(FastMCP[Any]):
-    """A FastMCP server that carries what its tools ask of the gateway."""
+    """A FastMCP server that carries what its tools ask of the gateway, and tells clients what changes."""
 
-    def __init__(self, services: Services, identity: Identity, metrics: Metrics, **options: Any) -> None:
+    def __init__(
+        self,
+        services: Services,
+        identity: Identity,
+        metrics: Metrics,
+        streams: EventStreams,
+        subscriptions: Subscriptions,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.services = services
         self.identity = identity
         self.metrics = metrics
+        self.streams = streams
+        self.subscriptions = subscriptions
+        subscriptions.serve_on(self, streams)
+
+    def end_streams(self) -> None:
+        """Let go of every client that only listens, so that a stopping gateway need not wait for them."""
+        self.streams.close()
+        self.subscriptions.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,18 @@ from typing import Final
 from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
 from cwm.ports.identity import Identity
 from cwm.ports.meter import Metrics
+from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.resources import resources
-from cwm.transport.mcp.sessions import McpSessions, SessionLayer
+from cwm.transport.mcp.sessions import SessionLayer
+from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.subscriptions import Subscriptions
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
@@ -28,12 +33,23 @@ name, window_thaw continues from there in a new session without computing it aga
 window_list and window_status show what there is. A tool that fails answers {code, message, retryable, context}."""
 
 
-def build_mcp(services: Services, identity: Identity, metrics: Metrics, *, version: str) -> McpFace:
+def build_mcp(
+    services: Services,
+    identity: Identity,
+    metrics: Metrics,
+    *,
+    version: str,
+    sessions: AgentSessions,
+    changes: Changes,
+    interest: ResourceInterest,
+) -> McpFace:
     """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot."""
     face = McpFace(
         services,
         identity,
         metrics,
+        EventStreams(sessions, changes, interest),
+        Subscriptions(sessions, changes, interest, identity),
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
@@ -57,7 +73,6 @@ def mcp_app(
     *,
     allowed_hosts: Sequence[str],
     allowed_origins: Sequence[str],
-    sessions: McpSessions,
 ) -> StarletteWithLifespan:
     """Serve ``/mcp``. Mount it last at ``/`` and enter its lifespan.
 
@@ -66,7 +81,16 @@ def mcp_app(
     app = face.http_app(
         path=PATH,
         transport="http",
-        middleware=[Middleware(SessionLayer, path=PATH, sessions=sessions, identity=face.identity)],
+        middleware=[
+            Middleware(
+                SessionLayer,
+                path=PATH,
+                identity=face.identity,
+                sessions=face.streams.sessions,
+                streams=face.streams,
+                subscriptions=face.subscriptions,
+            )
+        ],
         json_response=False,
         stateless_http=True,
         host_origin_protection=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,15 +23,19 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
+from cwm.adapters.memory.resource_interest import NobodyToAsk
 from cwm.adapters.sql import schema
-from cwm.app import Parts, build_parts
+from cwm.app import DrainingServer, Parts, build_parts
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
+from cwm.ports.identity import Identity
+from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Settings
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
-from cwm.transport.mcp.sessions import InProcessMcpSessions
 
 LEGACY = "legacy"
 MODERN = "2026-07-28"
@@ -50,7 +54,14 @@ class HeaderIdentity:
 class Gateway:
     url: str
     parts: Parts
-    sessions: InProcessMcpSessions
+    face: McpFace
+
+    @property
+    def sessions(self) -> InProcessAgentSessions:
+        """As they are kept in process, to look inside."""
+        kept = self.parts.shared.agent_sessions
+        assert isinstance(kept, InProcessAgentSessions)
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,11 @@ class Agent:
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, *, services: Mapping[str, Any] | None = None, engine: Engine | None = None
+    folder: Path,
+    *,
+    services: Mapping[str, Any] | None = None,
+    engine: Engine | None = None,
+    interest: ResourceInterest | None = None,
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -105,23 +120,40 @@ async def gateway(
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)
-        sessions = InProcessMcpSessions()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
-            app = assembled(parts, replace(parts.services, **(services or {})), sessions)
-            yield Gateway(await stack.enter_async_context(serving(app)), parts, sessions)
+            face = faced(parts, replace(parts.services, **(services or {})), interest)
+            app = assembled(parts, face)
+            served_at = await stack.enter_async_context(serving(app, face.end_streams))
+            yield Gateway(served_at, parts, face)
 
 
-def assembled(parts: Parts, services: Services, sessions: InProcessMcpSessions) -> Starlette:
-    face = build_mcp(services, HeaderIdentity(), parts.meter, version="9.9.9")
-    mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"], sessions=sessions)
+def faced(
+    parts: Parts,
+    services: Services | None = None,
+    interest: ResourceInterest | None = None,
+    identity: Identity | None = None,
+) -> McpFace:
+    return build_mcp(
+        services or parts.services,
+        identity or HeaderIdentity(),
+        parts.meter,
+        version="9.9.9",
+        sessions=parts.shared.agent_sessions,
+        changes=parts.shared.changes,
+        interest=interest or NobodyToAsk(),
+    )
+
+
+def assembled(parts: Parts, face: McpFace) -> Starlette:
+    mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"])
     return Starlette(
-        routes=[*health_routes(services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
+        routes=[*health_routes(face.services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
     )
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[str]:
+async def serving(app: ASGIApp, end_streams: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
     """The URL of ``app`` on a socket that listens before anyone can ask."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
@@ -129,7 +161,7 @@ async def serving(app: ASGIApp) -> AsyncIterator[str]:
     config = uvicorn.Config(
         app, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=5
     )
-    server = uvicorn.Server(config)
+    server = DrainingServer(config, end_streams)
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
