@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
-from cwm.settings import Database, Engine, Isolation, Settings
+from cwm.settings import Database, Engine, Isolation, Settings, Shared
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
@@ -110,6 +110,7 @@ async def gateway(
     services: Mapping[str, Any] | None = None,
     engine: Engine | None = None,
     interest: ResourceInterest | None = None,
+    shared: Shared | None = None,
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -117,15 +118,29 @@ async def gateway(
             database=Database(db_path=folder / "cwm.db"),
             engine=engine or Engine(vllm_url=url, lmcache_url=url, coordinator_url=url),
             isolation=Isolation(secret="a test's secret", tenant="acme"),
+            shared=shared or Shared(),
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
+            await stack.enter_async_context(hearing(parts))
             face = faced(parts, replace(parts.services, **(services or {})), interest)
             app = assembled(parts, face)
             served_at = await stack.enter_async_context(serving(app, face.end_streams))
             yield Gateway(served_at, parts, face)
+
+
+@asynccontextmanager
+async def hearing(parts: Parts) -> AsyncIterator[None]:
+    """Others that share the store are heard."""
+    reading = asyncio.create_task(parts.shared.read())
+    try:
+        yield
+    finally:
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
 
 
 def faced(
@@ -179,19 +194,21 @@ def nobody_listens() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def fastmcp_agent(url: str, era: str, tenant: str | None = None) -> AsyncIterator[Agent]:
+async def fastmcp_agent(
+    url: str, era: str, tenant: str | None = None, **options: Any
+) -> AsyncIterator[Agent]:
     tenant = tenant or f"t-{uuid4().hex[:8]}"
     transport = StreamableHttpTransport(f"{url}/mcp", headers={"x-tenant": tenant})
-    async with FastMcpClient(transport, mode=era) as client:
+    async with FastMcpClient(transport, mode=era, **options) as client:
         yield Agent(client, tenant)
 
 
 @asynccontextmanager
-async def sdk_agent(url: str, era: str, tenant: str | None = None) -> AsyncIterator[Agent]:
+async def sdk_agent(url: str, era: str, tenant: str | None = None, **options: Any) -> AsyncIterator[Agent]:
     """The protocol's own client, which knows nothing of FastMCP."""
     tenant = tenant or f"t-{uuid4().hex[:8]}"
     async with (
         httpx2.AsyncClient(headers={"x-tenant": tenant}, timeout=30, trust_env=False) as http,
-        SdkClient(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as client,
+        SdkClient(streamable_http_client(f"{url}/mcp", http_client=http), mode=era, **options) as client,
     ):
         yield Agent(client, tenant)
