@@ -44,24 +44,30 @@ _log = structlog.get_logger("cwm.mcp")
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open stream. What it knows of its session's state is ``stale`` until it has looked."""
+    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen."""
 
     session_id: str
     principal: Principal
     id: str = field(default_factory=lambda: uuid4().hex)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
-    stale: bool = True
+    version: int = 1
+    known: int = 0
     speaks: bool = False
     subscribed: frozenset[str] = frozenset()
     pending: dict[ServerEvent, None] = field(default_factory=dict)
+
+    @property
+    def stale(self) -> bool:
+        """Until it has looked at its session's state it cannot say what to tell, so it keeps everything."""
+        return self.known != self.version
 
     def hear(self, change: Change) -> None:
         """Keep it for later; one that is pending already needs no second telling."""
         if change.kind is ChangeKind.ENDED:
             self.end()
         elif change.kind is ChangeKind.STATE:
-            self.stale = True
+            self.version += 1
             self.news.set()
         elif (event := event_of(change)) is not None and (self.stale or self._tells(change)):
             self.pending[event] = None
@@ -134,8 +140,10 @@ class EventStreams:
             await self._claim(stream)
             yield stream
         finally:
-            self._forget(stream)
-            await self._fall_silent(stream)
+            try:
+                await self._fall_silent(stream)
+            finally:
+                self._forget(stream)
 
     async def tell(self, stream: Stream, write: Write) -> None:
         """Write what is heard until the stream is ended."""
@@ -168,7 +176,7 @@ class EventStreams:
         """An open stream is use. That a session ended may have been told while nobody could hear."""
         with suppress(CwmError):
             if await self.sessions.touch(stream.session_id, stream.principal):
-                stream.stale = True
+                stream.version += 1
             else:
                 stream.end()
 
@@ -185,16 +193,16 @@ class EventStreams:
 
     async def _look(self, stream: Stream) -> None:
         """Learn what the session subscribed to, and whether this stream speaks. Stays stale without the store."""
-        stream.stale = False
+        version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
             voice = state.get(_VOICE) or await self.sessions.remember(stream.session_id, _VOICE, stream.id)
         except CwmError as away:
-            stream.stale = True
             _log.warning("stream_state_unknown", error=away.code)
             return
         stream.speaks = voice == stream.id
         before, stream.subscribed = stream.subscribed, subscribed_to(state)
+        stream.known = version
         await self._be_interested(stream, before)
 
     async def _be_interested(self, stream: Stream, before: frozenset[str]) -> None:

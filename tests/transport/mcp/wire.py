@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,24 +25,27 @@ class EventStream:
     lines: AsyncIterator[str]
 
     async def message(self) -> dict[str, Any]:
-        """The next JSON-RPC message; a signed-off stream fails."""
-        async for line in self.lines:
-            if line.startswith("data:"):
-                return dict(json.loads(line.removeprefix("data:")))
-        raise EOFError
+        """The next JSON-RPC message; a stream that ended fails."""
+        return dict(json.loads(await self._next("data:")))
 
     async def comment(self) -> None:
         """The next sign of life."""
-        async for line in self.lines:
-            if line.startswith(":"):
-                return
-        raise EOFError
+        await self._next(":")
 
     async def rest(self) -> list[dict[str, Any]]:
         """The messages up to the stream's end."""
-        return [
-            json.loads(line.removeprefix("data:")) async for line in self.lines if line.startswith("data:")
-        ]
+        messages: list[dict[str, Any]] = []
+        with suppress(EOFError):
+            while True:
+                messages.append(await self.message())
+        return messages
+
+    async def _next(self, start: str) -> str:
+        async with asyncio.timeout(10):
+            async for line in self.lines:
+                if line.startswith(start):
+                    return line.removeprefix(start)
+        raise EOFError
 
 
 @dataclass(frozen=True, slots=True)
