@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import structlog
 import uvicorn
@@ -23,6 +23,9 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import load_secret
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+from cwm.adapters.redis.changes import RedisChanges
+from cwm.adapters.redis.connection import connect
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -35,6 +38,8 @@ from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.errors import CwmError
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
 from cwm.services.agents import Agents
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
@@ -73,7 +78,6 @@ from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
-from cwm.transport.mcp.sessions import InProcessMcpSessions
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 
@@ -82,6 +86,16 @@ _WATCH_SECONDS: Final = 1.0
 _KEEP_ALIVE_SECONDS: Final = 75
 
 Reconfigure: TypeAlias = Callable[[Settings], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """What gateways share of the agents that they serve. ``read`` runs while the gateway does."""
+
+    agent_sessions: AgentSessions
+    changes: Changes
+    read: Callable[[], Coroutine[Any, Any, None]]
+    close: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +118,7 @@ class Parts:
     agents: Agents
     upstreams: Upstreams
     reconfigure: tuple[Reconfigure, ...]
+    shared: SharedStore
     close: Callable[[], AsyncExitStack]
 
 
@@ -120,7 +135,8 @@ def build_parts(settings: Settings) -> Parts:
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
     )
-    journal = Journal(audit, clock, meter)
+    shared = _shared_store(settings)
+    journal = Journal(audit, clock, meter, shared.changes)
     turns = Turns(registry, audit, clock)
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
@@ -149,10 +165,15 @@ def build_parts(settings: Settings) -> Parts:
     )
     watchdog = Watchdog(engine, kv_tier, directory, meter, clock, reconcile.lost)
     planner = Planner(engine, kv_tier, SqlSpeeds(database), meter, clock, settings.thaw.thaw_plan)
-    changes, agent_sessions = InProcessChanges(), InProcessAgentSessions()
-    agents = Agents(agent_sessions, changes, clock, ttl_seconds=1800, limit=10_000)
+    agents = Agents(
+        shared.agent_sessions,
+        shared.changes,
+        clock,
+        ttl_seconds=settings.shared.agent_session_ttl_seconds,
+        limit=settings.shared.agent_session_limit,
+    )
     connector = SdkConnector()
-    upstreams = Upstreams(connector, agents, changes, clock)
+    upstreams = Upstreams(connector, agents, shared.changes, clock)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -193,6 +214,7 @@ def build_parts(settings: Settings) -> Parts:
     def close() -> AsyncExitStack:
         stack = AsyncExitStack()
         stack.push_async_callback(database.dispose)
+        stack.push_async_callback(shared.close)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(connector.aclose)
@@ -218,6 +240,7 @@ def build_parts(settings: Settings) -> Parts:
         agents,
         upstreams,
         (_set_log_level, _set_upstreams(upstreams)),
+        shared,
         close,
     )
 
@@ -231,8 +254,8 @@ def create_app(settings: Settings) -> FastAPI:
         face,
         allowed_hosts=[settings.http.host],
         allowed_origins=[],
-        sessions=InProcessMcpSessions(),
     )
+    mcp = mcp_app(face, allowed_hosts=[settings.http.host], allowed_origins=[])
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -249,7 +272,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url=None,
         telemetry={"exclude": lambda scope: scope["path"].startswith("/mcp")},
     )
-    app.state.parts, app.state.face = parts, face
+    app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
@@ -271,7 +294,19 @@ async def run(settings: Settings, *, ready: Callable[[str], None] | None = None)
     await GatewayServer(settings, create_app(settings), ready or (lambda _url: None)).serve()
 
 
-class GatewayServer(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
+    """Stops without waiting for clients that only listen: they are let go, and come back elsewhere."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+class GatewayServer(DrainingServer):
     """Serves ``app`` on ``settings.http`` and calls ``ready`` with its URL once it answers."""
 
     def __init__(self, settings: Settings, app: FastAPI, ready: Callable[[str], None]) -> None:
@@ -287,7 +322,8 @@ class GatewayServer(uvicorn.Server):
                 # Longer than clients keep idle connections: a request that meets the close would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(settings.http.drain_seconds),
-            )
+            ),
+            app.state.end_streams,
         )
         self._ready = ready
 
@@ -319,6 +355,7 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
         upkeep = [
             asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
             asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
+            asyncio.create_task(parts.shared.read()),
             asyncio.create_task(parts.agents.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             asyncio.create_task(_reload(settings, parts)),
@@ -334,7 +371,9 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
 
 def _face(parts: Parts) -> McpFace:
     agency = Agency(parts.identity, parts.agents)
-    return build_mcp(parts.services, agency, parts.upstreams, parts.meter, version=__version__)
+    return build_mcp(
+        parts.services, agency, parts.upstreams, parts.shared.changes, parts.meter, version=__version__
+    )
 
 
 async def _reload(settings: Settings, parts: Parts) -> None:
@@ -376,6 +415,18 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _shared_store(settings: Settings) -> SharedStore:
+    shared, url = settings.shared, settings.shared_store_url()
+    if url is None:
+        kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
+        here = InProcessChanges()
+        return SharedStore(kept, here, here.read, here.close)
+    client = connect(url)
+    changes = RedisChanges(client)
+    sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
+    return SharedStore(sessions, changes, changes.read, client.aclose)
 
 
 def _policy(settings: Settings) -> RetentionPolicy:

@@ -33,7 +33,7 @@ class Agents:
     def __init__(
         self, store: AgentSessions, changes: Changes, clock: Clock, *, ttl_seconds: float, limit: int
     ) -> None:
-        self._store = store
+        self.store = store
         self._changes = changes
         self._clock = clock
         self.ttl_seconds = ttl_seconds
@@ -65,7 +65,7 @@ class Agents:
         if held is None:
             self._make_room()
             held = self._held[key] = ContextManager(
-                principal, agent_session, self._store, self._clock.monotonic()
+                principal, agent_session, self.store, self._clock.monotonic()
             )
             for hook in self._on_start:
                 await hook(held)
@@ -75,19 +75,19 @@ class Agents:
 
     async def begin(self, principal: Principal) -> str:
         """A handle for a client whose protocol has no sessions."""
-        return await self._store.begin(principal)
+        return await self.store.begin(principal)
 
     async def known(self, principal: Principal, handle: str) -> str:
         """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
-        if not await self._store.touch(handle, principal):
+        if not await self.store.touch(handle, principal):
             raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
         return handle
 
     async def end(self, principal: Principal, handle: str) -> None:
         """End an agent session on every replica. Raises AgentSessionNotFoundError."""
         await self.known(principal, handle)
-        await self._store.end(handle)
-        await self._changes.publish(Change(ChangeKind.ENDED, agent_session=handle))
+        await self.store.end(handle)
+        await self._changes.publish(Change(ChangeKind.ENDED, agent_session=handle, tenant=principal.tenant))
 
     async def sweep(self) -> None:
         """Close what has been idle for the TTL, every now and then, for ever."""
@@ -142,6 +142,6 @@ class Agents:
         try:
             for hook in self._on_end:
                 await hook(held)
-            await held.close(end=not await self._store.alive(held.key) if end is None else end)
+            await held.close(end=not await self.store.alive(held.key) if end is None else end)
         except Exception:  # noqa: BLE001 - logged; the others are closed all the same
             _log.exception("an agent session could not be closed")

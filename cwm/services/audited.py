@@ -1,27 +1,40 @@
-"""Writing down who did what, and how it ended."""
+"""Writing down who did what, how it ended, and telling whom it may concern."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI, Change, ChangeKind
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
+from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
+
+_CHANGED: Final[Mapping[str, tuple[str, ...]]] = {
+    "window_freeze": (WINDOWS_URI, SESSIONS_URI),
+    "window_clone": (WINDOWS_URI,),
+    "window_delete": (WINDOWS_URI,),
+    "window_thaw": (SESSIONS_URI,),
+    "session_create": (SESSIONS_URI,),
+    "session_delete": (SESSIONS_URI,),
+}
+"""Which of CWM's own resources read otherwise after an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Audit and meter of one operation, in one place: every service verb runs inside ``entry``."""
+    """Audit, meter and news of one operation, in one place: every service verb runs inside ``entry``."""
 
     audit: AuditLog
     clock: Clock
     meter: Meter
+    changes: Changes
 
     @asynccontextmanager
     async def entry(
@@ -58,3 +71,8 @@ class Journal:
                     details=details,
                 )
             )
+        await self._tell(principal, operation)
+
+    async def _tell(self, principal: Principal, operation: str) -> None:
+        for uri in _CHANGED.get(operation, ()):
+            await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=principal.tenant))

@@ -13,9 +13,11 @@ from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import (
     CwmError,
     EngineTimeoutError,
+    InvalidParameterError,
     OutcomeUnknownError,
     UpstreamUnavailableError,
 )
+from cwm.domain.principal import Principal
 from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
@@ -158,19 +160,12 @@ class Upstreams:
                         raise _final(link, failed, repeatable=repeatable) from failed
                     met.add(type(failed))
 
-    async def watch(self, caller: CallerOf, exposed: str, *, on: bool) -> None:
-        """Begin or stop hearing of changes of an upstream's resource, where the upstream can tell."""
-        found = self.resource(exposed)
-        if found is None:
-            return
-        link, own = self._links[found[0]], found[1]
-        try:
-            session = await self._session(link, caller)
-            await (session.watch(own) if on else session.unwatch(own))
-        except UpstreamRefusedError:
-            raise
-        except UpstreamError as failed:
-            raise _final(link, failed, repeatable=True) from failed
+    async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
+        await self._watch(principal, agent_session, uri, on=True)
+
+    async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+        await self._watch(principal, agent_session, uri, on=False)
 
     def health(self) -> list[UpstreamHealth]:
         return [
@@ -184,6 +179,22 @@ class Upstreams:
             self._retire(link)
         while self._retiring:
             await asyncio.wait(self._retiring)
+
+    async def _watch(self, principal: Principal, agent_session: str | None, uri: str, *, on: bool) -> None:
+        found = self.resource(uri)
+        if found is None:
+            return
+        link, own = self._links[found[0]], found[1]
+        caller = CallerOf(await self._agents.get(principal, agent_session))
+        try:
+            session = await self._session(link, caller)
+            await (session.watch(own) if on else session.unwatch(own))
+        except UpstreamRefusedError as refused:
+            raise InvalidParameterError(
+                f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
+            ) from refused
+        except UpstreamError as failed:
+            raise _final(link, failed, repeatable=True) from failed
 
     async def _ask(
         self,
@@ -287,10 +298,10 @@ class Upstreams:
             if isinstance(news, Kind):
                 agent.outdated(link, news)
                 if link.by_caller:
-                    self._publish(Change(_CHANGES[news], agent_session=agent.key))
+                    self._publish(Change(_CHANGES[news], None, agent.key, agent.principal.tenant))
             else:
                 uri = exposed_uri(link.spec.name, news)
-                self._publish(Change(ChangeKind.RESOURCE, uri, agent_session=agent.key))
+                self._publish(Change(ChangeKind.RESOURCE, uri, agent.key, agent.principal.tenant))
 
         return heard
 

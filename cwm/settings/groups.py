@@ -218,6 +218,24 @@ class Storage(Group):
         return value.expanduser()
 
 
+class Shared(Group):
+    """What several gateways share of the agents that they serve."""
+
+    title = "shared"
+
+    shared_store_url: SecretStr | None = Field(
+        None,
+        description="Redis or Valkey that several gateways share; unset: CWM_REDIS_URL where that is set, "
+        "else this process alone.",
+    )
+    agent_session_ttl_seconds: float = Field(
+        1800.0, ge=60, description="An agent session that nobody uses for so long ends."
+    )
+    agent_session_limit: int = Field(
+        10_000, ge=1, description="Most agent sessions kept in process; the one idle longest makes room."
+    )
+
+
 class LocalEngine(Group):
     """The engine that ``cwm up`` prepares and starts."""
 
@@ -280,6 +298,7 @@ GROUPS: dict[str, type[Group]] = {
         Retention,
         Isolation,
         Storage,
+        Shared,
         LocalEngine,
         Logging,
     )

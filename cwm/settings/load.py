@@ -24,6 +24,7 @@ from cwm.settings.groups import (
     LocalEngine,
     Logging,
     Retention,
+    Shared,
     Storage,
     Thaw,
     Verification,
@@ -74,12 +75,18 @@ class Settings:
     retention: Retention = field(default_factory=Retention)
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
+    shared: Shared = field(default_factory=Shared)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     reading: Reading | None = field(default=None, repr=False, compare=False)
+
+    def shared_store_url(self) -> str | None:
+        """The Redis or Valkey that gateways share; None for a gateway on its own."""
+        url = self.shared.shared_store_url or self.storage.redis_url
+        return None if url is None else url.get_secret_value()
 
 
 def load(

@@ -29,3 +29,9 @@ class InProcessChanges:
             self._listeners.pop(token, None)
 
         return end
+
+    async def read(self) -> None:
+        """There is nobody else to hear."""
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""

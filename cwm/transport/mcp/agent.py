@@ -6,20 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastmcp.server.dependencies import get_http_request
-from starlette.requests import Request
+from fastmcp.server.dependencies import FastMCPRequestContext
+from mcp.server.context import ServerRequestContext
 
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.agents import Agents
 from cwm.services.upstreams import CallerOf
-from cwm.transport.mcp.sessions import AGENT_SESSION, PRINCIPAL
+from cwm.transport.mcp.connection import session_of
+from cwm.transport.mcp.scope import AGENT_SESSION, PRINCIPAL
 
 HANDLE_META: Final = "dev.cwm/agent-session"
 """Key of ``_meta`` by which a request names the agent session it belongs to."""
 
 _LONGEST_HANDLE: Final = 128
+
+Context = ServerRequestContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +32,40 @@ class Agency:
     identity: Identity
     agents: Agents
 
-    async def principal(self) -> Principal:
-        """Over HTTP the session layer has authenticated the request; over stdio there is nothing to show."""
-        request = _request()
-        return await self.identity.authenticate({}) if request is None else request.scope[PRINCIPAL]
+    async def caller(self, context: Context | None, handle: str | None = None) -> CallerOf:
+        """Raises CWM-2004 for a handle that is not one of this principal's, CWM-1003 for what is none.
 
-    async def caller(self, meta: Mapping[str, Any] | None, handle: str | None = None) -> CallerOf:
-        """Raises CWM-2004 for a handle that is not one of this principal's, CWM-1003 for what is none."""
-        request = _request()
-        principal = await self.principal()
-        given = handle if handle is not None else (meta or {}).get(HANDLE_META)
-        if given is not None:
-            if not isinstance(given, str) or not given or len(given) > _LONGEST_HANDLE:
-                raise InvalidParameterError(
-                    "agent_session: what agent_session_create returned.", field="agent_session"
-                )
-            agent_session: str | None = await self.agents.known(principal, given)
+        Over HTTP the session layer has authenticated the request; over stdio there is nothing to show, and
+        the connection is the agent session.
+        """
+        request = None if context is None else context.request
+        if request is None:
+            principal: Principal = await self.identity.authenticate({})
+            agent_session = None if context is None else session_of(context)
         else:
-            agent_session = None if request is None else request.scope.get(AGENT_SESSION)
+            principal, agent_session = request.scope[PRINCIPAL], request.scope.get(AGENT_SESSION)
+        given = handle if handle is not None else meta_of(context).get(HANDLE_META)
+        if given is not None:
+            agent_session = await self.agents.known(principal, _checked(given))
         return CallerOf(
             await self.agents.get(principal, agent_session),
             None if request is None else request.headers.get("authorization"),
         )
 
 
-def _request() -> Request | None:
-    try:
-        return get_http_request()
-    except RuntimeError:
-        return None
+def sdk_context(request: FastMCPRequestContext | None) -> Context | None:
+    """What FastMCP wraps; it has no other way to reach the connection."""
+    return None if request is None else request._srctx  # noqa: SLF001
+
+
+def meta_of(context: Context | None) -> Mapping[str, Any]:
+    """The whole ``_meta`` of a request; the SDK's own field holds only what it knows."""
+    params = None if context is None else context.params
+    meta = params.get("_meta") if params else None
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def _checked(given: Any) -> str:
+    if isinstance(given, str) and 0 < len(given) <= _LONGEST_HANDLE:
+        return given
+    raise InvalidParameterError("agent_session: what agent_session_create returned.", field="agent_session")

@@ -15,17 +15,35 @@ from cwm.ports.meter import Metrics
 from cwm.services.agents import Agents
 from cwm.services.catalogue import Services
 from cwm.services.context_manager import ContextManager
-from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.agent import Agency, sdk_context
+from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.subscriptions import Subscriptions
 
 
 class McpFace(FastMCP[Any]):
-    """A FastMCP server that carries what its tools ask of the gateway."""
+    """A FastMCP server that carries what its tools ask of the gateway, and tells clients what changes."""
 
-    def __init__(self, services: Services, agency: Agency, metrics: Metrics, **options: Any) -> None:
+    def __init__(
+        self,
+        services: Services,
+        agency: Agency,
+        metrics: Metrics,
+        streams: EventStreams,
+        subscriptions: Subscriptions,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.services = services
         self.agency = agency
         self.metrics = metrics
+        self.streams = streams
+        self.subscriptions = subscriptions
+        subscriptions.serve_on(self, streams)
+
+    def end_streams(self) -> None:
+        """Let go of every client that only listens, so that a stopping gateway need not wait for them."""
+        self.streams.close()
+        self.subscriptions.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +62,7 @@ async def _caller() -> Caller:
     face, request = context.fastmcp, context.request_context
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
-    asks = await face.agency.caller(None if request is None else request.meta)
+    asks = await face.agency.caller(sdk_context(request))
     return Caller(asks.agent.principal, asks.agent, face.agency.agents, face.services, face.metrics)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fastmcp.resources import Resource
 
+from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.session import SessionState
 from cwm.domain.window import WindowQuery
 from cwm.services.browse import MAX_PAGE
@@ -44,8 +45,8 @@ async def status(caller: Caller = CALLER) -> str:
 
 def resources() -> list[Resource]:
     return [
-        _resource("cwm://windows", "Windows", windows),
-        _resource("cwm://sessions", "Active sessions", sessions),
+        _resource(WINDOWS_URI, "Windows", windows),
+        _resource(SESSIONS_URI, "Active sessions", sessions),
         _resource("cwm://stats", "Statistics", stats),
         _resource("health://status", "Health", status),
     ]

@@ -8,7 +8,9 @@ from typing import Final
 from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
+from cwm.ports.changes import Changes
 from cwm.ports.meter import Metrics
+from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
@@ -16,7 +18,9 @@ from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
 from cwm.transport.mcp.resources import resources
-from cwm.transport.mcp.sessions import McpSessions, SessionLayer
+from cwm.transport.mcp.sessions import SessionLayer
+from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.subscriptions import Subscriptions
 from cwm.transport.mcp.tools_agents import agent_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
@@ -33,13 +37,26 @@ window_list and window_status show what there is. A tool that fails answers {cod
 
 
 def build_mcp(
-    services: Services, agency: Agency, upstreams: Upstreams, metrics: Metrics, *, version: str
+    services: Services,
+    agency: Agency,
+    upstreams: Upstreams,
+    changes: Changes,
+    metrics: Metrics,
+    *,
+    version: str,
+    interest: ResourceInterest | None = None,
 ) -> McpFace:
-    """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot."""
+    """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
+
+    ``interest`` instead of the upstreams is told which resources clients want to hear of.
+    """
+    sessions, asked = agency.agents.store, interest or upstreams
     face = McpFace(
         services,
         agency,
         metrics,
+        EventStreams(sessions, changes, asked),
+        Subscriptions(sessions, changes, asked, agency),
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
@@ -66,7 +83,6 @@ def mcp_app(
     *,
     allowed_hosts: Sequence[str],
     allowed_origins: Sequence[str],
-    sessions: McpSessions,
 ) -> StarletteWithLifespan:
     """Serve ``/mcp``. Mount it last at ``/`` and enter its lifespan.
 
@@ -77,7 +93,14 @@ def mcp_app(
         transport="http",
         middleware=[
             Middleware(TrimmedHeaderValues),
-            Middleware(SessionLayer, path=PATH, sessions=sessions, identity=face.agency.identity),
+            Middleware(
+                SessionLayer,
+                path=PATH,
+                identity=face.agency.identity,
+                sessions=face.agency.agents.store,
+                streams=face.streams,
+                subscriptions=face.subscriptions,
+            ),
         ],
         json_response=False,
         stateless_http=True,

@@ -7,13 +7,10 @@ sessions; whatever they send in that header is dropped before anything can take 
 from __future__ import annotations
 
 import json
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
-from uuid import uuid4
+from collections.abc import Mapping
+from typing import Any, Final
 
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -21,16 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.principal import Principal
+from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.identity import Identity
-
-PRINCIPAL: Final = "cwm.principal"
-AGENT_SESSION: Final = "cwm.agent_session"
+from cwm.transport.mcp.scope import AGENT_SESSION, PRINCIPAL
+from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.subscriptions import Subscriptions
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _MAX_INITIALIZE_BYTES: Final = 64 * 1024
-_PARSE_ERROR: Final = -32700
-_INVALID_REQUEST: Final = -32600
 _STATUS: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.FORBIDDEN: 403,
     ErrorKind.UNAVAILABLE: 503,
@@ -39,61 +35,25 @@ _STATUS: Final[Mapping[ErrorKind, int]] = {
 }
 
 
-class McpSessions(Protocol):
-    """Which MCP session ids exist, and whose they are."""
-
-    async def begin(self, owner: Principal) -> str:
-        """A new id."""
-
-    async def touch(self, mcp_session_id: str, owner: Principal) -> bool:
-        """Use an id. False when it is unknown, ended, idle for too long, or another's."""
-
-    async def end(self, mcp_session_id: str) -> None: ...
-
-
-@dataclass(slots=True)
-class InProcessMcpSessions:
-    """For one gateway process. At ``limit`` sessions the one that was idle longest is dropped."""
-
-    ttl_seconds: float = 1800.0
-    limit: int = 10_000
-    monotonic: Callable[[], float] = time.monotonic
-    _held: OrderedDict[str, tuple[Principal, float]] = field(default_factory=OrderedDict)
-
-    async def begin(self, owner: Principal) -> str:
-        self._drop_idle()
-        while len(self._held) >= self.limit:
-            self._held.popitem(last=False)
-        mcp_session_id = uuid4().hex
-        self._held[mcp_session_id] = (owner, self.monotonic())
-        return mcp_session_id
-
-    async def touch(self, mcp_session_id: str, owner: Principal) -> bool:
-        self._drop_idle()
-        held = self._held.get(mcp_session_id)
-        if held is None or held[0] != owner:
-            return False
-        self._held[mcp_session_id] = (owner, self.monotonic())
-        self._held.move_to_end(mcp_session_id)
-        return True
-
-    async def end(self, mcp_session_id: str) -> None:
-        self._held.pop(mcp_session_id, None)
-
-    def _drop_idle(self) -> None:
-        oldest = self.monotonic() - self.ttl_seconds
-        while self._held and next(iter(self._held.values()))[1] < oldest:
-            self._held.popitem(last=False)
-
-
 class SessionLayer:
     """ASGI middleware of the MCP endpoint: one principal per request, one session id per handshake."""
 
-    def __init__(self, app: ASGIApp, *, path: str, sessions: McpSessions, identity: Identity) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        path: str,
+        identity: Identity,
+        sessions: AgentSessions,
+        streams: EventStreams,
+        subscriptions: Subscriptions,
+    ) -> None:
         self.app = app
         self.path = path
-        self.sessions = sessions
         self.identity = identity
+        self.sessions = sessions
+        self.streams = streams
+        self.subscriptions = subscriptions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != self.path:
@@ -103,61 +63,90 @@ class SessionLayer:
         try:
             principal = await self.identity.authenticate(dict(headers))
         except CwmError as refused:
-            status = _STATUS.get(refused.kind, 401)
-            await _refuse(scope, send, status, _INVALID_REQUEST, refused.message, refused.as_dict())
+            await _refuse_coded(scope, send, INVALID_REQUEST, refused)
             return
         scope = {**scope, PRINCIPAL: principal}
         version = headers.get(_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self.app(_without_session(scope), receive, send)
-        elif scope["method"] not in {"POST", "DELETE"}:
+        elif scope["method"] not in {"POST", "GET", "DELETE"}:
             await self.app(scope, receive, send)
-        elif (mcp_session_id := headers.get(_SESSION_HEADER)) is not None:
-            await self._go_on(mcp_session_id, principal, scope, receive, send)
+        elif (session_id := headers.get(_SESSION_HEADER)) is not None:
+            await self._go_on(session_id, principal, scope, receive, send)
         else:
             await self._open(principal, scope, receive, send)
 
     async def _go_on(
-        self, mcp_session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
+        self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        if not await self.sessions.touch(mcp_session_id, principal):
-            await _refuse(scope, send, 404, _INVALID_REQUEST, "Session not found: initialize again.")
+        try:
+            known = await self.sessions.touch(session_id, principal)
+            if known and scope["method"] == "DELETE":
+                await self.subscriptions.end(principal, session_id)
+        except CwmError as away:
+            await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+            return
+        if not known:
+            await _refuse(scope, send, 404, INVALID_REQUEST, "Session not found: initialize again.")
         elif scope["method"] == "DELETE":
-            await self.sessions.end(mcp_session_id)
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
+        elif scope["method"] == "GET":
+            await self._stream(session_id, principal, scope, receive, send)
         else:
-            await self.app({**scope, AGENT_SESSION: mcp_session_id}, receive, send)
+            await self.app({**scope, AGENT_SESSION: session_id}, receive, send)
+
+    async def _stream(
+        self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if not _takes_events(Headers(scope=scope).get("accept", "")):
+            await _refuse(scope, send, 406, INVALID_REQUEST, "A GET must accept text/event-stream.")
+            return
+        try:
+            await self.streams.serve(session_id, principal, receive, send)
+        except CwmError as away:
+            await _refuse_coded(scope, send, INTERNAL_ERROR, away)
 
     async def _open(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Only ``initialize`` may come without an id; its answer carries the new one."""
-        body = b"" if scope["method"] == "DELETE" else await _read(receive)
+        body = await _read(receive) if scope["method"] == "POST" else b""
         if body is None:
             await _refuse(
                 scope,
                 send,
                 413,
-                _INVALID_REQUEST,
+                INVALID_REQUEST,
                 f"An initialize has at most {_MAX_INITIALIZE_BYTES} bytes.",
             )
             return
         try:
             method = _method(body) if body else None
         except ValueError:
-            await _refuse(scope, send, 400, _PARSE_ERROR, "The body is not JSON.")
+            await _refuse(scope, send, 400, PARSE_ERROR, "The body is not JSON.")
             return
         if method != "initialize":
             await _refuse(
-                scope, send, 400, _INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first, then send it."
+                scope, send, 400, INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first, then send it."
             )
             return
+        await self.app(scope, _again(body, receive), self._named(principal, scope, send))
+
+    def _named(self, principal: Principal, scope: Scope, send: Send) -> Send:
+        """A ``send`` that begins a session for an answer that is no refusal, or refuses instead of it."""
+        refused = False
 
         async def named(message: Message) -> None:
+            nonlocal refused
             if message["type"] == "http.response.start" and message["status"] < 400:
-                MutableHeaders(scope=message)[_SESSION_HEADER] = await self.sessions.begin(principal)
-            await send(message)
+                try:
+                    MutableHeaders(scope=message)[_SESSION_HEADER] = await self.sessions.begin(principal)
+                except CwmError as away:
+                    refused = True
+                    await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+            if not refused:
+                await send(message)
 
-        await self.app(scope, _again(body, receive), named)
+        return named
 
 
 def _without_session(scope: Scope) -> Scope:
@@ -198,6 +187,15 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+def _takes_events(accept: str) -> bool:
+    offered = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return not offered.isdisjoint({"text/event-stream", "text/*", "*/*"})
+
+
+async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
+    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.message, error.as_dict())
 
 
 async def _refuse(

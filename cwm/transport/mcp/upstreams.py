@@ -33,7 +33,7 @@ from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_exposed_uris
 from cwm.ports.upstream import Progress, UpstreamRefusedError
 from cwm.services.upstreams import Upstreams
-from cwm.transport.mcp.agent import HANDLE_META, Agency
+from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, sdk_context
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.face import McpFace
 
@@ -95,17 +95,16 @@ class UpstreamCalls(Middleware):
         return result if result is not None else await call_next(context)
 
     async def _call(self, asked: Context, name: str, arguments: dict[str, Any]) -> ToolResult | None:
-        request = asked.request_context
-        assert request is not None
-        meta = dict(request.meta or {})
+        request = sdk_context(asked.request_context)
+        meta = meta_of(request)
         handle = arguments.get(HANDLE_ARGUMENT) if isinstance(arguments.get(HANDLE_ARGUMENT), str) else None
-        caller = await self._agency.caller(meta)
+        caller = await self._agency.caller(request)
         offer = await self._upstreams.tool(caller, name)
         if offer is None:
             return None
         if handle is not None and _takes_handle(self._upstreams, offer):
             del arguments[HANDLE_ARGUMENT]
-            caller = await self._agency.caller(meta, handle)
+            caller = await self._agency.caller(request, handle)
         answer = await self._upstreams.request(
             caller,
             offer.upstream,
@@ -159,7 +158,7 @@ class UpstreamLists:
                 return ours
             told = ours.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
-                offering = await self._upstreams.offering(await self._agency.caller(context.meta), kind)
+                offering = await self._upstreams.offering(await self._agency.caller(context), kind)
             except CwmError as refused:
                 raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
             shown = [self._shown(context, kind, offer) for offer in offering.offers.values()]
@@ -195,7 +194,7 @@ class UpstreamLists:
     def _prompting(self, own: _Handler) -> _Handler:
         async def prompt(context: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> Any:
             try:
-                offer = await self._upstreams.prompt(await self._agency.caller(context.meta), params.name)
+                offer = await self._upstreams.prompt(await self._agency.caller(context), params.name)
             except CwmError as refused:
                 raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
             if offer is None:
@@ -215,9 +214,9 @@ class UpstreamLists:
     ) -> dict[str, Any]:
         """Reads may be repeated. Failures are JSON-RPC errors: these methods have no other."""
         try:
-            caller = await self._agency.caller(context.meta)
+            caller = await self._agency.caller(context)
             return await self._upstreams.request(
-                caller, upstream, method, {**params, **_forwarded(context.meta)}, repeatable=True
+                caller, upstream, method, {**params, **_forwarded(meta_of(context))}, repeatable=True
             )
         except UpstreamRefusedError as refused:
             raise MCPError(refused.code, str(refused), refused.data) from refused

@@ -15,6 +15,7 @@ from tests.transport.mcp.gateway import (
 from tests.transport.mcp.gateway import (
     gateway as running_gateway,
 )
+from tests.transport.mcp.wire import Wire, wired
 
 
 @pytest.fixture(scope="module")
@@ -34,4 +35,10 @@ def era(request: pytest.FixtureRequest) -> str:
 async def agent(gateway: Gateway, era: str) -> AsyncIterator[Agent]:
     """A client of either era, acting for a tenant of its own."""
     async with fastmcp_agent(gateway.url, era) as one:
+        yield one
+
+
+@pytest.fixture
+async def wire(gateway: Gateway) -> AsyncIterator[Wire]:
+    async with wired(gateway.url) as one:
         yield one

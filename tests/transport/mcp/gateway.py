@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,20 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.sql import schema
-from cwm.app import Parts, build_parts
+from cwm.app import DrainingServer, Parts, build_parts
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import UpstreamSpec
 from cwm.ports.identity import Identity
+from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
-from cwm.settings import Database, Engine, Isolation, Settings
+from cwm.settings import Database, Engine, Isolation, Settings, Shared
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
-from cwm.transport.mcp.sessions import InProcessMcpSessions
 
 LEGACY = "legacy"
 MODERN = "2026-07-28"
@@ -54,7 +55,14 @@ class HeaderIdentity:
 class Gateway:
     url: str
     parts: Parts
-    sessions: InProcessMcpSessions
+    face: McpFace
+
+    @property
+    def sessions(self) -> InProcessAgentSessions:
+        """As they are kept in process, to look inside."""
+        kept = self.parts.shared.agent_sessions
+        assert isinstance(kept, InProcessAgentSessions)
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,43 +111,67 @@ async def gateway(
     services: Mapping[str, Any] | None = None,
     engine: Engine | None = None,
     upstreams: Sequence[UpstreamSpec] = (),
-    more: Callable[[McpFace], None] = lambda _face: None,
+    interest: ResourceInterest | None = None,
+    shared: Shared | None = None,
 ) -> AsyncIterator[Gateway]:
-    """``services`` stand in for those of the same name; ``more`` puts things on the face."""
+    """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
         settings = Settings(
             database=Database(db_path=folder / "cwm.db"),
             engine=engine or Engine(vllm_url=url, lmcache_url=url, coordinator_url=url),
             isolation=Isolation(secret="a test's secret", tenant="acme"),
+            shared=shared or Shared(),
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)
-        sessions = InProcessMcpSessions()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(parts.close())
             await parts.upstreams.configure(upstreams)
-            app = assembled(parts, replace(parts.services, **(services or {})), sessions, more)
-            yield Gateway(await stack.enter_async_context(serving(app)), parts, sessions)
-
-
-def assembled(
-    parts: Parts, services: Services, sessions: InProcessMcpSessions, more: Callable[[McpFace], None]
-) -> Starlette:
-    face = face_of(parts, services)
-    more(face)
-    mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"], sessions=sessions)
-    return Starlette(
-        routes=[*health_routes(services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
-    )
-
-
-def face_of(parts: Parts, services: Services, identity: Identity | None = None) -> McpFace:
-    agency = Agency(identity or HeaderIdentity(), parts.agents)
-    return build_mcp(services, agency, parts.upstreams, parts.meter, version="9.9.9")
+            await stack.enter_async_context(hearing(parts))
+            face = faced(parts, replace(parts.services, **(services or {})), interest)
+            app = assembled(parts, face)
+            served_at = await stack.enter_async_context(serving(app, face.end_streams))
+            yield Gateway(served_at, parts, face)
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncIterator[str]:
+async def hearing(parts: Parts) -> AsyncIterator[None]:
+    """Others that share the store are heard."""
+    reading = asyncio.create_task(parts.shared.read())
+    try:
+        yield
+    finally:
+        reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await reading
+
+
+def faced(
+    parts: Parts,
+    services: Services | None = None,
+    interest: ResourceInterest | None = None,
+    identity: Identity | None = None,
+) -> McpFace:
+    return build_mcp(
+        services or parts.services,
+        Agency(identity or HeaderIdentity(), parts.agents),
+        parts.upstreams,
+        parts.shared.changes,
+        parts.meter,
+        version="9.9.9",
+        interest=interest,
+    )
+
+
+def assembled(parts: Parts, face: McpFace) -> Starlette:
+    mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"])
+    return Starlette(
+        routes=[*health_routes(face.services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
+    )
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, end_streams: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
     """The URL of ``app`` on a socket that listens before anyone can ask."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
@@ -147,7 +179,7 @@ async def serving(app: ASGIApp) -> AsyncIterator[str]:
     config = uvicorn.Config(
         app, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=5
     )
-    server = uvicorn.Server(config)
+    server = DrainingServer(config, end_streams)
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -165,19 +197,21 @@ def nobody_listens() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def fastmcp_agent(url: str, era: str, tenant: str | None = None) -> AsyncIterator[Agent]:
+async def fastmcp_agent(
+    url: str, era: str, tenant: str | None = None, **options: Any
+) -> AsyncIterator[Agent]:
     tenant = tenant or f"t-{uuid4().hex[:8]}"
     transport = StreamableHttpTransport(f"{url}/mcp", headers={"x-tenant": tenant})
-    async with FastMcpClient(transport, mode=era) as client:
+    async with FastMcpClient(transport, mode=era, **options) as client:
         yield Agent(client, tenant)
 
 
 @asynccontextmanager
-async def sdk_agent(url: str, era: str, tenant: str | None = None) -> AsyncIterator[Agent]:
+async def sdk_agent(url: str, era: str, tenant: str | None = None, **options: Any) -> AsyncIterator[Agent]:
     """The protocol's own client, which knows nothing of FastMCP."""
     tenant = tenant or f"t-{uuid4().hex[:8]}"
     async with (
         httpx2.AsyncClient(headers={"x-tenant": tenant}, timeout=30, trust_env=False) as http,
-        SdkClient(streamable_http_client(f"{url}/mcp", http_client=http), mode=era) as client,
+        SdkClient(streamable_http_client(f"{url}/mcp", http_client=http), mode=era, **options) as client,
     ):
         yield Agent(client, tenant)

@@ -8,10 +8,18 @@ from typing import Any, cast
 
 from fastmcp import Context
 
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
+from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.telemetry.logging import configure_logging
+from cwm.services.agents import Agents
+from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.progress import Progress
 from cwm.transport.mcp.stdio import serve_stdio
+from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.subscriptions import Subscriptions
 
 PIECES = ["one ", "two ", "three"]
 
@@ -38,7 +46,14 @@ def chatter() -> str:
 def main() -> None:
     configure_logging("INFO")
     nobody = cast("Any", None)
-    face = McpFace(nobody, nobody, nobody, name="test", client_log_level="error", tasks=False)
+    changes = InProcessChanges()
+    agents = Agents(InProcessAgentSessions(), changes, SystemClock(), ttl_seconds=60, limit=10)
+    agency = Agency(LocalIdentity("test"), agents)
+    streams = EventStreams(agents.store, changes, nobody)
+    subscriptions = Subscriptions(agents.store, changes, nobody, agency)
+    face = McpFace(
+        nobody, agency, nobody, streams, subscriptions, name="test", client_log_level="error", tasks=False
+    )
     for function in (say, stay, chatter):
         face.tool(function)
     asyncio.run(serve_stdio(face))

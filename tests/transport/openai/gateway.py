@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -115,7 +116,7 @@ async def gateway(
         stack.push_async_callback(kv_tier.aclose)
         directory = EngineDirectory(engine, kv_tier, secret=b"a test's secret", weights_digest="")
         meter = TallyMeter()
-        journal = Journal(audit, clock, meter)
+        journal = Journal(audit, clock, meter, InProcessChanges())
         turns = Turns(registry, audit, clock)
         scopes = Scopes(registry, clock)
         pass_through = PassThrough(

@@ -1,0 +1,61 @@
+"""A change as a client hears of it: a JSON-RPC notification, or an event of a listen stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp.shared.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+    event_to_notification,
+)
+
+from cwm.domain.changes import Change, ChangeKind
+
+SUBSCRIBED: Final = "subscribed:"
+"""What an agent session's state is named for a URI it subscribed to."""
+
+_LISTS: Final[Mapping[ChangeKind, ServerEvent]] = {
+    ChangeKind.TOOLS: ToolsListChanged(),
+    ChangeKind.PROMPTS: PromptsListChanged(),
+    ChangeKind.RESOURCES: ResourcesListChanged(),
+}
+_KINDS: Final = {event: kind for kind, event in _LISTS.items()}
+
+
+def event_of(change: Change) -> ServerEvent | None:
+    """None for what is not told to clients."""
+    if change.kind is ChangeKind.RESOURCE and change.uri is not None:
+        return ResourceUpdated(change.uri)
+    return _LISTS.get(change.kind)
+
+
+def change_of(event: ServerEvent, tenant: str, agent_session: str | None) -> Change:
+    """The inverse of ``event_of``, for one listener."""
+    if isinstance(event, ResourceUpdated):
+        return Change(ChangeKind.RESOURCE, event.uri, agent_session, tenant)
+    return Change(_KINDS[event], None, agent_session, tenant)
+
+
+def frame(event: ServerEvent) -> bytes:
+    """A server-sent event that clients of the handshake era understand."""
+    message = {"jsonrpc": "2.0", **spelled(event)}
+    return f"event: message\r\ndata: {json.dumps(message, separators=(',', ':'))}\r\n\r\n".encode()
+
+
+def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:
+    """The URIs that an agent session subscribed to."""
+    return frozenset(name.removeprefix(SUBSCRIBED) for name in state if name.startswith(SUBSCRIBED))
+
+
+def spelled(event: ServerEvent) -> dict[str, Any]:
+    """``method`` and, where there are any, ``params``."""
+    notification = event_to_notification(event, {})
+    told = notification.model_dump(mode="json", by_alias=True, exclude_none=True)
+    params = {name: value for name, value in told.get("params", {}).items() if name != "_meta"}
+    return {"method": told["method"], **({"params": params} if params else {})}

@@ -1,0 +1,11 @@
+"""What the session layer learned of a request, in its ASGI scope."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PRINCIPAL: Final = "cwm.principal"
+"""Who asks: a ``Principal``."""
+
+AGENT_SESSION: Final = "cwm.agent_session"
+"""The key of the agent session; absent where it is not known, as for a client of 2026-07-28."""

@@ -1,0 +1,223 @@
+"""Asking for news of resources and lists: ``resources/subscribe`` of the handshake era, later ``subscriptions/listen``.
+
+This is where FastMCP's low-level server is reached for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from fastmcp import FastMCP
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.subscriptions import ServerEvent
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    EmptyResult,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
+    UnsubscribeRequestParams,
+)
+
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import CwmError, ErrorKind, InvalidParameterError
+from cwm.domain.principal import Principal
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
+from cwm.ports.resource_interest import ResourceInterest
+from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.connection import ConnectionSessions
+from cwm.transport.mcp.notifications import SUBSCRIBED, change_of, event_of, subscribed_to
+from cwm.transport.mcp.streams import EventStreams
+
+_MAX_URI_CHARACTERS: Final = 2048
+_MAX_SUBSCRIPTIONS: Final = 1000
+_MAX_LISTENERS: Final = 10_000
+_UNWATCH_SECONDS: Final = 5.0
+
+Context = ServerRequestContext[Any, Any]
+
+
+@dataclass(eq=False, slots=True)
+class _Bus:
+    """The changes that one listener may hear, as the SDK's ``handler`` of its stream wants them."""
+
+    changes: Changes
+    tenant: str
+    agent_session: str | None
+    handler: ListenHandler | None = None
+
+    async def publish(self, event: ServerEvent) -> None:
+        await self.changes.publish(change_of(event, self.tenant, self.agent_session))
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        def hear(change: Change) -> None:
+            if not change.concerns(self.tenant, self.agent_session):
+                return
+            if (event := event_of(change)) is not None:
+                listener(event)
+            elif (
+                change.kind is ChangeKind.ENDED
+                and change.agent_session == self.agent_session
+                and self.handler
+            ):
+                self.handler.close()
+
+        return self.changes.subscribe(hear)
+
+
+@dataclass(eq=False, slots=True)
+class Subscriptions:
+    """Handlers of the requests by which clients ask for news."""
+
+    sessions: AgentSessions
+    changes: Changes
+    interest: ResourceInterest
+    agency: Agency
+    _watchers: Counter[tuple[Principal, str | None, str]] = field(default_factory=Counter)
+    _listening: set[ListenHandler] = field(default_factory=set)
+    _closed: bool = False
+
+    def __len__(self) -> int:
+        """How many listen streams are open."""
+        return len(self._listening)
+
+    def serve_on(self, face: FastMCP[Any], streams: EventStreams) -> None:
+        """Both eras' capabilities follow from what is served: ``subscribe`` and the three ``listChanged``."""
+        server = face._mcp_server  # noqa: SLF001
+        server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
+        server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
+        server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
+        server.middleware.append(ConnectionSessions(streams, self.agency.identity))
+
+    async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
+        principal, session_id = await self._session(context)
+        uri = _checked([params.uri])[0]
+        async with _coded():
+            before = subscribed_to(await self.sessions.recall(session_id))
+            if uri not in before and len(before) >= _MAX_SUBSCRIPTIONS:
+                raise InvalidParameterError(
+                    f"A session subscribes to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
+                )
+            await self.interest.watch(principal, session_id, uri)
+            await self.sessions.remember(session_id, SUBSCRIBED + uri, "")
+        await self._tell_state(session_id)
+        return EmptyResult()
+
+    async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
+        principal, session_id = await self._session(context)
+        uri = params.uri
+        async with _coded():
+            before = subscribed_to(await self.sessions.recall(session_id))
+            await self.sessions.forget(session_id, SUBSCRIBED + uri)
+            if uri in before:
+                await self.interest.unwatch(principal, session_id, uri)
+        await self._tell_state(session_id)
+        return EmptyResult()
+
+    async def listen(
+        self, context: Context, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """One stream, until the client leaves, the agent session ends or the gateway stops."""
+        if self._closed or len(self._listening) >= _MAX_LISTENERS:
+            raise MCPError(
+                INTERNAL_ERROR, "There are too many streams here, or the gateway stops; try again."
+            )
+        uris = _checked(params.notifications.resource_subscriptions or [])
+        principal, agent_session = await self._caller(context)
+        bus = _Bus(self.changes, principal.tenant, agent_session)
+        handler = bus.handler = ListenHandler(bus, max_subscriptions=1)
+        async with self._watched(principal, agent_session, uris):
+            self._listening.add(handler)
+            try:
+                return await handler(context, params)
+            finally:
+                self._listening.discard(handler)
+
+    async def end(self, principal: Principal, session_id: str) -> bool:
+        """End a session of the handshake era, and with it all its subscriptions. False when it is unknown."""
+        subscribed = subscribed_to(await self.sessions.recall(session_id))
+        ended = await self.sessions.end(session_id)
+        await self.changes.publish(
+            Change(ChangeKind.ENDED, agent_session=session_id, tenant=principal.tenant)
+        )
+        for uri in subscribed:
+            await self.interest.unwatch(principal, session_id, uri)
+        return ended
+
+    def close(self) -> None:
+        """End every listen stream with its result, so that clients know it was meant."""
+        self._closed = True
+        for handler in list(self._listening):
+            handler.close()
+
+    @asynccontextmanager
+    async def _watched(
+        self, principal: Principal, agent_session: str | None, uris: list[str]
+    ) -> AsyncIterator[None]:
+        """Watch what nobody of the same agent session watches yet; the last to leave ends it."""
+        counted = [(principal, agent_session, uri) for uri in uris]
+        for interest in counted:
+            self._watchers[interest] += 1
+        try:
+            async with _coded():
+                for interest in counted:
+                    if self._watchers[interest] == 1:
+                        await self.interest.watch(*interest)
+            yield
+        finally:
+            # The client that left has cancelled everything that waits here.
+            with anyio.move_on_after(_UNWATCH_SECONDS, shield=True):
+                await self._unwatch(counted)
+
+    async def _unwatch(self, counted: list[tuple[Principal, str | None, str]]) -> None:
+        for interest in counted:
+            self._watchers[interest] -= 1
+            if not self._watchers[interest]:
+                del self._watchers[interest]
+                with suppress(CwmError):
+                    await self.interest.unwatch(*interest)
+
+    async def _tell_state(self, session_id: str) -> None:
+        await self.changes.publish(Change(ChangeKind.STATE, agent_session=session_id))
+
+    async def _caller(self, context: Context) -> tuple[Principal, str | None]:
+        async with _coded():
+            agent = (await self.agency.caller(context)).agent
+        return agent.principal, agent.agent_session
+
+    async def _session(self, context: Context) -> tuple[Principal, str]:
+        principal, session_id = await self._caller(context)
+        if session_id is None:
+            raise MCPError(INVALID_REQUEST, "There is no session to subscribe for: initialize first.")
+        return principal, session_id
+
+
+def _checked(uris: list[str]) -> list[str]:
+    """Each once, in a length that can be kept."""
+    if len(uris) > _MAX_SUBSCRIPTIONS or any(len(uri) > _MAX_URI_CHARACTERS for uri in uris):
+        refused = InvalidParameterError(
+            f"At most {_MAX_SUBSCRIPTIONS} URIs of at most {_MAX_URI_CHARACTERS} characters each.",
+            field="uri",
+        )
+        raise MCPError(INVALID_PARAMS, refused.message, refused.as_dict())
+    return list(dict.fromkeys(uris))
+
+
+@asynccontextmanager
+async def _coded() -> AsyncIterator[None]:
+    """A coded error as the JSON-RPC error that carries it."""
+    try:
+        yield
+    except CwmError as refused:
+        code = INVALID_PARAMS if refused.kind is ErrorKind.INVALID else INTERNAL_ERROR
+        raise MCPError(code, refused.message, refused.as_dict()) from refused
