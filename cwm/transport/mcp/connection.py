@@ -6,6 +6,7 @@ A client of 2026-07-28 asks by ``subscriptions/listen``, there as over HTTP.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ class ConnectionSessions:
 
     streams: EventStreams
     identity: Identity
+    end_session: Callable[[Principal, str], Awaitable[bool]]
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)
@@ -57,7 +59,7 @@ class ConnectionSessions:
             with suppress(asyncio.CancelledError):
                 await telling
             with suppress(CwmError):
-                await self.streams.sessions.end(session_id)
+                await self.end_session(principal, session_id)
 
         connection.exit_stack.push_async_callback(end)
 

@@ -97,7 +97,7 @@ class Subscriptions:
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
         server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
-        server.middleware.append(ConnectionSessions(streams, self.agency.identity))
+        server.middleware.append(ConnectionSessions(streams, self.agency.identity, self.end))
 
     async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
         principal, session_id = await self._session(context)
@@ -144,14 +144,18 @@ class Subscriptions:
                 self._listening.discard(handler)
 
     async def end(self, principal: Principal, session_id: str) -> bool:
-        """End a session of the handshake era, and with it all its subscriptions. False when it is unknown."""
+        """End a session of the handshake era and all its subscriptions. False when it is unknown.
+
+        StorageReadError, StorageWriteError.
+        """
         subscribed = subscribed_to(await self.sessions.recall(session_id))
         ended = await self.sessions.end(session_id)
         await self.changes.publish(
             Change(ChangeKind.ENDED, agent_session=session_id, tenant=principal.tenant)
         )
         for uri in subscribed:
-            await self.interest.unwatch(principal, session_id, uri)
+            with suppress(CwmError):
+                await self.interest.unwatch(principal, session_id, uri)
         return ended
 
     def close(self) -> None:

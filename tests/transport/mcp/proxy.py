@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
@@ -51,7 +51,10 @@ class RoundRobin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return
         for _ in range(len(self.replicas) + 1):
             url, replica = next(iter(self.replicas.items()))
             self.replicas[url] = self.replicas.pop(url)

@@ -299,9 +299,9 @@ async def test_a_client_of_2026_listens(gateway: Gateway) -> None:
 
 @pytest.mark.filterwarnings(SUBSCRIBING_IS_OLD)
 async def test_without_http_a_connection_is_told_all_the_same(gateway: Gateway) -> None:
-    inbox = Inbox()
-    before = len(gateway.sessions)
-    async with Client(faced(gateway.parts), mode=LEGACY, message_handler=inbox) as client:
+    inbox, interest, before = Inbox(), Recorded(), len(gateway.sessions)
+    face = faced(gateway.parts, interest=interest)
+    async with Client(face, mode=LEGACY, message_handler=inbox) as client:
         await client.session.subscribe_resource("cwm://windows")
         await publish(gateway, ChangeKind.RESOURCE, "cwm://sessions")
         await publish(gateway, ChangeKind.RESOURCE, "cwm://windows")
@@ -311,6 +311,7 @@ async def test_without_http_a_connection_is_told_all_the_same(gateway: Gateway) 
         assert notification.params.uri == "cwm://windows"
         assert (await inbox.next()).method == LIST_CHANGED[1]
     assert len(gateway.sessions) == before
+    assert (interest.told[0][0], interest.told[-1][0]) == ("watch", "unwatch")
 
 
 async def test_what_a_tenant_does_to_its_windows_its_agents_hear_and_no_others(

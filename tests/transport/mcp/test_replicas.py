@@ -17,7 +17,7 @@ from cwm.adapters.redis.connection import connect
 from cwm.domain.changes import Change, ChangeKind
 from cwm.settings import Shared
 from tests.cli.command import environment
-from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, sdk_agent
+from tests.transport.mcp.gateway import LEGACY, MODERN, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.proxy import RoundRobin, balanced
 from tests.transport.mcp.wire import LIST, Wire, wired
@@ -158,45 +158,48 @@ class Process:
         async with asyncio.timeout(20):
             assert await self.process.wait() == 0
 
+    def kill(self) -> None:
+        """For one that a failed test left running."""
+        if self.process.returncode is None:
+            self.process.kill()
+
 
 class Load:
     """Clients of both eras that call all the time, one after the other has answered."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
-        self.calls: dict[Agent, int] = {}
-        self.heard: dict[Agent, asyncio.Event] = {}
+        self.calls: dict[str, int] = {}
+        self.heard: dict[str, asyncio.Event] = {}
 
     async def run(self, connect_as: Any, era: str, url: str) -> None:
-        heard = asyncio.Event()
+        name, heard = f"{connect_as.__name__} {era}", asyncio.Event()
 
         async def hear(message: Any) -> None:
             del message
             heard.set()
 
         async with connect_as(url, era, message_handler=hear) as agent:
-            self.calls[agent] = 0
+            self.calls[name] = 0
             if era == LEGACY:
-                self.heard[agent] = heard
+                self.heard[name] = heard
             while not self.done.is_set():
                 assert (await agent.call("session_list")).value["sessions"] == []
-                self.calls[agent] += 1
+                self.calls[name] += 1
 
     async def goes_on(self) -> None:
         """Wait until every client has had ten more answers."""
         before = dict(self.calls)
         async with asyncio.timeout(60):
-            while not all(self.calls[agent] >= count + 10 for agent, count in before.items()):  # noqa: ASYNC110
+            while not all(self.calls[name] >= count + 10 for name, count in before.items()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
-async def roll(proxy: RoundRobin, old: Process, folder: Path, variables: dict[str, str]) -> Process:
-    """Start the next one, then drain the old one."""
-    new = await Process.start(folder, **variables)
+async def replace(proxy: RoundRobin, old: Process, new: Process) -> None:
     proxy.add(new.url)
-    await proxy.take_out(old.url)
+    taken_out = await proxy.take_out(old.url)
     await old.stop()
-    return new
+    await taken_out.http.aclose()
 
 
 @pytest.mark.slow
@@ -205,7 +208,13 @@ async def test_no_client_sees_that_three_replicas_are_replaced_one_by_one(
 ) -> None:
     variables = {"CWM_DATABASE_URL": postgres_url, "CWM_SHARED_STORE_URL": redis_url}
     async with AsyncExitStack() as stack:
-        running = [await Process.start(tmp_path, **variables) for _ in range(3)]
+
+        async def started() -> Process:
+            process = await Process.start(tmp_path, **variables)
+            stack.callback(process.kill)
+            return process
+
+        running = [await started() for _ in range(3)]
         url, proxy = await stack.enter_async_context(balanced(*(each.url for each in running)))
         load = Load()
         async with asyncio.TaskGroup() as clients:
@@ -216,12 +225,13 @@ async def test_no_client_sees_that_three_replicas_are_replaced_one_by_one(
                     await asyncio.sleep(0.01)
             for at, old in enumerate(running):
                 await load.goes_on()
-                running[at] = await roll(proxy, old, tmp_path, variables)
+                running[at] = await started()
+                await replace(proxy, old, running[at])
             await load.goes_on()
             await _all_hear(load, redis_url)
             load.done.set()
-    for each in running:
-        await each.stop()
+        for each in running:
+            await each.stop()
 
 
 async def _all_hear(load: Load, redis_url: str) -> None:
