@@ -299,6 +299,9 @@ class Upstreams:
                 agent.outdated(link, news)
                 if link.by_caller:
                     self._publish(Change(_CHANGES[news], None, agent.key, agent.principal.tenant))
+                else:
+                    # It may tell only the session in which it happened.
+                    link.hear(news)
             else:
                 uri = exposed_uri(link.spec.name, news)
                 self._publish(Change(ChangeKind.RESOURCE, uri, agent.key, agent.principal.tenant))

@@ -15,11 +15,13 @@ import pytest
 from cwm.adapters.redis.changes import RedisChanges
 from cwm.adapters.redis.connection import connect
 from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.upstream import UpstreamSpec
 from cwm.settings import Shared
 from tests.cli.command import environment
 from tests.transport.mcp.gateway import LEGACY, MODERN, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.proxy import RoundRobin, balanced
+from tests.transport.mcp.upstream_hosts import hosted
 from tests.transport.mcp.wire import LIST, Wire, wired
 
 TOOLS = Change(ChangeKind.TOOLS)
@@ -36,10 +38,11 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(folder: Path, redis_url: str) -> AsyncIterator[Replica]:
+async def replica(folder: Path, redis_url: str, *upstreams: UpstreamSpec) -> AsyncIterator[Replica]:
     """One that shares nothing but the database and Valkey, and already hears the others."""
+    shared = Shared(shared_store_url=redis_url)
     async with (
-        running_gateway(folder, shared=Shared(shared_store_url=redis_url)) as gateway,
+        running_gateway(folder, shared=shared, upstreams=upstreams) as gateway,
         wired(gateway.url) as wire,
     ):
         changes = gateway.parts.shared.changes
@@ -128,6 +131,42 @@ async def test_of_a_sessions_streams_on_two_replicas_one_is_told_and_the_other_t
                 await asyncio.sleep(0.01)
         await other.publish(Change(ChangeKind.PROMPTS))
         assert (await older.message())["method"] == "notifications/prompts/list_changed"
+
+
+@pytest.mark.parametrize(("connect_as", "era"), CONNECTIONS)
+async def test_an_agent_keeps_its_session_with_a_stateful_upstream_on_whatever_replica(
+    tmp_path: Path, redis_url: str, connect_as: Any, era: str
+) -> None:
+    async with (
+        hosted(legacy=True) as host,
+        replica(tmp_path, redis_url, host.spec("notes")) as one,
+        replica(tmp_path, redis_url, host.spec("notes")) as other,
+        balanced(one.gateway.url, other.gateway.url) as (url, proxy),
+    ):
+        async with connect_as(url, era) as agent:
+            counted = [(await agent.call("notes_count")).text for _ in range(6)]
+        assert all(replica.answered > 1 for replica in proxy.replicas.values())
+        assert counted == ["1", "2", "3", "4", "5", "6"]
+        assert len(host.seen.counts) == 1
+
+
+async def test_a_resource_of_an_upstream_that_changes_is_told_on_whatever_replica_the_client_listens(
+    tmp_path: Path, redis_url: str
+) -> None:
+    async with (
+        hosted(legacy=True) as host,
+        replica(tmp_path, redis_url, host.spec("notes")) as one,
+        replica(tmp_path, redis_url, host.spec("notes")) as other,
+    ):
+        session = await one.wire.session()
+        async with other.wire.stream(session) as stream:
+            uri = "notes://notes/today"
+            assert (await one.wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
+            called = {"name": "notes_touch", "arguments": {}}
+            assert (await one.wire.ask(session, "tools/call", **called)).status_code == 200
+            while (told := await stream.message())["method"] != "notifications/resources/updated":
+                pass
+        assert told["params"] == {"uri": uri}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from cwm.domain.upstream import Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, gateway
 from tests.transport.mcp.upstream_hosts import Host, hosted, stdio_spec
+from tests.transport.mcp.wire import LIST, EventStream, wired
 
 ERAS = pytest.mark.parametrize("upstream_era", [LEGACY, MODERN])
 
@@ -248,6 +249,30 @@ async def test_reconfiguring_lets_calls_end_where_they_began(tmp_path: Path, era
         assert "renamed_hold" in await names(agent)
         host.seen.go_on.set()
         assert (await holding).text == "held"
+
+
+async def test_clients_hear_that_an_upstreams_tools_changed(tmp_path: Path) -> None:
+    """In both eras, and also when the upstream is configured anew."""
+    async with (
+        hosted(legacy=True) as host,
+        gateway(tmp_path, upstreams=[host.spec("notes")]) as running,
+        wired(running.url) as wire,
+    ):
+        session = await wire.session()
+        assert (await wire.post(LIST, mcp_session_id=session)).status_code == 200
+        async with wire.stream(session) as stream, wire.listen({"toolsListChanged": True}) as listening:
+            called = {"name": "notes_grow", "arguments": {}}
+            assert (await wire.ask(session, "tools/call", **called)).status_code == 200
+            await asyncio.gather(*(told_of_tools(each) for each in (stream, listening)))
+            assert "notes_grown" in (await wire.post(LIST, mcp_session_id=session)).text
+            await running.parts.upstreams.configure([])
+            await asyncio.gather(*(told_of_tools(each) for each in (stream, listening)))
+            assert "notes_" not in (await wire.post(LIST, mcp_session_id=session)).text
+
+
+async def told_of_tools(stream: EventStream) -> None:
+    while (await stream.message())["method"] != "notifications/tools/list_changed":
+        pass
 
 
 def alive(pid: int) -> bool:

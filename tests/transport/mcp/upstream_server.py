@@ -16,7 +16,15 @@ from fastmcp import Context, FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.dependencies import get_http_headers
 from fastmcp.tools import ToolResult
-from mcp_types import ResourceLink, TextContent, ToolAnnotations
+from mcp_types import (
+    EmptyResult,
+    ResourceLink,
+    SubscribeRequestParams,
+    TextContent,
+    ToolAnnotations,
+    ToolListChangedNotification,
+    UnsubscribeRequestParams,
+)
 
 
 @dataclass(slots=True)
@@ -113,18 +121,40 @@ def _tools_on_itself(server: FastMCP[Any], seen: Seen) -> None:
         return ToolResult(content=[TextContent(type="text", text="see"), to])
 
     @server.tool
-    async def grow() -> str:
-        """Have one more tool from now on."""
+    async def grow(context: Context) -> str:
+        """Have one more tool from now on, and say so."""
 
         @server.tool(name="grown")
         def grown() -> str:
             """New here."""
             return "grown"
 
+        await context.send_notification(ToolListChangedNotification())
         return "grew"
 
 
 def _resources_and_prompts(server: FastMCP[Any]) -> None:
+    subscribed: set[str] = set()
+
+    async def subscribe(_context: Any, params: SubscribeRequestParams) -> EmptyResult:
+        subscribed.add(str(params.uri))
+        return EmptyResult()
+
+    async def unsubscribe(_context: Any, params: UnsubscribeRequestParams) -> EmptyResult:
+        subscribed.discard(str(params.uri))
+        return EmptyResult()
+
+    wire = server._mcp_server
+    wire.add_request_handler("resources/subscribe", SubscribeRequestParams, subscribe)
+    wire.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)
+
+    @server.tool
+    async def touch(context: Context) -> str:
+        """Change today's notes, and tell who subscribed to them."""
+        if "notes://today" in subscribed:
+            await context.session.send_resource_updated("notes://today")
+        return "touched"
+
     @server.resource("notes://today")
     def today() -> str:
         """What there is to do."""
