@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -76,20 +77,25 @@ class Upstreams:
         self._changes = changes
         self._clock = clock
         self._links: dict[str, Link] = {}
+        self._coming: dict[str, Link] = {}
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
         """Have these upstreams from now on; connects and disconnects in the background."""
         wanted = {spec.name: spec for spec in specs}
         for name in self._links.keys() - wanted.keys():
+            self._displace(name)
             self._retire(self._links.pop(name))
             self._changed(list(Kind))
         for name, spec in wanted.items():
             link = self._links.get(name)
             if link is None:
                 self._links[name] = self._started(spec)
-            elif link.spec != spec:
-                self._background(self._replace(link, self._started(spec)))
+            elif self._coming.get(name, link).spec != spec:
+                self._displace(name)
+                if link.spec != spec:
+                    self._coming[name] = new = self._started(spec)
+                    self._background(self._replace(link, new))
 
     def names(self) -> list[str]:
         return list(self._links)
@@ -146,17 +152,21 @@ class Upstreams:
             raise UpstreamUnavailableError(
                 f"Upstream {upstream} is not configured any more.", upstream=upstream
             )
-        with link.busy(), caller.agent.serving():
-            met: set[type[UpstreamError]] = set()
-            while True:
-                try:
-                    return await self._ask(link, caller, method, params, on_progress)
-                except UpstreamRefusedError:
-                    raise
-                except UpstreamError as failed:
-                    if type(failed) in met or not _again(failed, repeatable=repeatable):
-                        raise _final(link, failed, repeatable=repeatable) from failed
-                    met.add(type(failed))
+
+        async def ask() -> dict[str, Any]:
+            session = await self._session(link, caller)
+            async with self._dropped_if_gone(link, caller, session):
+                return await session.request(
+                    method,
+                    params,
+                    timeout_seconds=link.spec.call_seconds,
+                    authorization=_told(link, caller),
+                    on_progress=on_progress,
+                )
+
+        with link.busy():
+            async with caller.agent.serving():
+                return await _once_more(link, ask, repeatable=repeatable)
 
     async def watch(self, caller: CallerOf, exposed: str, *, on: bool) -> None:
         """Begin or stop hearing of changes of an upstream's resource, where the upstream can tell."""
@@ -164,13 +174,16 @@ class Upstreams:
         if found is None:
             return
         link, own = self._links[found[0]], found[1]
-        try:
+
+        async def watch() -> dict[str, Any]:
             session = await self._session(link, caller)
-            await (session.watch(own) if on else session.unwatch(own))
-        except UpstreamRefusedError:
-            raise
-        except UpstreamError as failed:
-            raise _final(link, failed, repeatable=True) from failed
+            async with self._dropped_if_gone(link, caller, session):
+                await (session.watch(own) if on else session.unwatch(own))
+            return {}
+
+        with link.busy():
+            async with caller.agent.serving():
+                await _once_more(link, watch, repeatable=True)
 
     def health(self) -> list[UpstreamHealth]:
         return [
@@ -179,33 +192,27 @@ class Upstreams:
         ]
 
     async def aclose(self) -> None:
-        links, self._links = list(self._links.values()), {}
+        links = [*self._links.values(), *self._coming.values()]
+        self._links, self._coming = {}, {}
         for link in links:
             self._retire(link)
         while self._retiring:
             await asyncio.wait(self._retiring)
 
-    async def _ask(
-        self,
-        link: Link,
-        caller: CallerOf,
-        method: str,
-        params: Mapping[str, Any],
-        on_progress: Progress | None,
-    ) -> dict[str, Any]:
-        session = await self._session(link, caller)
+    @asynccontextmanager
+    async def _dropped_if_gone(
+        self, link: Link, caller: CallerOf, session: UpstreamSession
+    ) -> AsyncIterator[None]:
         try:
-            return await session.request(
-                method,
-                params,
-                timeout_seconds=link.spec.call_seconds,
-                authorization=caller.authorization if link.by_caller else None,
-                on_progress=on_progress,
-            )
+            yield
+        except UpstreamAwayError:
+            link.doubt()
+            raise
         except UpstreamExpiredError:
             await self._drop(link, caller, session)
             raise
         except UpstreamLostError:
+            link.doubt()
             if not session.is_open:
                 await self._drop(link, caller, session)
             raise
@@ -230,10 +237,10 @@ class Upstreams:
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         try:
-            async with asyncio.timeout(link.spec.connect_seconds):
-                return await caller.agent.offers(
-                    link, kind, _told(link, caller), self._hearing(link, caller.agent)
-                )
+            with link.busy():
+                async with caller.agent.serving(), asyncio.timeout(link.spec.connect_seconds):
+                    hearing = self._hearing(link, caller.agent)
+                    return await caller.agent.offers(link, kind, _told(link, caller), hearing)
         except UpstreamError as failed:
             return str(failed)
         except TimeoutError:
@@ -260,13 +267,19 @@ class Upstreams:
 
     async def _replace(self, old: Link, new: Link) -> None:
         """The old one serves until it is known whether the new one can."""
+        name = old.spec.name
         await _settled(new)
-        if self._links.get(old.spec.name) is not old:
-            self._retire(new)
+        if self._coming.get(name) is not new:
             return
-        self._links[old.spec.name] = new
+        del self._coming[name]
+        self._links[name] = new
         self._retire(old)
         self._changed(list(Kind))
+
+    def _displace(self, name: str) -> None:
+        """Something newer is wanted than what was to come."""
+        if (coming := self._coming.pop(name, None)) is not None:
+            self._retire(coming)
 
     def _retire(self, link: Link) -> None:
         async def retire() -> None:
@@ -320,6 +333,22 @@ async def _settled(link: Link) -> None:
 
 def _told(link: Link, caller: CallerOf) -> str | None:
     return caller.authorization if link.by_caller else None
+
+
+async def _once_more(
+    link: Link, ask: Callable[[], Awaitable[dict[str, Any]]], *, repeatable: bool
+) -> dict[str, Any]:
+    """Ask again after each kind of failure that allows it, but not twice after the same."""
+    met: set[type[UpstreamError]] = set()
+    while True:
+        try:
+            return await ask()
+        except UpstreamRefusedError:
+            raise
+        except UpstreamError as failed:
+            if type(failed) in met or not _again(failed, repeatable=repeatable):
+                raise _final(link, failed, repeatable=repeatable) from failed
+            met.add(type(failed))
 
 
 def _again(failed: UpstreamError, *, repeatable: bool) -> bool:
