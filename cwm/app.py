@@ -152,7 +152,7 @@ def build_parts(settings: Settings) -> Parts:
     changes, agent_sessions = InProcessChanges(), InProcessAgentSessions()
     agents = Agents(agent_sessions, changes, clock, ttl_seconds=1800, limit=10_000)
     connector = SdkConnector()
-    upstreams = Upstreams(connector, agents, changes, clock)
+    upstreams = Upstreams(connector, agents, changes, meter, clock)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,

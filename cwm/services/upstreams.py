@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +12,12 @@ from typing import Any, Final
 
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import (
-    CwmError,
-    EngineTimeoutError,
-    OutcomeUnknownError,
     UpstreamUnavailableError,
 )
 from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
+from cwm.ports.meter import Meter
 from cwm.ports.upstream import (
     Progress,
     UpstreamAwayError,
@@ -27,12 +25,11 @@ from cwm.ports.upstream import (
     UpstreamError,
     UpstreamExpiredError,
     UpstreamLostError,
-    UpstreamRefusedError,
     UpstreamSession,
-    UpstreamSlowError,
 )
 from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager
+from cwm.services.upstream_call import once_more, recorded
 from cwm.services.upstream_link import Link, LinkState, Offers
 
 _CHANGES: Final = {
@@ -71,10 +68,13 @@ class CallerOf:
 class Upstreams:
     """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
 
-    def __init__(self, connector: UpstreamConnector, agents: Agents, changes: Changes, clock: Clock) -> None:
+    def __init__(
+        self, connector: UpstreamConnector, agents: Agents, changes: Changes, meter: Meter, clock: Clock
+    ) -> None:
         self._connector = connector
         self._agents = agents
         self._changes = changes
+        self._meter = meter
         self._clock = clock
         self._links: dict[str, Link] = {}
         self._coming: dict[str, Link] = {}
@@ -164,9 +164,9 @@ class Upstreams:
                     on_progress=on_progress,
                 )
 
-        with link.busy():
+        with link.busy(), recorded(self._meter, link, caller.agent.principal, method, params):
             async with caller.agent.serving():
-                return await _once_more(link, ask, repeatable=repeatable)
+                return await once_more(link, ask, repeatable=repeatable)
 
     async def watch(self, caller: CallerOf, exposed: str, *, on: bool) -> None:
         """Begin or stop hearing of changes of an upstream's resource, where the upstream can tell."""
@@ -183,7 +183,7 @@ class Upstreams:
 
         with link.busy():
             async with caller.agent.serving():
-                await _once_more(link, watch, repeatable=True)
+                await once_more(link, watch, repeatable=True)
 
     def health(self) -> list[UpstreamHealth]:
         return [
@@ -333,47 +333,3 @@ async def _settled(link: Link) -> None:
 
 def _told(link: Link, caller: CallerOf) -> str | None:
     return caller.authorization if link.by_caller else None
-
-
-async def _once_more(
-    link: Link, ask: Callable[[], Awaitable[dict[str, Any]]], *, repeatable: bool
-) -> dict[str, Any]:
-    """Ask again after each kind of failure that allows it, but not twice after the same."""
-    met: set[type[UpstreamError]] = set()
-    while True:
-        try:
-            return await ask()
-        except UpstreamRefusedError:
-            raise
-        except UpstreamError as failed:
-            if type(failed) in met or not _again(failed, repeatable=repeatable):
-                raise _final(link, failed, repeatable=repeatable) from failed
-            met.add(type(failed))
-
-
-def _again(failed: UpstreamError, *, repeatable: bool) -> bool:
-    """Slow ones are not repeated: that would take as long again."""
-    if isinstance(failed, UpstreamSlowError):
-        return False
-    return repeatable or not isinstance(failed, UpstreamLostError)
-
-
-def _final(link: Link, failed: UpstreamError, *, repeatable: bool) -> CwmError:
-    name = link.spec.name
-    if not isinstance(failed, UpstreamLostError):
-        return UpstreamUnavailableError(
-            f"Upstream {name} is not there: {failed}.", upstream=name, reason=str(failed)
-        )
-    if not repeatable:
-        return OutcomeUnknownError(
-            f"Upstream {name} was lost during the call ({failed}): it may or may not have been done. "
-            "Look before you repeat it.",
-            upstream=name,
-        )
-    if isinstance(failed, UpstreamSlowError):
-        return EngineTimeoutError(
-            f"Upstream {name} took longer than {link.spec.call_seconds:g} s.", upstream=name
-        )
-    return UpstreamUnavailableError(
-        f"Upstream {name} was lost twice: {failed}.", upstream=name, reason=str(failed)
-    )
