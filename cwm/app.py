@@ -173,7 +173,7 @@ def build_parts(settings: Settings) -> Parts:
         limit=settings.shared.agent_session_limit,
     )
     connector = SdkConnector()
-    upstreams = Upstreams(connector, agents, shared.changes, clock)
+    upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,

@@ -89,7 +89,10 @@ class UpstreamSession(Protocol):
     async def unwatch(self, uri: str) -> None: ...
 
     async def close(self, *, end: bool) -> None:
-        """Let go of it. With ``end`` the upstream is told that nobody will use it again. Never raises."""
+        """Let go of it. With ``end`` the upstream is told that nobody will use it again. Never raises.
+
+        It is closed also when the caller is cancelled while it waits for that.
+        """
 
 
 class UpstreamConnector(Protocol):

@@ -18,6 +18,7 @@ from cwm.services.context_manager import ContextManager
 
 _SWEEP_SECONDS: Final = 30.0
 
+_Key = tuple[Principal, str | None]
 Hook = Callable[[ContextManager], Awaitable[None]]
 
 _log = logging.getLogger("cwm.agents")
@@ -38,7 +39,8 @@ class Agents:
         self._clock = clock
         self.ttl_seconds = ttl_seconds
         self._limit = limit
-        self._held: OrderedDict[tuple[Principal, str | None], ContextManager] = OrderedDict()
+        self._held: OrderedDict[_Key, ContextManager] = OrderedDict()
+        self._starting: dict[_Key, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
@@ -51,7 +53,7 @@ class Agents:
         return iter(list(self._held.values()))
 
     def at_start(self, hook: Hook) -> None:
-        """Called with every new ContextManager before it serves."""
+        """Called with every new ContextManager before it serves; one that fails is not begun."""
         self._on_start.append(hook)
 
     def at_end(self, hook: Hook) -> None:
@@ -64,13 +66,12 @@ class Agents:
         held = self._held.get(key)
         if held is None:
             self._make_room()
-            held = self._held[key] = ContextManager(
-                principal, agent_session, self.store, self._clock.monotonic()
-            )
-            for hook in self._on_start:
-                await hook(held)
-        held.last_used = self._clock.monotonic()
-        self._held.move_to_end(key)
+            held = self._held[key] = ContextManager(principal, agent_session, self.store, self._use)
+            if self._on_start:
+                self._starting[key] = asyncio.create_task(self._start(key, held))
+        self._use(held)
+        if (starting := self._starting.get(key)) is not None:
+            await asyncio.shield(starting)
         return held
 
     async def begin(self, principal: Principal) -> str:
@@ -106,11 +107,32 @@ class Agents:
 
     async def aclose(self) -> None:
         self._deaf()
+        for starting in list(self._starting.values()):
+            starting.cancel()
         held, self._held = list(self._held.values()), OrderedDict()
         for each in held:
             self._close_soon(each, end=False)
         while self._closing:
             await asyncio.wait(self._closing)
+
+    def _use(self, held: ContextManager) -> None:
+        """Keeps them in the order of their last use."""
+        held.last_used = self._clock.monotonic()
+        key = (held.principal, held.agent_session)
+        if self._held.get(key) is held:
+            self._held.move_to_end(key)
+
+    async def _start(self, key: _Key, held: ContextManager) -> None:
+        try:
+            async with held.serving():
+                for hook in self._on_start:
+                    await hook(held)
+        except BaseException:
+            if self._held.get(key) is held:
+                del self._held[key]
+            raise
+        finally:
+            del self._starting[key]
 
     def _make_room(self) -> None:
         if len(self._held) < self._limit:

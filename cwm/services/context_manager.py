@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from cwm.domain.errors import AgentSessionNotFoundError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Kind
 from cwm.ports.agent_sessions import AgentSessions
-from cwm.ports.upstream import Heard, UpstreamSession
+from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
 from cwm.services.upstream_link import ALL_KINDS, Catalogue, Link, Offers, kinds_of
 
 
@@ -25,10 +26,11 @@ def state_key(principal: Principal, agent_session: str | None) -> str:
 
 @dataclass(slots=True)
 class _Upstream:
-    """One agent session's own session with one upstream."""
+    """One agent session's own session with one upstream; ``stored`` is what the store keeps of it."""
 
     session: UpstreamSession
     catalogue: Catalogue
+    stored: str | None
     stale: set[Kind] = field(default_factory=lambda: set(ALL_KINDS))
 
 
@@ -36,34 +38,60 @@ class ContextManager:
     """Whom it serves, and its own sessions with stateful upstreams, opened on first use.
 
     Any replica may serve the same agent session: what the next one needs to go on with an upstream's session
-    is in the store. Closing keeps that session; ending the agent session ends it.
+    is in the store. Closing keeps that session; ending the agent session ends it. Closed while it serves, it
+    serves on and closes again what that needed; ended, it serves nobody any more.
     """
 
-    __slots__ = ("_busy", "_held", "_opening", "_store", "agent_session", "key", "last_used", "principal")
+    __slots__ = (
+        "_busy",
+        "_closed",
+        "_ended",
+        "_gone",
+        "_held",
+        "_opening",
+        "_store",
+        "_used",
+        "agent_session",
+        "key",
+        "last_used",
+        "principal",
+    )
 
     def __init__(
-        self, principal: Principal, agent_session: str | None, store: AgentSessions, now: float
+        self,
+        principal: Principal,
+        agent_session: str | None,
+        store: AgentSessions,
+        used: Callable[[ContextManager], None] = lambda _: None,
     ) -> None:
+        """``used`` is called whenever it has served."""
         self.principal = principal
         self.agent_session = agent_session
         self.key = state_key(principal, agent_session)
-        self.last_used = now
+        self.last_used = 0.0
         self._store = store
+        self._used = used
         self._busy = 0
+        self._closed = self._ended = False
+        # Made when needed: thousands of idle agent sessions need none.
         self._held: dict[Link, _Upstream] = {}
-        self._opening: asyncio.Lock | None = None
+        self._opening: dict[Link, asyncio.Lock] = {}
+        self._gone: dict[Link, str] = {}
 
     @property
     def idle(self) -> bool:
         return self._busy == 0
 
-    @contextmanager
-    def serving(self) -> Iterator[ContextManager]:
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[ContextManager]:
         self._busy += 1
         try:
             yield self
         finally:
             self._busy -= 1
+            self._used(self)
+            if self._closed and self.idle:
+                await self.close(end=False)
 
     async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
         """The agent session's own session with the upstream. Raises UpstreamAwayError."""
@@ -74,8 +102,15 @@ class ContextManager:
         held = await self._upstream(link, authorization, heard)
         if kind in held.stale:
             asked = kinds_of(kind) if kind is not Kind.TEMPLATES else frozenset({kind})
-            await held.catalogue.learn(held.session, asked)
+            # What is heard while it is looked up makes it stale again.
             held.stale -= asked
+            try:
+                await held.catalogue.learn(held.session, asked)
+            except BaseException as failed:
+                held.stale |= asked
+                if isinstance(failed, UpstreamExpiredError) or not held.session.is_open:
+                    await self.drop(link, held.session)
+                raise
         return held.catalogue.of(kind)
 
     def outdated(self, link: Link, heard: Kind) -> None:
@@ -87,47 +122,69 @@ class ContextManager:
         held = self._held.get(link)
         if held is not None and held.session is session:
             del self._held[link]
-            await self._store.forget(self.key, _stored_as(link))
+            if held.stored is not None:
+                self._gone[link] = held.stored
             await session.close(end=False)
 
     async def release(self, link: Link) -> None:
         """The upstream is configured no more."""
+        self._opening.pop(link, None)
+        self._gone.pop(link, None)
         if (held := self._held.pop(link, None)) is not None:
-            await self._store.forget(self.key, _stored_as(link))
+            if held.stored is not None:
+                await self._store.forget(self.key, _stored_as(link))
             await held.session.close(end=True)
 
     async def close(self, *, end: bool) -> None:
+        self._closed = True
+        self._ended = self._ended or end
         held, self._held = list(self._held.values()), {}
-        await asyncio.gather(*(each.session.close(end=end or not _resumable(each)) for each in held))
+        closing = (each.session.close(end=self._ended or not _resumable(each)) for each in held)
+        # Whoever waits for it may be cancelled; the sessions are closed all the same.
+        await asyncio.shield(asyncio.gather(*closing))
 
     async def _upstream(self, link: Link, authorization: str | None, heard: Heard) -> _Upstream:
-        # Made when needed: thousands of idle agent sessions need none.
-        self._opening = self._opening or asyncio.Lock()
-        async with self._opening:
+        async with self._opening.setdefault(link, asyncio.Lock()):
+            self._refuse_if_ended()
             held = self._held.get(link)
             if held is not None and not held.session.is_open:
+                del self._held[link]
                 await held.session.close(end=False)
                 held = None
             if held is None:
-                session = await self._open(link, authorization, heard)
-                held = self._held[link] = _Upstream(session, Catalogue(link.spec))
+                held = await self._open(link, authorization, heard)
+                try:
+                    self._refuse_if_ended()
+                except AgentSessionNotFoundError:
+                    await held.session.close(end=True)
+                    raise
+                self._held[link] = held
         return held
 
-    async def _open(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
-        name = _stored_as(link)
-        resume = (await self._store.recall(self.key)).get(name)
-        session = await link.connector.open(
-            link.spec, authorization=authorization, resume=resume, heard=heard
-        )
-        ours = session.resume_with
-        if resume is not None or ours is None:
-            return session
-        kept = await self._store.remember(self.key, name, ours)
-        if kept == ours:
-            return session
-        # Another replica opened one for this agent session at the same moment: go on with that.
-        await session.close(end=True)
-        return await link.connector.open(link.spec, authorization=authorization, resume=kept, heard=heard)
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise AgentSessionNotFoundError("The agent session has ended.")
+
+    async def _open(self, link: Link, authorization: str | None, heard: Heard) -> _Upstream:
+        name, gone = _stored_as(link), self._gone.get(link)
+        kept = (await self._store.recall(self.key)).get(name)
+        if kept is None or kept == gone:
+            session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
+            ours = session.resume_with
+            if ours is None:
+                return _Upstream(session, Catalogue(link.spec), None)
+            try:
+                kept = await self._store.remember(self.key, name, ours, instead_of=gone)
+            except BaseException:
+                await session.close(end=True)
+                raise
+            self._gone.pop(link, None)
+            if kept == ours:
+                return _Upstream(session, Catalogue(link.spec), ours)
+            # Another replica opened one for this agent session at the same moment: go on with that.
+            await session.close(end=True)
+        session = await link.connector.open(link.spec, authorization=authorization, resume=kept, heard=heard)
+        return _Upstream(session, Catalogue(link.spec), kept)
 
 
 def _stored_as(link: Link) -> str:
@@ -135,4 +192,4 @@ def _stored_as(link: Link) -> str:
 
 
 def _resumable(held: _Upstream) -> bool:
-    return held.session.is_open and held.session.resume_with is not None
+    return held.session.is_open and held.stored is not None

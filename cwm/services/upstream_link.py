@@ -89,6 +89,7 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._ready_at: float | None = None
         self._renewing = False
+        self._modern = False
 
     @property
     def by_caller(self) -> bool:
@@ -99,9 +100,7 @@ class Link:
         """One session serves all callers: nothing is kept for them, or the era has no sessions."""
         if self.by_caller:
             return False
-        return self.spec.stateless or (
-            bool(self.spec.url) and self.session is not None and self.session.modern
-        )
+        return self.spec.stateless or (bool(self.spec.url) and self._modern)
 
     def start(self) -> None:
         if self.by_caller:
@@ -140,6 +139,10 @@ class Link:
             self.session, self._renewing = None, True
             self._settled.clear()
             await stale.close(end=False)
+
+    def doubt(self) -> None:
+        """Somebody could not reach it: see whether it is still there."""
+        self._news.set()
 
     async def aclose(self) -> None:
         if self._task is not None:
@@ -189,7 +192,7 @@ class Link:
         try:
             changed = await self.catalogue.learn(session, ALL_KINDS)
             was = self.state
-            self.session = session
+            self.session, self._modern = session, session.modern
             self._ready_at = self._clock.monotonic()
             self._now(LinkState.READY)
             self._tell(changed if was is not LinkState.AWAY else list(Kind))

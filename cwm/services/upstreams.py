@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -11,16 +12,14 @@ from typing import Any, Final
 
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import (
-    CwmError,
-    EngineTimeoutError,
     InvalidParameterError,
-    OutcomeUnknownError,
     UpstreamUnavailableError,
 )
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
+from cwm.ports.meter import Meter
 from cwm.ports.upstream import (
     Progress,
     UpstreamAwayError,
@@ -30,10 +29,10 @@ from cwm.ports.upstream import (
     UpstreamLostError,
     UpstreamRefusedError,
     UpstreamSession,
-    UpstreamSlowError,
 )
 from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager
+from cwm.services.upstream_call import once_more, recorded
 from cwm.services.upstream_link import Link, LinkState, Offers
 
 _CHANGES: Final = {
@@ -72,26 +71,34 @@ class CallerOf:
 class Upstreams:
     """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
 
-    def __init__(self, connector: UpstreamConnector, agents: Agents, changes: Changes, clock: Clock) -> None:
+    def __init__(
+        self, connector: UpstreamConnector, agents: Agents, changes: Changes, meter: Meter, clock: Clock
+    ) -> None:
         self._connector = connector
         self._agents = agents
         self._changes = changes
+        self._meter = meter
         self._clock = clock
         self._links: dict[str, Link] = {}
+        self._coming: dict[str, Link] = {}
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
         """Have these upstreams from now on; connects and disconnects in the background."""
         wanted = {spec.name: spec for spec in specs}
         for name in self._links.keys() - wanted.keys():
+            self._displace(name)
             self._retire(self._links.pop(name))
             self._changed(list(Kind))
         for name, spec in wanted.items():
             link = self._links.get(name)
             if link is None:
                 self._links[name] = self._started(spec)
-            elif link.spec != spec:
-                self._background(self._replace(link, self._started(spec)))
+            elif self._coming.get(name, link).spec != spec:
+                self._displace(name)
+                if link.spec != spec:
+                    self._coming[name] = new = self._started(spec)
+                    self._background(self._replace(link, new))
 
     def names(self) -> list[str]:
         return list(self._links)
@@ -148,17 +155,21 @@ class Upstreams:
             raise UpstreamUnavailableError(
                 f"Upstream {upstream} is not configured any more.", upstream=upstream
             )
-        with link.busy(), caller.agent.serving():
-            met: set[type[UpstreamError]] = set()
-            while True:
-                try:
-                    return await self._ask(link, caller, method, params, on_progress)
-                except UpstreamRefusedError:
-                    raise
-                except UpstreamError as failed:
-                    if type(failed) in met or not _again(failed, repeatable=repeatable):
-                        raise _final(link, failed, repeatable=repeatable) from failed
-                    met.add(type(failed))
+
+        async def ask() -> dict[str, Any]:
+            session = await self._session(link, caller)
+            async with self._dropped_if_gone(link, caller, session):
+                return await session.request(
+                    method,
+                    params,
+                    timeout_seconds=link.spec.call_seconds,
+                    authorization=_told(link, caller),
+                    on_progress=on_progress,
+                )
+
+        with link.busy(), recorded(self._meter, link, caller.agent.principal, method, params):
+            async with caller.agent.serving():
+                return await once_more(link, ask, repeatable=repeatable)
 
     async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
@@ -174,7 +185,8 @@ class Upstreams:
         ]
 
     async def aclose(self) -> None:
-        links, self._links = list(self._links.values()), {}
+        links = [*self._links.values(), *self._coming.values()]
+        self._links, self._coming = {}, {}
         for link in links:
             self._retire(link)
         while self._retiring:
@@ -186,37 +198,36 @@ class Upstreams:
             return
         link, own = self._links[found[0]], found[1]
         caller = CallerOf(await self._agents.get(principal, agent_session))
-        try:
+
+        async def watch() -> dict[str, Any]:
             session = await self._session(link, caller)
-            await (session.watch(own) if on else session.unwatch(own))
+            async with self._dropped_if_gone(link, caller, session):
+                await (session.watch(own) if on else session.unwatch(own))
+            return {}
+
+        try:
+            with link.busy():
+                async with caller.agent.serving():
+                    await once_more(link, watch, repeatable=True)
         except UpstreamRefusedError as refused:
             raise InvalidParameterError(
                 f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
             ) from refused
-        except UpstreamError as failed:
-            raise _final(link, failed, repeatable=True) from failed
 
-    async def _ask(
-        self,
-        link: Link,
-        caller: CallerOf,
-        method: str,
-        params: Mapping[str, Any],
-        on_progress: Progress | None,
-    ) -> dict[str, Any]:
-        session = await self._session(link, caller)
+    @asynccontextmanager
+    async def _dropped_if_gone(
+        self, link: Link, caller: CallerOf, session: UpstreamSession
+    ) -> AsyncIterator[None]:
         try:
-            return await session.request(
-                method,
-                params,
-                timeout_seconds=link.spec.call_seconds,
-                authorization=caller.authorization if link.by_caller else None,
-                on_progress=on_progress,
-            )
+            yield
+        except UpstreamAwayError:
+            link.doubt()
+            raise
         except UpstreamExpiredError:
             await self._drop(link, caller, session)
             raise
         except UpstreamLostError:
+            link.doubt()
             if not session.is_open:
                 await self._drop(link, caller, session)
             raise
@@ -241,10 +252,10 @@ class Upstreams:
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         try:
-            async with asyncio.timeout(link.spec.connect_seconds):
-                return await caller.agent.offers(
-                    link, kind, _told(link, caller), self._hearing(link, caller.agent)
-                )
+            with link.busy():
+                async with caller.agent.serving(), asyncio.timeout(link.spec.connect_seconds):
+                    hearing = self._hearing(link, caller.agent)
+                    return await caller.agent.offers(link, kind, _told(link, caller), hearing)
         except UpstreamError as failed:
             return str(failed)
         except TimeoutError:
@@ -271,13 +282,19 @@ class Upstreams:
 
     async def _replace(self, old: Link, new: Link) -> None:
         """The old one serves until it is known whether the new one can."""
+        name = old.spec.name
         await new.settled()
-        if self._links.get(old.spec.name) is not old:
-            self._retire(new)
+        if self._coming.get(name) is not new:
             return
-        self._links[old.spec.name] = new
+        del self._coming[name]
+        self._links[name] = new
         self._retire(old)
         self._changed(list(Kind))
+
+    def _displace(self, name: str) -> None:
+        """Something newer is wanted than what was to come."""
+        if (coming := self._coming.pop(name, None)) is not None:
+            self._retire(coming)
 
     def _retire(self, link: Link) -> None:
         async def retire() -> None:
@@ -325,31 +342,3 @@ class Upstreams:
 
 def _told(link: Link, caller: CallerOf) -> str | None:
     return caller.authorization if link.by_caller else None
-
-
-def _again(failed: UpstreamError, *, repeatable: bool) -> bool:
-    """Slow ones are not repeated: that would take as long again."""
-    if isinstance(failed, UpstreamSlowError):
-        return False
-    return repeatable or not isinstance(failed, UpstreamLostError)
-
-
-def _final(link: Link, failed: UpstreamError, *, repeatable: bool) -> CwmError:
-    name = link.spec.name
-    if not isinstance(failed, UpstreamLostError):
-        return UpstreamUnavailableError(
-            f"Upstream {name} is not there: {failed}.", upstream=name, reason=str(failed)
-        )
-    if not repeatable:
-        return OutcomeUnknownError(
-            f"Upstream {name} was lost during the call ({failed}): it may or may not have been done. "
-            "Look before you repeat it.",
-            upstream=name,
-        )
-    if isinstance(failed, UpstreamSlowError):
-        return EngineTimeoutError(
-            f"Upstream {name} took longer than {link.spec.call_seconds:g} s.", upstream=name
-        )
-    return UpstreamUnavailableError(
-        f"Upstream {name} was lost twice: {failed}.", upstream=name, reason=str(failed)
-    )

@@ -18,6 +18,8 @@ _QUIET: Final = {
     # Failures of tools and resources are told once, by the face that codes them.
     "fastmcp.server.server": logging.CRITICAL,
     "mcp": logging.WARNING,
+    # It would write down what upstreams answer; who asked is told what was wrong with it.
+    "mcp.client.streamable_http": logging.CRITICAL,
     "httpx2": logging.WARNING,
     "httpcore2": logging.WARNING,
     "sqlalchemy": logging.WARNING,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,9 +14,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.http import SessionHttp, connection_pool
-from cwm.adapters.upstream.session import SdkSession
+from cwm.adapters.upstream.session import Authorize, SdkSession
 from cwm.adapters.upstream.stdio import program
-from cwm.domain.upstream import Credentials, UpstreamSpec
+from cwm.domain.upstream import Credentials, Kind, UpstreamSpec
 from cwm.ports.upstream import Heard
 
 _LARGEST_EVENT_BYTES: Final = 64 * 1024 * 1024
@@ -57,29 +58,28 @@ class SdkConnector:
         pool = self._pools.get(spec.url)
         if pool is None:
             pool = self._pools[spec.url] = connection_pool(encrypted=spec.url.startswith("https:"))
-        http = SessionHttp(pool, None if resume is None else json.loads(resume)["id"])
 
-        async def goodbye() -> None:
-            if http.session_id is None:
-                return
-            async with _client(spec, http) as client:
-                with contextlib.suppress(httpx2.HTTPError):
-                    await client.delete(spec.url, timeout=_GOODBYE_SECONDS)
+        def broken() -> None:
+            if heard is not None:
+                for kind in Kind:
+                    heard(kind)
 
+        http = SessionHttp(pool, None if resume is None else json.loads(resume)["id"], broken)
         return SdkSession(
             _streams(spec, http),
             heard=heard,
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
-            goodbye=goodbye,
+            goodbye=lambda: _say_goodbye(spec, http),
         )
 
-    def _authorizer(self, spec: UpstreamSpec, http: SessionHttp) -> Callable[[str], Awaitable[None]]:
-        async def authorize(authorization: str) -> None:
+    def _authorizer(self, spec: UpstreamSpec, http: SessionHttp) -> Authorize:
+        async def authorize(authorization: str) -> str | None:
             if spec.credentials is Credentials.FORWARD:
                 http.authorization = authorization
             elif spec.credentials is Credentials.EXCHANGE and spec.exchange is not None:
                 http.authorization = await self._exchanger.exchange(spec.exchange, authorization)
+            return http.authorization
 
         return authorize
 
@@ -91,6 +91,15 @@ def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:
         # How long an answer may take is each request's own matter.
         timeout=httpx2.Timeout(spec.connect_seconds, read=None),
     )
+
+
+async def _say_goodbye(spec: UpstreamSpec, http: SessionHttp) -> None:
+    if http.session_id is None:
+        return
+    headers = {} if http.version is None else {"mcp-protocol-version": http.version}
+    with contextlib.suppress(httpx2.HTTPError, TimeoutError):
+        async with asyncio.timeout(_GOODBYE_SECONDS), _client(spec, http) as client:
+            await client.delete(spec.url, headers=headers)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from dataclasses import dataclass
@@ -61,9 +62,12 @@ class TokenExchanger:
         form |= {"audience": at.audience} if at.audience else {}
         form |= {"scope": at.scope} if at.scope else {}
         try:
-            answer = await self._client.post(at.token_url, data=form, auth=(at.client_id, at.client_secret))
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                answer = await self._client.post(
+                    at.token_url, data=form, auth=(at.client_id, at.client_secret)
+                )
             told = answer.json() if answer.is_success else {}
-        except (httpx2.HTTPError, ValueError) as failed:
+        except (httpx2.HTTPError, TimeoutError, ValueError) as failed:
             raise UpstreamAwayError(f"its token endpoint failed ({type(failed).__name__})") from None
         token = told.get("access_token") if isinstance(told, dict) else None
         if not isinstance(token, str):

@@ -2,12 +2,17 @@
 
 The SDK's transport ends a whole session, with everybody's requests, when one POST meets a network error. Here
 such an error becomes a JSON-RPC answer of our own making: only its request fails, and it says whether the
-upstream can have seen it.
+upstream can have seen it. A request that is given up gives its connection back: the SDK would keep it for an
+answer that servers of the handshake era do not send to what was cancelled.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
@@ -21,6 +26,11 @@ OURS: Final = uuid4().hex
 """In ``data`` of the answers made here, so that no upstream's own error is taken for one."""
 
 _SESSION_HEADER: Final = "mcp-session-id"
+_VERSION_HEADER: Final = "mcp-protocol-version"
+_ABOUT_SESSION: Final = re.compile(
+    rb"session[ _-]?id|session[^.]*(not found|unknown|expired|terminated)|(unknown|invalid|expired) session",
+    re.IGNORECASE,
+)
 # Servers close idle connections after five seconds; leaving them first avoids writing into a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
 _IDLE_CONNECTIONS: Final = 32
@@ -42,31 +52,66 @@ def connection_pool(*, encrypted: bool) -> httpx2.AsyncHTTPTransport:
     )
 
 
+@dataclass(slots=True)
+class Asked:
+    """One request: whose credentials go with it, and the answer as long as that is being read."""
+
+    authorization: str | None = None
+    answer: httpx2.Response | None = None
+    given_up: bool = False
+
+    async def give_up(self) -> None:
+        self.given_up = True
+        if self.answer is not None:
+            await self.answer.aclose()
+
+
+ASKED: Final[ContextVar[Asked | None]] = ContextVar("ASKED", default=None)
+"""The SDK sends each message in the context of the task that asked."""
+
+
 class SessionHttp(httpx2.AsyncBaseTransport):
     """One session's way through the pool: knows its id, says who asks, tells what went wrong.
 
-    ``authorization`` is sent with every request and may be set anew before each.
+    ``authorization`` goes with what nobody in particular asks for. ``broken`` is called when the stream of
+    the upstream's own messages ends: what it said until the next one is opened was not heard.
     """
 
-    def __init__(self, pool: httpx2.AsyncHTTPTransport, session_id: str | None) -> None:
+    def __init__(
+        self, pool: httpx2.AsyncHTTPTransport, session_id: str | None, broken: Callable[[], None]
+    ) -> None:
         self._pool = pool
+        self._broken = broken
         self.session_id = session_id
         self.authorization: str | None = None
+        self.version: str | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self.session_id is not None:
-            request.headers[_SESSION_HEADER] = self.session_id
-        if self.authorization is not None:
-            request.headers["authorization"] = self.authorization
+        asked = ASKED.get()
+        if asked is not None and asked.given_up and request.method == "GET":
+            return httpx2.Response(410)
+        self._stamp(request, asked)
+        if request.method == "GET":
+            return self._overheard(await self._pool.handle_async_request(request))
         if request.method != "POST":
             return await self._pool.handle_async_request(request)
         try:
-            response = await self._pool.handle_async_request(request)
+            response = await self._read(await self._pool.handle_async_request(request))
         except _NOT_SENT as failed:
             return _answer(AWAY, f"it cannot be reached ({type(failed).__name__})")
         except httpx2.TransportError as failed:
             return _answer(LOST, f"the connection broke ({type(failed).__name__})")
-        return await self._read(response)
+        if asked is not None and asked.answer is None:
+            asked.answer = response
+        return response
+
+    def _stamp(self, request: httpx2.Request, asked: Asked | None) -> None:
+        if self.session_id is not None:
+            request.headers[_SESSION_HEADER] = self.session_id
+        authorization = self.authorization if asked is None else asked.authorization or self.authorization
+        if authorization is not None:
+            request.headers["authorization"] = authorization
+        self.version = request.headers.get(_VERSION_HEADER, self.version)
 
     async def _read(self, response: httpx2.Response) -> httpx2.Response:
         status = response.status_code
@@ -76,20 +121,52 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         if status >= 500:
             await response.aclose()
             return _answer(LOST, f"it answers HTTP {status}")
+        if not _is_stream(response):
+            # Here and now, where an error has a request to belong to.
+            await response.aread()
         if self.session_id is None:
             self.session_id = response.headers.get(_SESSION_HEADER)
-        elif status == _UNKNOWN_SESSION or await _speaks_of_the_session(response):
+        elif status == _UNKNOWN_SESSION or _speaks_of_the_session(response):
             await response.aclose()
             return _answer(EXPIRED, "it does not know the session any more")
+        return response
+
+    def _overheard(self, response: httpx2.Response) -> httpx2.Response:
+        if response.is_success and _is_stream(response):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _OwnMessages(response.stream, self._broken)
         return response
 
     async def aclose(self) -> None:
         """The pool is not this session's to close."""
 
 
-async def _speaks_of_the_session(response: httpx2.Response) -> bool:
+class _OwnMessages(httpx2.AsyncByteStream):
+    """An upstream's stream, whose break is an end like any other: then the SDK opens it again each time."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, broken: Callable[[], None]) -> None:
+        self._stream = stream
+        self._broken = broken
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._stream:
+                yield part
+        except httpx2.TransportError:
+            pass
+        self._broken()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    return str(response.headers.get("content-type", "")).lower().startswith("text/event-stream")
+
+
+def _speaks_of_the_session(response: httpx2.Response) -> bool:
     """By the protocol an unknown session is 404, by a widespread habit a 400 that says so."""
-    return response.status_code == 400 and b"session" in (await response.aread()).lower()
+    return response.status_code == 400 and _ABOUT_SESSION.search(response.content) is not None
 
 
 def _answer(code: int, message: str) -> httpx2.Response:

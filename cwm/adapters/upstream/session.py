@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -25,30 +24,28 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel, ValidationError
 
 from cwm import __version__
-from cwm.adapters.upstream.http import AWAY, EXPIRED, LOST, OURS
+from cwm.adapters.upstream.faults import told, why
+from cwm.adapters.upstream.http import ASKED, AWAY, OURS, Asked
 from cwm.domain.upstream import Definition, Kind
 from cwm.ports.upstream import (
     Heard,
     Progress,
     UpstreamAwayError,
-    UpstreamError,
-    UpstreamExpiredError,
-    UpstreamLostError,
-    UpstreamRefusedError,
     UpstreamSlowError,
 )
 
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
+Authorize = Callable[[str], Awaitable[str | None]]
+"""From the caller's ``Authorization`` to the one that the upstream is shown; None where it is shown none."""
 
 _CLIENT: Final = types.Implementation(name="cwm", version=__version__)
 _MOST_PAGES: Final = 1000
-_BROKEN: Final = ("Connection closed", "SSE stream")
 _RELISTEN_SECONDS: Final = 1.0
-_FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
-    AWAY: UpstreamAwayError,
-    EXPIRED: UpstreamExpiredError,
-    LOST: UpstreamLostError,
-}
+# Of the time to connect: a program that is silent about what it does not know must be left time to answer.
+_PROBE_SHARE: Final = 0.4
+_WATCH_SECONDS: Final = 30.0
+_WRITE_SECONDS: Final = 10.0
+_WILL_NOT: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST)
 _CHANGED: Final[Mapping[type, Kind]] = {
     ToolsListChanged: Kind.TOOLS,
     PromptsListChanged: Kind.PROMPTS,
@@ -67,7 +64,7 @@ class SdkSession:
         streams: Streams,
         *,
         heard: Heard | None,
-        authorize: Callable[[str], Awaitable[None]] | None = None,
+        authorize: Authorize | None = None,
         session_id: Callable[[], str | None] = lambda: None,
         goodbye: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -86,13 +83,13 @@ class SdkSession:
     async def start(self, timeout_seconds: float, resume: str | None = None) -> None:
         """Raises UpstreamAwayError, with nothing left open."""
         ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._hold(ready, resume))
+        self._task = asyncio.create_task(self._hold(ready, resume, timeout_seconds))
         try:
             async with asyncio.timeout(timeout_seconds):
                 await asyncio.shield(ready)
         except BaseException as failed:
             ready.cancel()
-            await self.close(end=False)
+            await self.close(end=resume is None)
             if isinstance(failed, TimeoutError):
                 raise UpstreamAwayError(f"it did not answer within {timeout_seconds:g} s") from None
             raise
@@ -119,10 +116,11 @@ class SdkSession:
     def is_open(self) -> bool:
         return self._client is not None and not self._ended.is_set()
 
-    async def authorize(self, authorization: str) -> None:
-        """Say who asks from now on, to upstreams that are told."""
-        if self._authorize is not None:
-            await self._authorize(authorization)
+    async def authorize(self, authorization: str | None) -> str | None:
+        """Who asks, as the upstream is told; the session's own messages are in that name from now on."""
+        return (
+            None if self._authorize is None or authorization is None else await self._authorize(authorization)
+        )
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -150,16 +148,24 @@ class SdkSession:
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
         client = self._open()
-        if authorization is not None:
-            await self.authorize(authorization)
-        asked = types.Request[dict[str, Any], str](method=method, params=dict(params))
-        with _told():
-            answer = await client.send_request(
-                asked,
-                _Result,
-                request_read_timeout_seconds=timeout_seconds,
-                progress_callback=on_progress,
-            )
+        asked = Asked(await self.authorize(authorization))
+        request = types.Request[dict[str, Any], str](method=method, params=dict(params))
+        within = ASKED.set(asked)
+        try:
+            with told():
+                # The SDK's own limit counts from when the request was written, which may never be.
+                async with asyncio.timeout(timeout_seconds + _WRITE_SECONDS):
+                    answer = await client.send_request(
+                        request,
+                        _Result,
+                        request_read_timeout_seconds=timeout_seconds,
+                        progress_callback=on_progress,
+                    )
+        except (UpstreamSlowError, asyncio.CancelledError):
+            await asyncio.shield(asked.give_up())
+            raise
+        finally:
+            ASKED.reset(within)
         return answer.root
 
     async def watch(self, uri: str) -> None:
@@ -169,7 +175,7 @@ class SdkSession:
         if self.modern:
             self._listen_anew.set()
         else:
-            await self.request("resources/subscribe", {"uri": uri}, timeout_seconds=30.0)
+            await self.request("resources/subscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
 
     async def unwatch(self, uri: str) -> None:
         if uri not in self._watched:
@@ -178,10 +184,13 @@ class SdkSession:
         if self.modern:
             self._listen_anew.set()
         else:
-            await self.request("resources/unsubscribe", {"uri": uri}, timeout_seconds=30.0)
+            await self.request("resources/unsubscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
 
     async def close(self, *, end: bool) -> None:
         self._closing.set()
+        await asyncio.shield(self._close(end=end))
+
+    async def _close(self, *, end: bool) -> None:
         if self._task is not None:
             await asyncio.wait({self._task})
         if end and self._goodbye is not None:
@@ -192,42 +201,52 @@ class SdkSession:
             raise UpstreamAwayError("the connection is closed")
         return self._client
 
-    async def _hold(self, ready: asyncio.Future[None], resume: str | None) -> None:
+    async def _hold(self, ready: asyncio.Future[None], resume: str | None, timeout_seconds: float) -> None:
         try:
             async with self._streams as (read, write):
                 wire = _Wire(read, write, self._ended)
                 async with ClientSession(
-                    dispatcher=wire, message_handler=self._on_message, client_info=_CLIENT
+                    dispatcher=wire,
+                    message_handler=self._on_message,
+                    client_info=_CLIENT,
+                    # For the pages of lists; what callers ask for has a limit of its own.
+                    read_timeout_seconds=timeout_seconds,
                 ) as client:
-                    await _negotiate(client, resume)
+                    if not await self._unless_closed(
+                        _negotiate(client, resume, timeout_seconds * _PROBE_SHARE)
+                    ):
+                        return
                     self._client = client
-                    listening = asyncio.create_task(self._listen()) if self._listens() else None
                     if not ready.done():
                         ready.set_result(None)
-                    await self._until_closed_or_ended()
-                    if listening is not None:
-                        listening.cancel()
-                        await asyncio.wait({listening})
+                    await self._unless_closed(self._live())
         except Exception as failed:  # noqa: BLE001 - the SDK groups whatever its tasks raise
             if not ready.done():
-                ready.set_exception(UpstreamAwayError(_why(failed)))
+                ready.set_exception(UpstreamAwayError(why(failed)))
         finally:
             self._ended.set()
             if not ready.done():
                 ready.set_exception(UpstreamAwayError("the connection is closed"))
 
-    async def _until_closed_or_ended(self) -> None:
-        waits = [asyncio.create_task(event.wait()) for event in (self._closing, self._ended)]
+    async def _unless_closed(self, work: Awaitable[None]) -> bool:
+        """Whether it was done before the session was lost or closed. Raises what it raises."""
+        doing = asyncio.ensure_future(work)
+        closing, ended = (asyncio.create_task(event.wait()) for event in (self._closing, self._ended))
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({doing, closing, ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waits:
+            for each in (doing, closing, ended):
                 each.cancel()
+            await asyncio.wait({doing})
+        if doing.cancelled():
+            return False
+        doing.result()
+        return True
 
     async def _page(self, kind: Kind, cursor: str | None) -> tuple[list[Definition], str | None]:
         client = self._open()
         at = types.PaginatedRequestParams(cursor=cursor)
-        with _told():
+        with told():
             if kind is Kind.TOOLS:
                 # The typed call learns which arguments a tool wants as headers.
                 tools = await client.list_tools(params=at)
@@ -249,31 +268,48 @@ class SdkSession:
         elif (kind := _CHANGED.get(type(message))) is not None:
             self._heard(kind)
 
-    def _listens(self) -> bool:
-        return self._heard is not None and self.modern and "listChanged" in json.dumps(self.capabilities)
+    async def _live(self) -> None:
+        if self._heard is not None and self.modern and _tells_of_changes(self.capabilities):
+            await self._listen()
+        await asyncio.Event().wait()
 
     async def _listen(self) -> None:
         """The stream of 2026-07-28, opened again when it is lost or other resources are to be watched."""
         while True:
             self._listen_anew.clear()
-            with contextlib.suppress(MCPError, SubscriptionLost, TimeoutError):
-                async with listen(
-                    self._open(),
-                    tools_list_changed=True,
-                    prompts_list_changed=True,
-                    resources_list_changed=True,
-                    resource_subscriptions=sorted(self._watched),
-                ) as stream:
-                    reading = asyncio.create_task(self._hear_all(stream))
-                    anew = asyncio.create_task(self._listen_anew.wait())
-                    try:
-                        await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        reading.cancel()
-                        anew.cancel()
-                        await asyncio.wait({reading, anew})
+            try:
+                await self._listen_once()
+            except MCPError as refused:
+                if refused.data != OURS and refused.code in _WILL_NOT:
+                    return
+            except (SubscriptionLost, TimeoutError):
+                pass
             if not self._listen_anew.is_set():
+                # Whatever it would have told in the meantime is looked up.
+                self._hear_of_everything()
                 await asyncio.sleep(_RELISTEN_SECONDS)
+
+    async def _listen_once(self) -> None:
+        async with listen(
+            self._open(),
+            tools_list_changed=True,
+            prompts_list_changed=True,
+            resources_list_changed=True,
+            resource_subscriptions=sorted(self._watched),
+        ) as stream:
+            reading = asyncio.create_task(self._hear_all(stream))
+            anew = asyncio.create_task(self._listen_anew.wait())
+            try:
+                await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reading.cancel()
+                anew.cancel()
+                await asyncio.gather(reading, anew, return_exceptions=True)
+
+    def _hear_of_everything(self) -> None:
+        assert self._heard is not None
+        for kind in Kind:
+            self._heard(kind)
 
     async def _hear_all(self, events: Any) -> None:
         async for event in events:
@@ -285,6 +321,11 @@ class SdkSession:
             self._heard(event.uri)
         elif (kind := _CHANGED.get(type(event))) is not None:
             self._heard(kind)
+
+
+def _tells_of_changes(capabilities: Mapping[str, Any]) -> bool:
+    parts = (capabilities.get(part) or {} for part in ("tools", "prompts", "resources"))
+    return any(part.get("listChanged") or part.get("subscribe") for part in parts)
 
 
 class _Result(RootModel[dict[str, Any]]):
@@ -305,51 +346,21 @@ class _Wire(JSONRPCDispatcher[Any]):
             self._gone.set()
 
 
-async def _negotiate(client: ClientSession, resume: str | None) -> None:
+async def _negotiate(client: ClientSession, resume: str | None, probe_seconds: float) -> None:
     """2026-07-28 where the upstream speaks it, else the handshake; with ``resume`` neither is needed."""
     if resume is not None:
         client.adopt(types.InitializeResult.model_validate(json.loads(resume)["initialize"]))
         return
     try:
-        await client.discover()
+        async with asyncio.timeout(probe_seconds):
+            await client.discover()
     except MCPError as failed:
-        if failed.data == OURS:
+        if failed.data == OURS and failed.code == AWAY:
             raise
         await client.initialize()
-    except (RuntimeError, ValidationError):
+    except (RuntimeError, TimeoutError, ValidationError):
         await client.initialize()
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """The SDK's failures as the port's."""
-    try:
-        yield
-    except MCPError as failed:
-        if failed.data == OURS:
-            raise _FAULTS[failed.code](failed.message) from None
-        # Servers use these codes too, for errors of their own: only the SDK's words tell them apart.
-        if failed.code == types.CONNECTION_CLOSED and failed.message.startswith(_BROKEN):
-            raise UpstreamLostError("the connection broke") from None
-        if failed.code == types.REQUEST_TIMEOUT and failed.message.endswith("timed out"):
-            raise UpstreamSlowError("it took too long") from None
-        raise UpstreamRefusedError(failed.code, failed.message, failed.data) from None
-    except ValidationError:
-        raise UpstreamRefusedError(types.INTERNAL_ERROR, "It answered something that is not MCP.") from None
 
 
 def _json(model: types.Tool | types.Resource | types.ResourceTemplate | types.Prompt) -> Definition:
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-def _why(failed: BaseException) -> str:
-    """The first cause in a group, in words that hold no header and no body."""
-    while isinstance(failed, BaseExceptionGroup):
-        failed = failed.exceptions[0]
-    if isinstance(failed, UpstreamError):
-        return str(failed)
-    if isinstance(failed, MCPError):
-        return failed.message if failed.data == OURS else f"its handshake failed ({failed.code})"
-    if isinstance(failed, OSError):
-        return failed.strerror or type(failed).__name__
-    return type(failed).__name__

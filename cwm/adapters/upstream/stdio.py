@@ -1,62 +1,189 @@
-"""Upstreams that are programs: started with the session, stopped with it, their stderr in our log."""
+"""Upstreams that are programs: started with the session, stopped with it, what they say in our log.
+
+Not the SDK's transport: that one leaves running what a program started when the program itself ends in time,
+does not notice the end of a program whose children keep its pipes, and logs whatever is no message whole.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from contextlib import asynccontextmanager, suppress
+from typing import IO, Any, Final
 
+import anyio
+import mcp_types as types
 import structlog
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
 
 from cwm.domain.upstream import UpstreamSpec
 
-_LONGEST_LINE: Final = 2000
+_LONGEST_TEXT: Final = 2000
+_LONGEST_LINE: Final = 64 * 1024
+_LONGEST_MESSAGE: Final = 64 * 1024 * 1024
+_CHUNK: Final = 64 * 1024
+_GRACE_SECONDS: Final = 2.0
+_LAST_WORDS_SECONDS: Final = 0.5
 _HIDDEN: Final = "[hidden]"
 
 _log = structlog.get_logger("cwm.upstream")
 
+_Incoming = MemoryObjectSendStream[SessionMessage | Exception]
+_Outgoing = MemoryObjectReceiveStream[SessionMessage]
+
 
 @asynccontextmanager
 async def program(spec: UpstreamSpec) -> AsyncIterator[tuple[Any, Any]]:
-    """The program's streams. It ends, with every process it started, when the context does."""
-    command, *arguments = spec.command
-    parameters = StdioServerParameters(command=command, args=arguments, env=dict(spec.env), cwd=spec.cwd)
-    reading, writing = os.pipe()
-    lines = asyncio.create_task(_log_lines(spec, reading))
+    """The program's streams. It ends, with every process of its group, when the context does."""
+    child = _started(spec)
+    # Readable when the program has ended, whoever holds its pipes; until it is reaped its group keeps its id.
+    gone = os.pidfd_open(child.pid)
+    secrets = _secrets(spec)
+    incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    receiving = asyncio.create_task(_receive(spec.name, secrets, _pipe(child.stdout), incoming))
+    hearing = asyncio.create_task(_hear(spec.name, secrets, _pipe(child.stderr)))
+    sending = asyncio.create_task(_send(_pipe(child.stdin), outgoing, incoming))
+    ending = asyncio.create_task(_close_at_its_end(gone, receiving, incoming))
     try:
-        with os.fdopen(writing, "w") as stderr:
-            async with stdio_client(parameters, errlog=stderr) as streams:
-                stderr.close()
-                yield streams
+        yield read, write
     finally:
-        lines.cancel()
-        await asyncio.wait({lines})
+        await _stop([sending, ending])
+        await _end(child, gone)
+        await asyncio.wait({receiving, hearing}, timeout=_LAST_WORDS_SECONDS)
+        await _stop([receiving, hearing])
+        for stream in (incoming, read, write, outgoing):
+            stream.close()
+        for pipe in (child.stdout, child.stderr):
+            assert pipe is not None
+            pipe.close()
+        os.close(gone)
 
 
-async def _log_lines(spec: UpstreamSpec, reading: int) -> None:
-    """Until the last process that writes there is gone."""
-    stream = asyncio.StreamReader(limit=2**20)
-    pipe = os.fdopen(reading, "rb", 0)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), pipe
+def _started(spec: UpstreamSpec) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - the operator configured it
+        spec.command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env={**get_default_environment(), **spec.env},
+        cwd=spec.cwd,
+        start_new_session=True,
     )
-    secrets = [value for value in spec.env.values() if value]
-    try:
-        while line := await _line(stream):
-            text = line.decode(errors="replace").rstrip()
-            for secret in secrets:
-                text = text.replace(secret, _HIDDEN)
-            _log.info("upstream_said", upstream=spec.name, text=text[:_LONGEST_LINE])
-    finally:
-        transport.close()
 
 
-async def _line(stream: asyncio.StreamReader) -> bytes:
-    try:
-        return await stream.readline()
-    except ValueError:
-        # Longer than the buffer: what is buffered was dropped by asyncio.
-        return b"...\n"
+async def _receive(upstream: str, secrets: list[str], pipe: int, incoming: _Incoming) -> None:
+    """What it prints is messages; anything else it prints is told as if it stood on stderr."""
+    async with incoming:
+        async for line in _lines(pipe, _LONGEST_MESSAGE):
+            try:
+                message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                _tell(upstream, secrets, line)
+                continue
+            # Read on when nobody listens: a program that cannot print cannot end.
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await incoming.send(SessionMessage(message))
+
+
+async def _send(pipe: int, outgoing: _Outgoing, incoming: _Incoming) -> None:
+    async for each in outgoing:
+        left = memoryview(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        try:
+            while left:
+                await anyio.wait_writable(pipe)
+                with suppress(BlockingIOError):
+                    left = left[os.write(pipe, left) :]
+        except OSError:
+            # It listens no more, and will answer nothing.
+            incoming.close()
+            return
+
+
+async def _hear(upstream: str, secrets: list[str], pipe: int) -> None:
+    async for line in _lines(pipe, _LONGEST_LINE):
+        _tell(upstream, secrets, line)
+
+
+async def _close_at_its_end(gone: int, receiving: asyncio.Task[None], incoming: _Incoming) -> None:
+    await anyio.wait_readable(gone)
+    await asyncio.wait({receiving}, timeout=_LAST_WORDS_SECONDS)
+    incoming.close()
+
+
+async def _end(child: subprocess.Popen[bytes], gone: int) -> None:
+    """As the protocol asks: close its stdin, then ask it, then kill it, and whatever it leaves behind."""
+    assert child.stdin is not None
+    child.stdin.close()
+    if not await _ended(gone):
+        _signal(child, signal.SIGTERM)
+        await _ended(gone)
+    _signal(child, signal.SIGKILL)
+    if not await _ended(gone):
+        _log.warning("upstream_does_not_end", pid=child.pid)
+    child.poll()
+
+
+async def _ended(gone: int) -> bool:
+    """Within the grace."""
+    with anyio.move_on_after(_GRACE_SECONDS):
+        await anyio.wait_readable(gone)
+        return True
+    return False
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:
+    """Up to the end; of a line of more than ``longest`` bytes, its beginning."""
+    parts: list[bytes] = []
+    held = 0
+    while True:
+        await anyio.wait_readable(pipe)
+        chunk = os.read(pipe, _CHUNK)
+        if not chunk:
+            break
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            yield b"".join((*parts, part))[:longest]
+            parts, held = [], 0
+        if rest and held < longest:
+            parts.append(rest)
+            held += len(rest)
+    if parts:
+        yield b"".join(parts)[:longest]
+
+
+def _tell(upstream: str, secrets: list[str], line: bytes) -> None:
+    text = line[:_LONGEST_LINE].decode(errors="replace").strip()
+    for secret in secrets:
+        text = text.replace(secret, _HIDDEN)
+    if text:
+        _log.info("upstream_said", upstream=upstream, text=text[:_LONGEST_TEXT])
+
+
+def _secrets(spec: UpstreamSpec) -> list[str]:
+    """What may not be told: each line of each variable, as it would be printed; longest first."""
+    lines = {line.strip() for value in spec.env.values() for line in value.splitlines()} - {""}
+    return sorted(lines, key=len, reverse=True)
+
+
+def _pipe(pipe: IO[bytes] | None) -> int:
+    assert pipe is not None
+    os.set_blocking(pipe.fileno(), False)
+    return pipe.fileno()

@@ -1,0 +1,69 @@
+"""What goes wrong with an upstream, as the port tells it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import mcp_types as types
+from mcp import MCPError
+from pydantic import ValidationError
+
+from cwm.adapters.upstream.http import AWAY, EXPIRED, LOST, OURS
+from cwm.ports.upstream import (
+    UpstreamAwayError,
+    UpstreamError,
+    UpstreamExpiredError,
+    UpstreamLostError,
+    UpstreamRefusedError,
+    UpstreamSlowError,
+)
+
+# Servers use the SDK's codes too, for errors of their own: only its words tell them apart.
+_BROKEN: Final = ("Connection closed", "SSE stream")
+_NOT_MCP: Final = ("Failed to parse", "Unexpected content type")
+_FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
+    AWAY: UpstreamAwayError,
+    EXPIRED: UpstreamExpiredError,
+    LOST: UpstreamLostError,
+}
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """The SDK's failures as the port's."""
+    try:
+        yield
+    except MCPError as failed:
+        if failed.data == OURS:
+            raise _FAULTS[failed.code](failed.message) from None
+        if failed.code == types.CONNECTION_CLOSED and failed.message.startswith(_BROKEN):
+            raise UpstreamLostError("the connection broke") from None
+        if failed.code == types.REQUEST_TIMEOUT and failed.message.endswith("timed out"):
+            raise UpstreamSlowError("it took too long") from None
+        if failed.message.startswith(_NOT_MCP):
+            raise _not_mcp() from None
+        raise UpstreamRefusedError(failed.code, failed.message, failed.data) from None
+    except ValidationError:
+        raise _not_mcp() from None
+    except TimeoutError:
+        raise UpstreamSlowError("it took too long") from None
+
+
+def _not_mcp() -> UpstreamRefusedError:
+    """Without its words, which may be anything."""
+    return UpstreamRefusedError(types.INTERNAL_ERROR, "It answered something that is not MCP.")
+
+
+def why(failed: BaseException) -> str:
+    """The first cause in a group, in words that hold no header and no body."""
+    while isinstance(failed, BaseExceptionGroup):
+        failed = failed.exceptions[0]
+    if isinstance(failed, UpstreamError):
+        return str(failed)
+    if isinstance(failed, MCPError):
+        return failed.message if failed.data == OURS else f"its handshake failed ({failed.code})"
+    if isinstance(failed, OSError):
+        return failed.strerror or type(failed).__name__
+    return type(failed).__name__

@@ -1,0 +1,285 @@
+"""Upstreams over streamable HTTP that answer badly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+
+from cwm.adapters.upstream.connector import SdkConnector
+from cwm.adapters.upstream.session import SdkSession
+from cwm.domain.upstream import Kind
+from cwm.ports.upstream import (
+    Heard,
+    UpstreamAwayError,
+    UpstreamExpiredError,
+    UpstreamLostError,
+    UpstreamRefusedError,
+    UpstreamSlowError,
+)
+from tests.adapters.upstream.bad_server import BadServer, bad_server, error, replying, result, text
+
+SECRET = "Bearer s3cr3t-of-the-operator"
+
+
+@asynccontextmanager
+async def opened(server: BadServer, heard: Heard | None = None, **fields: Any) -> AsyncIterator[SdkSession]:
+    connector = SdkConnector()
+    try:
+        session = await connector.open(server.spec(**fields), heard=heard)
+        try:
+            yield session
+        finally:
+            await session.close(end=True)
+    finally:
+        await connector.aclose()
+
+
+async def call(session: SdkSession, seconds: float = 30) -> str:
+    answer = await session.request("tools/call", {"name": "do", "arguments": {}}, timeout_seconds=seconds)
+    return str(answer["content"][0]["text"])
+
+
+def connections_to(url: str) -> int:
+    """This process's open ones, as the kernel counts them."""
+    port = f"{int(url.rpartition(':')[2].partition('/')[0]):04X}"
+    mine = {
+        link.readlink().name.removeprefix("socket:[").removesuffix("]")
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and link.readlink().name.startswith("socket:")
+    }
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[2].endswith(f":{port}") and row[3] == "01" and row[9] in mine for row in rows)
+
+
+async def eventually_none(url: str) -> None:
+    async with asyncio.timeout(30):
+        while connections_to(url):  # noqa: ASYNC110 - the kernel closes them
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("reply", "failure"),
+    [
+        (PlainTextResponse("no", 500), UpstreamLostError),
+        (PlainTextResponse("bad gateway", 502), UpstreamLostError),
+        (PlainTextResponse("who?", 401), UpstreamAwayError),
+        (PlainTextResponse("no!", 403), UpstreamAwayError),
+        (JSONResponse(error(None, "Session not found"), 404), UpstreamExpiredError),
+        (JSONResponse(error(None, "Bad Request: No valid session ID provided"), 400), UpstreamExpiredError),
+        (JSONResponse(error(None, "The session has expired"), 400), UpstreamExpiredError),
+        (JSONResponse(error(None, "no such obsession"), 400), UpstreamRefusedError),
+        (Response(status_code=202), UpstreamRefusedError),
+        (PlainTextResponse("hello"), UpstreamRefusedError),
+        (Response("{not json", media_type="application/json"), UpstreamRefusedError),
+        (Response("data: {not json\n\n", media_type="text/event-stream"), UpstreamRefusedError),
+        (Response(": nothing\n\n", media_type="text/event-stream"), UpstreamLostError),
+        (JSONResponse([1, 2]), UpstreamRefusedError),
+    ],
+)
+async def test_a_bad_answer_fails_its_request_and_no_other(
+    reply: Response, failure: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/list"] = server.holding
+        held = asyncio.create_task(session.definitions(Kind.TOOLS))
+        await server.began.wait()
+        server.on["tools/call"] = replying(lambda: reply)
+        with pytest.raises(failure) as raised:
+            await call(session)
+        assert type(raised.value) is failure
+        del server.on["tools/call"]
+        assert await call(session) == "done"
+        held.cancel()
+
+
+async def test_a_connection_that_breaks_within_an_answer_fails_its_request_and_no_other() -> None:
+    async def half(_: Request, message: dict[str, Any]) -> Response:
+        whole = json.dumps(result(message, text("done")))
+        return Response(
+            whole[:20], media_type="application/json", headers={"content-length": str(len(whole))}
+        )
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = half
+        with pytest.raises(UpstreamLostError):
+            await call(session)
+        assert session.is_open
+        del server.on["tools/call"]
+        assert await call(session) == "done"
+
+
+async def test_a_redirect_to_another_origin_is_not_followed() -> None:
+    async with bad_server() as other, bad_server() as server:
+        async with opened(server, headers={"authorization": SECRET}) as session:
+            there = f"{other.url}/mcp"
+            server.on["tools/call"] = replying(lambda: RedirectResponse(there, 307))
+            with pytest.raises(UpstreamRefusedError):
+                await call(session)
+            server.on["DELETE"] = server.on["tools/call"]
+        assert other.asked == []
+        server.on["initialize"] = server.on["server/discover"] = server.on["tools/call"]
+        with pytest.raises(UpstreamAwayError):
+            async with opened(server):
+                pass
+        assert other.asked == []
+
+
+async def test_a_handshake_that_hangs_ends_at_the_deadline_and_leaves_no_connection() -> None:
+    async with bad_server() as server:
+        server.on["initialize"] = server.holding
+        connector = SdkConnector()
+        with pytest.raises(UpstreamAwayError, match="did not answer within"):
+            await connector.open(server.spec(connect_seconds=0.3))
+        await eventually_none(server.url)
+        await connector.aclose()
+
+
+async def test_a_socket_that_accepts_and_says_nothing_is_given_up_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        connector = SdkConnector()
+        server = BadServer(url=f"http://127.0.0.1:{mute.getsockname()[1]}")
+        with pytest.raises(UpstreamAwayError, match="did not answer within"):
+            await connector.open(server.spec(connect_seconds=0.3))
+        await eventually_none(server.url)
+        await connector.aclose()
+
+
+async def test_a_caller_that_leaves_during_the_handshake_leaves_no_session() -> None:
+    async with bad_server() as server:
+
+        async def unfinished(request: Request, message: dict[str, Any]) -> Response:
+            headers = {"mcp-session-id": server.greeting(message).headers["mcp-session-id"]}
+            held = await server.holding(request, message)
+            held.headers.update(headers)
+            return held
+
+        server.on["initialize"] = unfinished
+        connector = SdkConnector()
+        connecting = asyncio.create_task(connector.open(server.spec()))
+        await server.began.wait()
+        assert len(server.sessions) == 1
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert server.sessions == set()
+        await connector.aclose()
+
+
+async def test_a_call_that_is_cancelled_is_told_and_gives_its_connection_back() -> None:
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = server.holding
+        calling = asyncio.create_task(call(session))
+        await server.began.wait()
+        asked = next(m for m in server.messages if m.get("method") == "tools/call")
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        await eventually_none(server.url)
+        told = [m for m in server.messages if m.get("method") == "notifications/cancelled"]
+        assert [m["params"]["requestId"] for m in told] == [asked["id"]]
+        del server.on["tools/call"]
+        assert await call(session) == "done"
+
+
+async def test_a_stream_that_could_be_resumed_is_not_when_its_call_was_given_up() -> None:
+    async with bad_server() as server, opened(server) as session:
+
+        async def resumable(_: Request, __: dict[str, Any]) -> Response:
+            async def stream() -> AsyncIterator[str]:
+                yield "id: 1\nretry: 1\ndata:\n\n"
+                server.began.set()
+                await server.go_on.wait()
+
+            return StreamingResponse(stream(), media_type="text/event-stream")
+
+        server.on["tools/call"] = resumable
+        with pytest.raises(UpstreamSlowError):
+            await call(session, seconds=0.2)
+        await eventually_none(server.url)
+        assert not any("last-event-id" in headers for _, headers in server.asked)
+
+
+async def test_a_stream_of_its_own_that_ends_makes_everything_be_looked_up_and_is_opened_again() -> None:
+    heard, again = list[Any](), asyncio.Event()
+
+    async def ending(_: Request, __: dict[str, Any]) -> Response:
+        if server.methods().count("GET") == 2:
+            again.set()
+        return Response("retry: 1\n\n", media_type="text/event-stream")
+
+    async with bad_server(GET=ending) as server, opened(server, heard.append):
+        await again.wait()
+        assert set(heard) == set(Kind)
+
+
+async def test_two_hundred_pages_are_one_list() -> None:
+    async def page(_: Request, message: dict[str, Any]) -> Response:
+        at = int(message.get("params", {}).get("cursor", 0))
+        tools = [{"name": f"t{at}-{n}", "inputSchema": {"type": "object"}} for n in range(5)]
+        more = {"nextCursor": str(at + 1)} if at < 199 else {}
+        return JSONResponse(result(message, {"tools": tools, **more}))
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/list"] = page
+        assert len({tool["name"] for tool in await session.definitions(Kind.TOOLS)}) == 1000
+
+
+async def test_a_list_that_is_never_told_fails_after_the_time_to_connect() -> None:
+    async with bad_server() as server, opened(server, connect_seconds=0.5) as session:
+        server.on["tools/list"] = server.holding
+        with pytest.raises(UpstreamSlowError):
+            await session.definitions(Kind.TOOLS)
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+async def test_an_answer_of_ten_megabytes_arrives(*, as_stream: bool) -> None:
+    async def big(_: Request, message: dict[str, Any]) -> Response:
+        body = json.dumps(result(message, text("x" * 10_000_000)))
+        if as_stream:
+            return Response(f"event: message\ndata: {body}\n\n", media_type="text/event-stream")
+        return Response(body, media_type="application/json")
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = big
+        assert len(await call(session)) == 10_000_000
+
+
+async def test_the_upstreams_headers_are_in_no_log_no_error_and_no_repr(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen = list[str]()
+    async with bad_server() as server:
+        async with opened(server, headers={"authorization": SECRET}) as session:
+            seen.append(repr(server.spec(headers={"authorization": SECRET})))
+            for reply in (PlainTextResponse("no", 401), PlainTextResponse("no", 500), Response("{")):
+                server.on["tools/call"] = replying(lambda reply=reply: reply)  # type: ignore[misc]
+                with pytest.raises(Exception) as raised:  # noqa: PT011 - any kind must keep it
+                    await call(session)
+                seen.append(str(raised.value))
+        assert all(headers["authorization"] == SECRET for _, headers in server.asked)
+    assert SECRET not in caplog.text
+    assert not any(SECRET in each for each in seen)
+
+
+async def test_a_session_of_another_process_is_gone_on_with_and_told_when_it_is_unknown() -> None:
+    async with bad_server() as server, opened(server) as session:
+        connector = SdkConnector()
+        resumed = await connector.open(server.spec(), resume=session.resume_with)
+        assert await call(resumed) == "done"
+        assert server.methods().count("initialize") == 1
+        server.sessions.clear()
+        with pytest.raises(UpstreamExpiredError):
+            await call(resumed)
+        await resumed.close(end=False)
+        await connector.aclose()

@@ -1,0 +1,200 @@
+"""Upstreams that are programs, and behave as badly as programs can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from structlog.testing import capture_logs
+
+from cwm.adapters.upstream.connector import SdkConnector
+from cwm.adapters.upstream.session import SdkSession
+from cwm.domain.upstream import Kind, UpstreamSpec
+from cwm.ports.upstream import UpstreamAwayError, UpstreamLostError, UpstreamSlowError
+from tests.adapters.upstream.programs import open_files, processes_with, spec
+
+SECRET = "first line of a key\nsecond line of a key"
+
+
+@asynccontextmanager
+async def opened(upstream: UpstreamSpec) -> AsyncIterator[SdkSession]:
+    connector = SdkConnector()
+    session = await connector.open(upstream)
+    try:
+        yield session
+    finally:
+        await session.close(end=True)
+        await connector.aclose()
+
+
+async def call(session: SdkSession, seconds: float = 30) -> str:
+    answer = await session.request("tools/call", {"name": "do", "arguments": {}}, timeout_seconds=seconds)
+    return str(answer["content"][0]["text"])
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - another process brings it about
+            await asyncio.sleep(0.01)
+
+
+async def test_a_program_that_prints_junk_is_understood_all_the_same() -> None:
+    junk = "print('starting up...'); print('{\"half\": '); print('[1, 2]', flush=True)\n"
+    with capture_logs() as logs:
+        async with opened(spec(junk + "serve()")) as session:
+            assert [tool["name"] for tool in await session.definitions(Kind.TOOLS)] == ["do"]
+            assert await call(session) == "done"
+    assert [entry["text"] for entry in logs if entry["event"] == "upstream_said"] == [
+        "starting up...",
+        '{"half":',
+        "[1, 2]",
+    ]
+
+
+async def test_what_a_program_says_is_told_in_short_and_without_its_secrets() -> None:
+    code = (
+        "sys.stderr.write('x' * 1_000_000 + os.environ['KEY'] + '\\n')\n"
+        "sys.stderr.write('key: ' + os.environ['KEY'] + ' end\\n')\nprint(os.environ['KEY'], flush=True)\nserve()"
+    )
+    with capture_logs() as logs:
+        async with opened(spec(code, env={"KEY": SECRET})) as session:
+            assert await call(session) == "done"
+    told = [str(entry["text"]) for entry in logs if entry["event"] == "upstream_said"]
+    assert "key: [hidden]" in told
+    assert "[hidden] end" in told
+    assert max(map(len, told)) == 2000
+    assert not any("of a key" in text for text in told)
+
+
+async def test_the_last_words_of_a_program_that_cannot_start_are_told() -> None:
+    with capture_logs() as logs, pytest.raises(UpstreamAwayError):
+        async with opened(spec("sys.exit('no configuration')")):
+            pass
+    assert "no configuration" in [entry.get("text") for entry in logs]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"), [("/there/is/no/such", "No such file"), ("/etc/passwd", "Permission denied")]
+)
+async def test_a_program_that_is_none_leaves_nothing_open(command: str, why: str) -> None:
+    before = open_files()
+    for _ in range(3):
+        with pytest.raises(UpstreamAwayError, match=why):
+            await SdkConnector().open(UpstreamSpec("none", command=(command,)))
+    assert open_files() == before
+
+
+async def test_a_program_that_never_answers_is_ended_at_the_deadline() -> None:
+    marker = uuid4().hex
+    silent = spec("time.sleep(600)", env={"MARKER": marker}, connect_seconds=0.5)
+    before = open_files()
+    with pytest.raises(UpstreamAwayError, match="did not answer within"):
+        await SdkConnector().open(silent)
+    assert processes_with(marker) == []
+    assert open_files() == before
+
+
+async def test_a_program_that_ignores_what_it_does_not_know_is_greeted_the_old_way() -> None:
+    deaf = "stdin = sys.stdin\nsys.stdin = (line for line in stdin if 'server/discover' not in line)\nserve()"
+    async with opened(spec(deaf, connect_seconds=5)) as session:
+        assert not session.modern
+        assert await call(session) == "done"
+
+
+async def test_a_program_that_ignores_sigterm_is_killed() -> None:
+    marker = uuid4().hex
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nserve()\nwhile True: time.sleep(600)"
+    async with opened(spec(stubborn, env={"MARKER": marker})) as session:
+        assert await call(session) == "done"
+        assert len(processes_with(marker)) == 1
+    assert processes_with(marker) == []
+
+
+async def test_what_a_program_started_ends_with_it_although_it_ends_in_time() -> None:
+    marker = uuid4().hex
+    parent = "import subprocess\nsubprocess.Popen(['sleep', '600'])\nserve()"
+    before = open_files()
+    async with opened(spec(parent, env={"MARKER": marker})) as session:
+        assert await call(session) == "done"
+        assert len(processes_with(marker)) == 2
+    assert processes_with(marker) == []
+    assert open_files() == before
+
+
+async def test_a_killed_program_is_noticed_although_its_child_keeps_its_pipes() -> None:
+    marker = uuid4().hex
+    parent = (
+        "import subprocess\nsubprocess.Popen(['sleep', '600'])\n"
+        "serve(lambda request: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    async with opened(spec(parent, env={"MARKER": marker})) as session:
+        with pytest.raises(UpstreamLostError):
+            await call(session)
+        await session.ended()
+        assert not session.is_open
+        with pytest.raises(UpstreamAwayError):
+            await call(session)
+    await eventually(lambda: processes_with(marker) == [])
+
+
+async def test_a_program_that_is_killed_between_calls_is_not_asked_again() -> None:
+    marker = uuid4().hex
+    async with opened(spec("serve()", env={"MARKER": marker})) as session:
+        assert await call(session) == "done"
+        os.kill(processes_with(marker)[0], signal.SIGKILL)
+        await session.ended()
+        with pytest.raises(UpstreamAwayError):
+            await call(session)
+
+
+async def test_an_answer_of_ten_megabytes_arrives() -> None:
+    big = "serve(lambda request: {'content': [{'type': 'text', 'text': 'x' * 10_000_000}]})"
+    async with opened(spec(big)) as session:
+        assert len(await call(session)) == 10_000_000
+
+
+async def test_a_program_that_does_not_read_does_not_hold_its_callers_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cwm.adapters.upstream.session._WRITE_SECONDS", 0.2)
+    code = "serve(lambda request: time.sleep(600))"
+    async with opened(spec(code)) as session:
+        waiting = asyncio.gather(
+            *(
+                session.request(
+                    "tools/call", {"name": "do", "arguments": {"x": "x" * 100_000}}, timeout_seconds=0.5
+                )
+                for _ in range(5)
+            ),
+            return_exceptions=True,
+        )
+        assert {type(each) for each in await waiting} == {UpstreamSlowError}
+
+
+async def test_many_programs_leave_no_process_and_no_open_file(tmp_path: Path) -> None:
+    marker, before = uuid4().hex, open_files()
+    connector = SdkConnector()
+    one = spec("serve()", env={"MARKER": marker})
+    for _ in range(4):
+        sessions = await asyncio.gather(*(connector.open(one) for _ in range(10)))
+        assert await asyncio.gather(*map(call, sessions)) == ["done"] * 10
+        await asyncio.gather(*(session.close(end=True) for session in sessions))
+    assert processes_with(marker) == []
+    assert open_files() == before
+
+
+async def test_a_caller_that_leaves_while_a_program_starts_leaves_no_program() -> None:
+    marker = uuid4().hex
+    silent = spec("time.sleep(600)", env={"MARKER": marker})
+    connecting = asyncio.create_task(SdkConnector().open(silent))
+    await eventually(lambda: processes_with(marker) != [])
+    connecting.cancel()
+    await eventually(lambda: processes_with(marker) == [])
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
