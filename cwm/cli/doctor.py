@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import platform
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Examine this installation: settings, versions, registry, vLLM, LMCache, and whether they agree.
+    """Examine this installation: settings, versions, registry, vLLM, LMCache, upstreams, and whether they agree.
 
     Sends a few small probes under a salt of its own and deletes what they stored. Exit code 1 when
     anything is at fault; warnings alone are 0.
@@ -33,7 +33,9 @@ def doctor(
 
     async def work(_: Interrupts) -> Examined:
         async with AsyncExitStack() as closing:
-            return await (await _doctor(settings, closing))()
+            examined = await (await _doctor(settings, closing))()
+            around = await _around(settings, closing)
+            return replace(examined, findings=(*examined.findings, *around))
 
     examined = run_to_end(work)
     findings = [*_settings_findings(settings), *examined.findings]
@@ -71,6 +73,31 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
         lambda: _schema(settings, database),
         (lambda: shared_tier_room(redis_url.get_secret_value())) if redis_url else None,
     )
+
+
+async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
+    """What stands beside the engine."""
+    from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+    from cwm.adapters.redis.connection import connect
+    from cwm.adapters.telemetry.logging import configure_logging
+    from cwm.adapters.upstream.connector import SdkConnector
+    from cwm.services.examine_upstreams import examine_shared_store, examine_upstreams
+    from cwm.services.findings import Findings
+
+    # What is found is told; what programs say while they are asked is not.
+    configure_logging("ERROR")
+    findings = Findings()
+    if (url := settings.shared_store_url()) is not None:
+        client = connect(url)
+        closing.push_async_callback(client.aclose)
+        await examine_shared_store(
+            findings, RedisAgentSessions(client, settings.shared.agent_session_ttl_seconds)
+        )
+    if settings.upstreams:
+        connector = SdkConnector()
+        closing.push_async_callback(connector.aclose)
+        await examine_upstreams(findings, connector, settings.upstreams)
+    return findings.made
 
 
 async def _schema(settings: Settings, database: Database) -> tuple[bool, str]:

