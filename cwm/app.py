@@ -23,9 +23,6 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import load_secret
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
-from cwm.adapters.redis.agent_sessions import RedisAgentSessions
-from cwm.adapters.redis.changes import RedisChanges
-from cwm.adapters.redis.connection import connect
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -423,6 +420,11 @@ def _shared_store(settings: Settings) -> SharedStore:
         kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
         here = InProcessChanges()
         return SharedStore(kept, here, here.read, here.close)
+    # Its client takes more memory than a gateway on its own has to give away.
+    from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+    from cwm.adapters.redis.changes import RedisChanges
+    from cwm.adapters.redis.connection import connect
+
     client = connect(url)
     changes = RedisChanges(client)
     sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
