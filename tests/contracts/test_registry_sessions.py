@@ -112,6 +112,17 @@ async def test_a_turn_of_an_unknown_session_is_none(registry: Registry) -> None:
     assert await registry.record_turn("acme", "s1", IDS, LATER) is None
 
 
+async def test_a_session_is_seen_as_the_last_replica_left_it(
+    registry: Registry, other_replica: Registry
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    for revision in (1, 2):
+        after = await other_replica.record_turn("acme", "s1", IDS, LATER)
+        assert after is not None
+        assert after.revision == revision
+        assert await registry.session("acme", "s1") == after
+
+
 async def test_turns_recorded_at_once_are_all_counted(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     turns = [registry.record_turn("acme", "s1", (*IDS, turn), LATER) for turn in range(8)]

@@ -7,7 +7,18 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    ScalarSelect,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.database import Database
@@ -15,7 +26,7 @@ from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values
 from cwm.adapters.sql.snapshots import put
 from cwm.adapters.sql.tables import intents, session_tokens, sessions, windows
-from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotActiveError,
@@ -29,6 +40,17 @@ from cwm.domain.window import Durability
 
 HEAD_TOKENS: Final = 16
 LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
+
+# What every turn asks, built once: SQLAlchemy takes longer to build and look up a statement than SQLite to run it.
+_THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
+_FOUND: Final = select(*SESSION).where(_THIS)
+_FOUND_UNDELETED: Final = _FOUND.where(sessions.c.state != SessionState.DELETED.value)
+_TURN: Final = (
+    update(sessions)
+    .where(_THIS, sessions.c.state.in_(LIVE_STATES))
+    .values(state=SessionState.ACTIVE.value, revision=sessions.c.revision + 1)
+    .returning(*SESSION)
+)
 
 
 def head_of(token_ids: Sequence[int]) -> str | None:
@@ -115,7 +137,7 @@ class SessionRecords:
         connection.execute(insert(intents).values(intent_values(owed)))
         return owed
 
-    @reading
+    @glancing
     def session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
         return find_session(connection, tenant, session_id)
 
@@ -143,21 +165,13 @@ class SessionRecords:
         metadata: Mapping[str, Any] | None = None,
     ) -> Session | None:
         changed: dict[str, Any] = {
-            "state": SessionState.ACTIVE.value,
             "token_count": len(token_ids),
             "head": head_of(token_ids),
-            "revision": sessions.c.revision + 1,
             "updated_at": at,
         }
         if metadata is not None:
             changed["metadata"] = dict(metadata)
-        turn = (
-            update(sessions)
-            .where(_is(tenant, session_id), sessions.c.state.in_(LIVE_STATES))
-            .values(changed)
-            .returning(*SESSION)
-        )
-        row = connection.execute(turn).one_or_none()
+        row = connection.execute(_TURN, {**_this(tenant, session_id), **changed}).one_or_none()
         if row is None:
             return None
         _keep_tokens(connection, tenant, session_id, token_ids)
@@ -209,11 +223,13 @@ def find_session(
     connection: Connection, tenant: str, session_id: str, *, any_state: bool = False
 ) -> Session | None:
     """A deleted session is none, except where only its id matters."""
-    found = select(*SESSION).where(_is(tenant, session_id))
-    if not any_state:
-        found = found.where(sessions.c.state != SessionState.DELETED.value)
-    row = connection.execute(found).one_or_none()
+    found = _FOUND if any_state else _FOUND_UNDELETED
+    row = connection.execute(found, _this(tenant, session_id)).one_or_none()
     return None if row is None else session_of(row)
+
+
+def _this(tenant: str, session_id: str) -> dict[str, Any]:
+    return {"of_tenant": tenant, "of_id": session_id}
 
 
 def _is(tenant: str, session_id: str) -> ColumnElement[bool]:

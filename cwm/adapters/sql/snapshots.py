@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, Executable, Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.packed import compress, restore
@@ -15,16 +16,17 @@ from cwm.domain.window import Snapshot
 
 
 def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
-    """Insert the row or replace what is not its key; either way it is locked until the commit."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    keys = [column.name for column in table.primary_key]
-    connection.execute(
-        dialect.insert(table)
-        .values(values)
-        .on_conflict_do_update(
-            index_elements=keys, set_={name: values[name] for name in values if name not in keys}
-        )
-    )
+    """Insert the whole row or replace what is not its key; either way it is locked until the commit."""
+    connection.execute(_upsert(connection.dialect.name, table), values)
+
+
+@cache
+def _upsert(dialect: str, table: Table) -> Executable:
+    row = (sqlite if dialect == "sqlite" else postgresql).insert(table)
+    keys = table.primary_key.columns.keys()
+    content = {column.name: row.excluded[column.name] for column in table.c if column.name not in keys}
+    upsert: Executable = row.on_conflict_do_update(index_elements=keys, set_=content)
+    return upsert
 
 
 def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:
