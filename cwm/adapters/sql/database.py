@@ -24,7 +24,7 @@ _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
 _RETRY_SECONDS: Final = 0.01
 _READERS: Final = 4
-_WRITES: Final = "cwm_writes"
+_BEGIN: Final = "cwm_begin"
 _PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON")
 
 T = TypeVar("T")
@@ -47,6 +47,10 @@ class Database(Protocol):
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` and commit, or undo all of it."""
+        ...
+
+    async def write_at_once(self, work: Callable[[Connection], T]) -> T:
+        """:meth:`write` for work that is one statement, wherever a statement is a round trip."""
         ...
 
     async def dispose(self) -> None:
@@ -85,7 +89,7 @@ class PostgresDatabase:
                 "server_settings": {"application_name": "cwm"},
             },
         )
-        # The same pool without BEGIN and ROLLBACK, each of which is a round trip.
+        # The same pool without BEGIN and COMMIT, each of which is a round trip.
         self._at_once = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -99,6 +103,8 @@ class PostgresDatabase:
     async def write(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:
             return await connection.run_sync(work)
+
+    write_at_once = glance
 
     async def dispose(self) -> None:
         await self._engine.dispose()
@@ -139,6 +145,8 @@ class SqliteDatabase:
     async def write(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
 
+    write_at_once = write
+
     async def dispose(self) -> None:
         await asyncio.to_thread(self._close)
 
@@ -154,11 +162,14 @@ class SqliteDatabase:
 
     @cached_property
     def _writing(self) -> Connection:
-        return self._kept.enter_context(self._engine.connect().execution_options(**{_WRITES: True}))
+        """It takes the lock at once: one that began as a reader could only fail, not wait."""
+        return self._kept.enter_context(
+            self._engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        )
 
     @cached_property
     def _glancing(self) -> Connection:
-        connection = self._kept.enter_context(self._engine.connect())
+        connection = self._kept.enter_context(self._engine.connect().execution_options(**{_BEGIN: ""}))
         connection.exec_driver_sql("PRAGMA busy_timeout=0")
         connection.rollback()
         return connection
@@ -201,6 +212,5 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """A writer takes the lock at once: one that began as a reader could only fail, not wait."""
-    kind = "IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "DEFERRED"
-    connection.exec_driver_sql(f"BEGIN {kind}")
+    if statement := connection.get_execution_options().get(_BEGIN, "BEGIN DEFERRED"):
+        connection.exec_driver_sql(statement)

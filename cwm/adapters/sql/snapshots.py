@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Table, delete, select
+from sqlalchemy import Connection, Insert, Select, Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.packed import compress, restore
@@ -17,16 +17,19 @@ from cwm.domain.window import Snapshot
 
 def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
     """Insert the whole row or replace what is not its key; either way it is locked until the commit."""
-    connection.execute(_upsert(connection.dialect.name, table), values)
+    connection.execute(upsert(connection.dialect.name, table), values)
 
 
 @cache
-def _upsert(dialect: str, table: Table) -> Executable:
+def upsert(dialect: str, table: Table, source: Select[Any] | None = None) -> Insert:
+    """The statement of :func:`put`, for the rows of ``source`` where it is given."""
     row = (sqlite if dialect == "sqlite" else postgresql).insert(table)
+    if source is not None:
+        row = row.from_select(table.columns.keys(), source)
     keys = table.primary_key.columns.keys()
     content = {column.name: row.excluded[column.name] for column in table.c if column.name not in keys}
-    upsert: Executable = row.on_conflict_do_update(index_elements=keys, set_=content)
-    return upsert
+    statement: Insert = row.on_conflict_do_update(index_elements=keys, set_=content)
+    return statement
 
 
 def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:

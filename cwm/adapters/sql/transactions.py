@@ -60,3 +60,18 @@ def writing(
             return await self.database.write(lambda connection: body(self, connection, *args, **kwargs))
 
     return transaction
+
+
+def writing_at_once(
+    body: Callable[Concatenate[S, Connection, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """As :func:`writing`, for a method that sends a server one statement. CWM-4001."""
+
+    @wraps(body)
+    async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with told_as(StorageWriteError):
+            return await self.database.write_at_once(
+                lambda connection: body(self, connection, *args, **kwargs)
+            )
+
+    return transaction
