@@ -76,8 +76,11 @@ class PostgresDatabase:
     """Transactions on a pool of asyncpg's connections."""
 
     def __init__(self, target: URL) -> None:
-        self._engine: AsyncEngine = create_async_engine(
+        # BEGIN and COMMIT are a round trip each, and around the ping of an idle connection too: only for those
+        # who need them.
+        self._at_once: AsyncEngine = create_async_engine(
             target,
+            isolation_level="AUTOCOMMIT",
             pool_size=10,
             max_overflow=10,
             pool_timeout=LOCK_TIMEOUT_SECONDS,
@@ -89,8 +92,7 @@ class PostgresDatabase:
                 "server_settings": {"application_name": "cwm"},
             },
         )
-        # The same pool without BEGIN and COMMIT, each of which is a round trip.
-        self._at_once = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = self._at_once.execution_options(isolation_level="READ COMMITTED")
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.connect() as connection:
