@@ -6,8 +6,15 @@ import asyncio
 from datetime import timedelta, timezone
 
 import pytest
+from sqlalchemy import text
 
-from cwm.domain.errors import SessionAlreadyExistsError, SessionNotFoundError, StorageCorruptionError
+from cwm.adapters.sql.database import Database
+from cwm.domain.errors import (
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+    StorageCorruptionError,
+    StorageWriteError,
+)
 from cwm.domain.session import Session, SessionState
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, freeze, stored
@@ -105,6 +112,18 @@ async def test_a_turn_of_a_session_that_is_not_live_changes_nothing(
     assert await registry.record_turn("acme", "s1", (1, 2), LATER, {"new": 2}) is None
     seen = None if state is SessionState.DELETED else before
     assert await registry.session("acme", "s1") == seen
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
+async def test_a_turn_whose_ids_cannot_be_kept_changes_nothing(
+    registry: Registry, database: Database
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    await _rename(database, "session_tokens", "elsewhere")
+    with pytest.raises(StorageWriteError):
+        await registry.record_turn("acme", "s1", (*IDS, 1), LATER)
+    await _rename(database, "elsewhere", "session_tokens")
+    assert await registry.session("acme", "s1") == a_session()
     assert await registry.session_tokens("acme", "s1") == IDS
 
 
@@ -213,3 +232,7 @@ async def test_totals_of_a_tenant_without_anything_are_zero(registry: Registry) 
 
 def _ids(sessions: list[Session]) -> list[str]:
     return [session.id for session in sessions]
+
+
+async def _rename(database: Database, table: str, name: str) -> None:
+    await database.write(lambda connection: connection.execute(text(f"ALTER TABLE {table} RENAME TO {name}")))
