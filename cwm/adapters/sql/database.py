@@ -76,8 +76,7 @@ class PostgresDatabase:
     """Transactions on a pool of asyncpg's connections."""
 
     def __init__(self, target: URL) -> None:
-        # BEGIN and COMMIT are a round trip each, and around the ping of an idle connection too: only for those
-        # who need them.
+        # BEGIN and COMMIT are a round trip each, also around the pool's pings: only transactions have them.
         self._at_once: AsyncEngine = create_async_engine(
             target,
             isolation_level="AUTOCOMMIT",

@@ -146,6 +146,18 @@ async def test_a_glance_that_would_have_to_wait_is_left_to_a_reader(sqlite_url: 
     await database.dispose()
 
 
+async def test_a_glance_leaves_nothing_open_behind_it(sqlite_url: str) -> None:
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    await registry.add_session(a_session(), IDS)
+    assert await registry.session("acme", "s1") is not None
+    other = sqlite3.connect(_file(sqlite_url))
+    # Busy (1) when somebody still reads; else the whole log is written back and is empty.
+    assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    other.close()
+    await database.dispose()
+
+
 async def test_a_writer_that_waited_too_long_says_that_the_database_is_locked(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
