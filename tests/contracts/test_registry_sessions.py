@@ -6,8 +6,15 @@ import asyncio
 from datetime import timedelta, timezone
 
 import pytest
+from sqlalchemy import text
 
-from cwm.domain.errors import SessionAlreadyExistsError, SessionNotFoundError, StorageCorruptionError
+from cwm.adapters.sql.database import Database
+from cwm.domain.errors import (
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+    StorageCorruptionError,
+    StorageWriteError,
+)
 from cwm.domain.session import Session, SessionState
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, Damage, a_session, a_window, freeze, stored
@@ -108,8 +115,31 @@ async def test_a_turn_of_a_session_that_is_not_live_changes_nothing(
     assert await registry.session_tokens("acme", "s1") == IDS
 
 
+async def test_a_turn_whose_ids_cannot_be_kept_changes_nothing(
+    registry: Registry, database: Database
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    await _rename(database, "session_tokens", "elsewhere")
+    with pytest.raises(StorageWriteError):
+        await registry.record_turn("acme", "s1", (*IDS, 1), LATER)
+    await _rename(database, "elsewhere", "session_tokens")
+    assert await registry.session("acme", "s1") == a_session()
+    assert await registry.session_tokens("acme", "s1") == IDS
+
+
 async def test_a_turn_of_an_unknown_session_is_none(registry: Registry) -> None:
     assert await registry.record_turn("acme", "s1", IDS, LATER) is None
+
+
+async def test_a_session_is_seen_as_the_last_replica_left_it(
+    registry: Registry, other_replica: Registry
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    for revision in (1, 2):
+        after = await other_replica.record_turn("acme", "s1", IDS, LATER)
+        assert after is not None
+        assert after.revision == revision
+        assert await registry.session("acme", "s1") == after
 
 
 async def test_turns_recorded_at_once_are_all_counted(registry: Registry) -> None:
@@ -202,3 +232,7 @@ async def test_totals_of_a_tenant_without_anything_are_zero(registry: Registry) 
 
 def _ids(sessions: list[Session]) -> list[str]:
     return [session.id for session in sessions]
+
+
+async def _rename(database: Database, table: str, name: str) -> None:
+    await database.write(lambda connection: connection.execute(text(f"ALTER TABLE {table} RENAME TO {name}")))

@@ -7,11 +7,14 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from cwm.domain.errors import StorageWriteError
@@ -21,7 +24,7 @@ _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
 _RETRY_SECONDS: Final = 0.01
 _READERS: Final = 4
-_WRITES: Final = "cwm_writes"
+_BEGIN: Final = "cwm_begin"
 _PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON")
 
 T = TypeVar("T")
@@ -38,8 +41,16 @@ class Database(Protocol):
         """Run ``work`` on a consistent view."""
         ...
 
+    async def glance(self, work: Callable[[Connection], T]) -> T:
+        """:meth:`read` for one statement that finds a row by its key; ``work`` may run twice."""
+        ...
+
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` and commit, or undo all of it."""
+        ...
+
+    async def write_at_once(self, work: Callable[[Connection], T]) -> T:
+        """:meth:`write` for work that is one statement, wherever a statement is a round trip."""
         ...
 
     async def dispose(self) -> None:
@@ -65,8 +76,10 @@ class PostgresDatabase:
     """Transactions on a pool of asyncpg's connections."""
 
     def __init__(self, target: URL) -> None:
-        self._engine: AsyncEngine = create_async_engine(
+        # BEGIN and COMMIT are a round trip each, also around the pool's pings: only transactions have them.
+        self._at_once: AsyncEngine = create_async_engine(
             target,
+            isolation_level="AUTOCOMMIT",
             pool_size=10,
             max_overflow=10,
             pool_timeout=LOCK_TIMEOUT_SECONDS,
@@ -78,14 +91,21 @@ class PostgresDatabase:
                 "server_settings": {"application_name": "cwm"},
             },
         )
+        self._engine = self._at_once.execution_options(isolation_level="READ COMMITTED")
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.connect() as connection:
             return await connection.run_sync(work)
 
+    async def glance(self, work: Callable[[Connection], T]) -> T:
+        async with self._at_once.connect() as connection:
+            return await connection.run_sync(work)
+
     async def write(self, work: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:
             return await connection.run_sync(work)
+
+    write_at_once = glance
 
     async def dispose(self) -> None:
         await self._engine.dispose()
@@ -95,6 +115,8 @@ class SqliteDatabase:
     """Transactions in threads, each handed over whole: a hop for every statement costs more than SQLite.
 
     SQLite lets one writer in at a time and others poll for it; those of one process queue for one thread.
+    A glance takes less time than waking a thread and, with a log ahead, waits for no writer: it runs
+    where it is asked for, and goes to a reader in the rare moment in which it would have to wait.
     """
 
     def __init__(self, target: URL) -> None:
@@ -109,12 +131,22 @@ class SqliteDatabase:
         event.listen(self._engine, "begin", _begin)
         self._writer = ThreadPoolExecutor(1, "cwm-sqlite-writer")
         self._readers = ThreadPoolExecutor(_READERS, "cwm-sqlite-reader")
+        self._kept = ExitStack()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
+    async def glance(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self._glancing.begin():
+                return work(self._glancing)
+        except OperationalError:
+            return await self.read(work)
+
     async def write(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+
+    write_at_once = write
 
     async def dispose(self) -> None:
         await asyncio.to_thread(self._close)
@@ -124,12 +156,29 @@ class SqliteDatabase:
             return work(connection)
 
     def _write(self, work: Callable[[Connection], T]) -> T:
-        with self._engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
-            return work(connection)
+        with self._writing.begin():
+            return work(self._writing)
+
+    # Kept open: taking a connection from the pool and giving it back costs as much as a small statement.
+
+    @cached_property
+    def _writing(self) -> Connection:
+        """It takes the lock at once: one that began as a reader could only fail, not wait."""
+        return self._kept.enter_context(
+            self._engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        )
+
+    @cached_property
+    def _glancing(self) -> Connection:
+        connection = self._kept.enter_context(self._engine.connect().execution_options(**{_BEGIN: ""}))
+        connection.exec_driver_sql("PRAGMA busy_timeout=0")
+        connection.rollback()
+        return connection
 
     def _close(self) -> None:
         self._writer.shutdown()
         self._readers.shutdown()
+        self._kept.close()
         self._engine.dispose()
 
 
@@ -164,6 +213,5 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """A writer takes the lock at once: one that began as a reader could only fail, not wait."""
-    kind = "IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "DEFERRED"
-    connection.exec_driver_sql(f"BEGIN {kind}")
+    if statement := connection.get_execution_options().get(_BEGIN, "BEGIN DEFERRED"):
+        connection.exec_driver_sql(statement)

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    Executable,
+    ScalarSelect,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values
-from cwm.adapters.sql.snapshots import put
+from cwm.adapters.sql.snapshots import put, upsert
 from cwm.adapters.sql.tables import intents, session_tokens, sessions, windows
-from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.transactions import glancing, reading, writing, writing_at_once
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotActiveError,
@@ -29,6 +44,24 @@ from cwm.domain.window import Durability
 
 HEAD_TOKENS: Final = 16
 LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
+
+# What every turn asks, built once: SQLAlchemy takes longer to build and look up a statement than SQLite to run it.
+_THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
+_FOUND: Final = select(*SESSION).where(_THIS)
+_FOUND_UNDELETED: Final = _FOUND.where(sessions.c.state != SessionState.DELETED.value)
+_TURN: Final = (
+    update(sessions)
+    .where(_THIS, sessions.c.state.in_(LIVE_STATES))
+    .values(
+        state=SessionState.ACTIVE.value,
+        token_count=bindparam("to_token_count"),
+        head=bindparam("to_head"),
+        revision=sessions.c.revision + 1,
+        updated_at=bindparam("to_updated_at"),
+        metadata=func.coalesce(bindparam("to_metadata", type_=JSON(none_as_null=True)), sessions.c.metadata),
+    )
+    .returning(*SESSION)
+)
 
 
 def head_of(token_ids: Sequence[int]) -> str | None:
@@ -63,7 +96,7 @@ class SessionRecords:
             raise SessionAlreadyExistsError(
                 f"There is a session '{session.id}' already.", session_id=session.id
             ) from taken
-        _keep_tokens(connection, session.tenant, session.id, token_ids)
+        put(connection, session_tokens, _tokens_values(session.tenant, session.id, token_ids))
         if intent_id is not None:
             ended = and_(intents.c.tenant == session.tenant, intents.c.id == intent_id)
             connection.execute(delete(intents).where(ended))
@@ -115,7 +148,7 @@ class SessionRecords:
         connection.execute(insert(intents).values(intent_values(owed)))
         return owed
 
-    @reading
+    @glancing
     def session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
         return find_session(connection, tenant, session_id)
 
@@ -132,7 +165,7 @@ class SessionRecords:
             raise StorageCorruptionError("The token ids of a session are gone.", session_id=session_id)
         raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
 
-    @writing
+    @writing_at_once
     def record_turn(
         self,
         connection: Connection,
@@ -142,26 +175,22 @@ class SessionRecords:
         at: datetime,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session | None:
-        changed: dict[str, Any] = {
-            "state": SessionState.ACTIVE.value,
-            "token_count": len(token_ids),
-            "head": head_of(token_ids),
-            "revision": sessions.c.revision + 1,
-            "updated_at": at,
+        changed = {
+            "to_token_count": len(token_ids),
+            "to_head": head_of(token_ids),
+            "to_updated_at": at,
+            "to_metadata": None if metadata is None else dict(metadata),
+            **_this(tenant, session_id),
         }
-        if metadata is not None:
-            changed["metadata"] = dict(metadata)
-        turn = (
-            update(sessions)
-            .where(_is(tenant, session_id), sessions.c.state.in_(LIVE_STATES))
-            .values(changed)
-            .returning(*SESSION)
-        )
-        row = connection.execute(turn).one_or_none()
-        if row is None:
-            return None
-        _keep_tokens(connection, tenant, session_id, token_ids)
-        return session_of(row)
+        tokens = _tokens_values(tenant, session_id, token_ids)
+        if connection.dialect.name == "postgresql":
+            kept = {f"kept_{name}": value for name, value in tokens.items()}
+            row = connection.execute(_turn_with_tokens(), {**changed, **kept}).one_or_none()
+        else:
+            row = connection.execute(_TURN, changed).one_or_none()
+            if row is not None:
+                put(connection, session_tokens, tokens)
+        return None if row is None else session_of(row)
 
     @reading
     def sessions(
@@ -209,24 +238,35 @@ def find_session(
     connection: Connection, tenant: str, session_id: str, *, any_state: bool = False
 ) -> Session | None:
     """A deleted session is none, except where only its id matters."""
-    found = select(*SESSION).where(_is(tenant, session_id))
-    if not any_state:
-        found = found.where(sessions.c.state != SessionState.DELETED.value)
-    row = connection.execute(found).one_or_none()
+    found = _FOUND if any_state else _FOUND_UNDELETED
+    row = connection.execute(found, _this(tenant, session_id)).one_or_none()
     return None if row is None else session_of(row)
+
+
+def _this(tenant: str, session_id: str) -> dict[str, Any]:
+    return {"of_tenant": tenant, "of_id": session_id}
 
 
 def _is(tenant: str, session_id: str) -> ColumnElement[bool]:
     return and_(sessions.c.tenant == tenant, sessions.c.id == session_id)
 
 
-def _keep_tokens(connection: Connection, tenant: str, session_id: str, token_ids: Sequence[int]) -> None:
+@cache
+def _turn_with_tokens() -> Executable:
+    """Both rows of a turn in one statement, which SQLite does not have; the second row's values are ``kept_``."""
+    turn = _TURN.cte("turn")
+    content = [c for c in session_tokens.c if not c.primary_key]
+    values = [bindparam(f"kept_{column.name}", type_=column.type) for column in content]
+    kept = upsert("postgresql", session_tokens, select(turn.c.tenant, turn.c.id, *values))
+    return select(turn).add_cte(kept.cte("kept"))
+
+
+def _tokens_values(tenant: str, session_id: str, token_ids: Sequence[int]) -> dict[str, Any]:
     packed, content = compress(token_ids)
-    row = {
+    return {
         "tenant": tenant,
         "session_id": session_id,
         "digest": content,
         "token_count": len(token_ids),
         "packed": packed,
     }
-    put(connection, session_tokens, row)

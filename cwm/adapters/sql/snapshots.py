@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, Insert, Select, Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.packed import compress, restore
@@ -15,16 +16,20 @@ from cwm.domain.window import Snapshot
 
 
 def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
-    """Insert the row or replace what is not its key; either way it is locked until the commit."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    keys = [column.name for column in table.primary_key]
-    connection.execute(
-        dialect.insert(table)
-        .values(values)
-        .on_conflict_do_update(
-            index_elements=keys, set_={name: values[name] for name in values if name not in keys}
-        )
-    )
+    """Insert the whole row or replace what is not its key; either way it is locked until the commit."""
+    connection.execute(upsert(connection.dialect.name, table), values)
+
+
+@cache
+def upsert(dialect: str, table: Table, source: Select[Any] | None = None) -> Insert:
+    """The statement of :func:`put`, for the rows of ``source`` where it is given."""
+    row = (sqlite if dialect == "sqlite" else postgresql).insert(table)
+    if source is not None:
+        row = row.from_select(table.columns.keys(), source)
+    keys = table.primary_key.columns.keys()
+    content = {column.name: row.excluded[column.name] for column in table.c if column.name not in keys}
+    statement: Insert = row.on_conflict_do_update(index_elements=keys, set_=content)
+    return statement
 
 
 def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import httpx2
@@ -41,6 +42,7 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"expect",
 }
 _JSON: Final = (b"content-type", b"application/json")
+_parsed = lru_cache(64)(httpx2.URL)
 
 
 @dataclass(slots=True)
@@ -49,12 +51,12 @@ class _Forwarded:
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
-    _response: httpx2.Response
+    _body: AsyncIterable[bytes]
     _engine: VllmEngine
 
     async def chunks(self) -> AsyncIterator[bytes]:
         with self._engine.faults():
-            async for chunk in self._response.aiter_raw():
+            async for chunk in self._body:
                 yield chunk
 
 
@@ -68,15 +70,15 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._url = settings.vllm_url
         self._timeout_seconds = settings.request_timeout_seconds
-        key = settings.vllm_api_key
-        self._key = [(b"authorization", b"Bearer " + key.get_secret_value().encode())] if key else []
+        self._headers = [(b"accept-encoding", b"identity")]
+        if key := settings.vllm_api_key:
+            self._headers.append((b"authorization", b"Bearer " + key.get_secret_value().encode()))
         self._tokenizers: dict[str, Tokenizer] = {}
-        self._client = httpx2.AsyncClient(
-            base_url=settings.vllm_url,
-            headers=[(b"accept-encoding", b"identity"), *self._key],
-            timeout=httpx2.Timeout(
-                settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
-            ),
+        self._timeout = httpx2.Timeout(
+            settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
+        ).as_dict()
+        # The transport alone: a client's redirects, cookies and default headers are not wanted, only paid for.
+        self._transport = httpx2.AsyncHTTPTransport(
             limits=httpx2.Limits(
                 max_connections=None,
                 max_keepalive_connections=_IDLE_CONNECTIONS,
@@ -86,7 +88,7 @@ class VllmEngine:
         )
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._transport.aclose()
 
     async def models(self) -> list[ServedModel]:
         return wire.understand(wire.models, await self._get("/v1/models"), "/v1/models")
@@ -175,7 +177,9 @@ class VllmEngine:
                 # The key is the gateway's: to the client this is an engine out of order.
                 raise wire.refusal(response.status_code, b"", path, None)
             kept = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
-            yield _Forwarded(response.status_code, kept, response, self)
+            # Not ``aiter_raw``: what it adds to each chunk costs more than all that happens to it here.
+            assert isinstance(response.stream, AsyncIterable)
+            yield _Forwarded(response.status_code, kept, response.stream, self)
         finally:
             await response.aclose()
 
@@ -226,17 +230,21 @@ class VllmEngine:
         again: bool = False,
     ) -> httpx2.Response:
         freshness = Freshness()
-        request = self._client.build_request(
-            method, path, content=body or None, headers=headers, extensions={"trace": freshness}
+        request = httpx2.Request(
+            method,
+            _parsed(self._url + path),
+            content=body or None,
+            headers=[*self._headers, *headers],
+            extensions={"timeout": self._timeout, "trace": freshness},
         )
         try:
-            return await self._client.send(request, stream=True)
+            return await self._transport.handle_async_request(request)
         except httpx2.TransportError as fault:
             broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
             if not (was_stale(fault, freshness) or (again and broken)):
                 raise
-        request.extensions = {"timeout": request.extensions["timeout"]}
-        return await self._client.send(request, stream=True)
+        request.extensions = {"timeout": self._timeout}
+        return await self._transport.handle_async_request(request)
 
 
 def _delta(data: bytes) -> Delta:

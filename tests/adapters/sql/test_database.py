@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,34 @@ async def test_a_writer_waits_for_one_of_another_process_to_end(sqlite_url: str)
     await database.dispose()
 
 
+async def test_a_glance_that_would_have_to_wait_is_left_to_a_reader(sqlite_url: str) -> None:
+    database = open_database(sqlite_url)
+    await SqlRegistry(database).ping()
+    ran_in: list[int] = []
+
+    def work(connection: Connection) -> int | None:
+        ran_in.append(threading.get_ident())
+        statement = "SELECT 1 FROM what_is_not_there" if len(ran_in) == 1 else "SELECT 1"
+        return connection.execute(text(statement)).scalar()
+
+    assert await database.glance(work) == 1
+    here, there = ran_in
+    assert here == threading.get_ident() != there
+    await database.dispose()
+
+
+async def test_a_glance_leaves_nothing_open_behind_it(sqlite_url: str) -> None:
+    database = open_database(sqlite_url)
+    registry = SqlRegistry(database)
+    await registry.add_session(a_session(), IDS)
+    assert await registry.session("acme", "s1") is not None
+    other = sqlite3.connect(_file(sqlite_url))
+    # Busy (1) when somebody still reads; else the whole log is written back and is empty.
+    assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    other.close()
+    await database.dispose()
+
+
 async def test_a_writer_that_waited_too_long_says_that_the_database_is_locked(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +181,7 @@ async def test_a_full_disk_is_told_as_such_and_leaves_nothing(sqlite_url: str) -
         pages = connection.execute(text("PRAGMA page_count")).scalar()
         connection.execute(text(f"PRAGMA max_page_count = {pages}"))
 
-    await database.read(fill)
+    await database.write(fill)
     incompressible = tuple(number * 2654435761 % 2**32 for number in range(30_000))
     with pytest.raises(StorageWriteError, match="disk of the database is full"):
         await registry.add_session(a_session(), incompressible)
