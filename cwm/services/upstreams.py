@@ -209,12 +209,12 @@ class Upstreams:
             link.doubt()
             raise
         except UpstreamExpiredError:
-            await self._drop(link, caller, session)
+            self._drop(link, caller, session)
             raise
         except UpstreamLostError:
             link.doubt()
             if not session.is_open:
-                await self._drop(link, caller, session)
+                self._drop(link, caller, session)
             raise
 
     async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
@@ -225,11 +225,11 @@ class Upstreams:
             return link.session
         return await caller.agent.session(link, _told(link, caller), self._hearing(link, caller.agent))
 
-    async def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
+    def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
         if link.shared or link.session is session:
-            await link.renew(session)
+            link.renew(session)
         else:
-            await caller.agent.drop(link, session)
+            caller.agent.drop(link, session)
 
     async def _offers(self, link: Link, kind: Kind, caller: CallerOf) -> Offers | str:
         """Its offers, or why there are none."""
@@ -297,13 +297,15 @@ class Upstreams:
 
     def _hearing(self, link: Link, agent: ContextManager) -> Callable[[Kind | str], None]:
         def heard(news: Kind | str) -> None:
-            if isinstance(news, Kind):
-                agent.outdated(link, news)
-                if link.by_caller:
-                    self._publish(Change(_CHANGES[news], agent_session=agent.key))
-            else:
+            if not isinstance(news, Kind):
                 uri = exposed_uri(link.spec.name, news)
                 self._publish(Change(ChangeKind.RESOURCE, uri, agent_session=agent.key))
+            elif link.by_caller:
+                agent.outdated(link, news)
+                self._publish(Change(_CHANGES[news], agent_session=agent.key))
+            else:
+                # Some upstreams tell only the session in which it happened.
+                link.hear(news)
 
         return heard
 

@@ -29,6 +29,8 @@ class SdkConnector:
     def __init__(self) -> None:
         self._pools: dict[str, httpx2.AsyncHTTPTransport] = {}
         self._exchanger = TokenExchanger()
+        # Also those that nobody holds any more, until they are gone.
+        self._sessions: set[SdkSession] = set()
 
     async def open(
         self,
@@ -39,16 +41,18 @@ class SdkConnector:
         heard: Heard | None = None,
     ) -> SdkSession:
         if spec.command:
-            session = SdkSession(program(spec), heard=heard)
+            session = SdkSession(program(spec), heard=heard, gone=self._sessions.discard)
         else:
             session = self._over_http(spec, resume, heard)
             if authorization is not None:
                 await session.authorize(authorization)
+        self._sessions.add(session)
         await session.start(spec.connect_seconds, resume)
         return session
 
     async def aclose(self) -> None:
-        """Close every connection; the sessions are closed before."""
+        """Close every connection, and the sessions that are left."""
+        await asyncio.gather(*(each.close(end=False) for each in self._sessions))
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             await pool.aclose()
@@ -71,6 +75,7 @@ class SdkConnector:
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
             goodbye=lambda: _say_goodbye(spec, http),
+            gone=self._sessions.discard,
         )
 
     def _authorizer(self, spec: UpstreamSpec, http: SessionHttp) -> Authorize:
