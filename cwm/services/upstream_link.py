@@ -142,6 +142,7 @@ class Link:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        self._settled.set()
         if self.session is not None:
             session, self.session = self.session, None
             await session.close(end=True)

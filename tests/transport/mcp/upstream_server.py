@@ -16,7 +16,7 @@ from fastmcp import Context, FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.dependencies import get_http_headers
 from fastmcp.tools import ToolResult
-from mcp_types import ResourceLink, TextContent, ToolAnnotations
+from mcp_types import ResourceLink, TextContent, ToolAnnotations, ToolListChangedNotification
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def _tools_on_itself(server: FastMCP[Any], seen: Seen) -> None:
         return ToolResult(content=[TextContent(type="text", text="see"), to])
 
     @server.tool
-    async def grow() -> str:
+    async def grow(context: Context) -> str:
         """Have one more tool from now on."""
 
         @server.tool(name="grown")
@@ -121,6 +121,7 @@ def _tools_on_itself(server: FastMCP[Any], seen: Seen) -> None:
             """New here."""
             return "grown"
 
+        await context.send_notification(ToolListChangedNotification())
         return "grew"
 
 
