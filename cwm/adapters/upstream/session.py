@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -89,7 +90,9 @@ class SdkSession:
     async def start(self, timeout_seconds: float, resume: str | None = None) -> None:
         """Raises UpstreamAwayError, with nothing left open."""
         ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._hold(ready, resume, timeout_seconds))
+        # Of the request that happens to be the first, nothing is to go with those that follow.
+        holding = self._hold(ready, resume, timeout_seconds)
+        self._task = asyncio.create_task(holding, context=contextvars.Context())
         try:
             async with asyncio.timeout(timeout_seconds):
                 await asyncio.shield(ready)
