@@ -109,5 +109,6 @@ class UpstreamConnector(Protocol):
     ) -> UpstreamSession:
         """Open a session, or go on with the one ``resume`` stands for. Raises UpstreamAwayError.
 
-        ``authorization`` is the caller's header, for upstreams whose credentials are the caller's.
+        ``authorization`` is the caller's header, for upstreams whose credentials are the caller's; empty for
+        a caller without.
         """

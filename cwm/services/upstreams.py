@@ -334,4 +334,5 @@ async def _settled(link: Link) -> None:
 
 
 def _told(link: Link, caller: CallerOf) -> str | None:
-    return caller.authorization if link.by_caller else None
+    """Empty for a caller who shows nothing: another's is not to be shown in its place."""
+    return caller.authorization or "" if link.by_caller else None

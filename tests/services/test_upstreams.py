@@ -334,6 +334,16 @@ async def test_callers_never_share_a_session_and_the_upstream_sees_each_as_it_is
         }
 
 
+async def test_a_caller_without_a_token_is_not_shown_as_one_that_has_one() -> None:
+    shared = Shared()
+    async with bad_server() as server:
+        async with replica(shared, [server.spec(credentials=Credentials.FORWARD)]) as one:
+            await one.call(await one.caller(None, ANN, "Bearer ann"), "bad_do")
+            await one.call(await one.caller(None, ANN), "bad_do")
+        shown = [headers.get("authorization") for method, headers in server.asked if method == "tools/call"]
+        assert shown == ["Bearer ann", None]
+
+
 async def test_without_configured_credentials_an_upstream_is_shown_none() -> None:
     shared = Shared()
     async with bad_server() as server, replica(shared, [server.spec()]) as one:
