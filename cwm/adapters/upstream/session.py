@@ -367,6 +367,14 @@ class _Wire(JSONRPCDispatcher[Any]):
         super().__init__(read, write)
         self._gone = ended
 
+    async def send_raw_request(self, *args: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return await super().send_raw_request(*args, **options)
+        finally:
+            # Those who wait learn of the end before ``run`` does; they are not to ask here again.
+            if self._closed:
+                self._gone.set()
+
     async def run(self, *args: Any, **options: Any) -> None:
         try:
             await super().run(*args, **options)
