@@ -17,6 +17,10 @@ class AgentSessions(Protocol):
     StorageWriteError when the store is away.
     """
 
+    @property
+    def outlives_us(self) -> bool:
+        """Whether what is kept can be gone on with when this process has ended."""
+
     async def begin(self, owner: Principal) -> str:
         """A new id."""
 

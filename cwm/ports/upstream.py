@@ -88,6 +88,9 @@ class UpstreamSession(Protocol):
 
     async def unwatch(self, uri: str) -> None: ...
 
+    def retire(self, *, end: bool) -> None:
+        """Close it as soon as what is under way in it has been answered. ``end`` as with ``close``."""
+
     async def close(self, *, end: bool) -> None:
         """Let go of it. With ``end`` the upstream is told that nobody will use it again. Never raises.
 
@@ -106,5 +109,6 @@ class UpstreamConnector(Protocol):
     ) -> UpstreamSession:
         """Open a session, or go on with the one ``resume`` stands for. Raises UpstreamAwayError.
 
-        ``authorization`` is the caller's header, for upstreams whose credentials are the caller's.
+        ``authorization`` is the caller's header, for upstreams whose credentials are the caller's; empty for
+        a caller without.
         """

@@ -111,7 +111,7 @@ class Agents:
             starting.cancel()
         held, self._held = list(self._held.values()), OrderedDict()
         for each in held:
-            self._close_soon(each, end=False)
+            self._close_soon(each, end=not self.store.outlives_us)
         while self._closing:
             await asyncio.wait(self._closing)
 

@@ -32,6 +32,7 @@ class _Upstream:
     catalogue: Catalogue
     stored: str | None
     stale: set[Kind] = field(default_factory=lambda: set(ALL_KINDS))
+    learning: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ContextManager:
@@ -100,6 +101,10 @@ class ContextManager:
     async def offers(self, link: Link, kind: Kind, authorization: str | None, heard: Heard) -> Offers:
         """What an upstream offers to this caller. Raises UpstreamError."""
         held = await self._upstream(link, authorization, heard)
+        async with held.learning:
+            return await self._learned(link, kind, held)
+
+    async def _learned(self, link: Link, kind: Kind, held: _Upstream) -> Offers:
         if kind in held.stale:
             asked = kinds_of(kind) if kind is not Kind.TEMPLATES else frozenset({kind})
             # What is heard while it is looked up makes it stale again.
@@ -109,7 +114,7 @@ class ContextManager:
             except BaseException as failed:
                 held.stale |= asked
                 if isinstance(failed, UpstreamExpiredError) or not held.session.is_open:
-                    await self.drop(link, held.session)
+                    self.drop(link, held.session)
                 raise
         return held.catalogue.of(kind)
 
@@ -117,14 +122,14 @@ class ContextManager:
         if (held := self._held.get(link)) is not None:
             held.stale |= kinds_of(heard)
 
-    async def drop(self, link: Link, session: UpstreamSession) -> None:
+    def drop(self, link: Link, session: UpstreamSession) -> None:
         """Stop using a session that the upstream does not know any more."""
         held = self._held.get(link)
         if held is not None and held.session is session:
             del self._held[link]
             if held.stored is not None:
                 self._gone[link] = held.stored
-            await session.close(end=False)
+            session.retire(end=False)
 
     async def release(self, link: Link) -> None:
         """The upstream is configured no more."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from cwm.domain.upstream import Credentials, Kind, Offer, UpstreamSpec, offers
 from cwm.ports.clock import Clock
-from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamSession
+from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
 
 _FIRST_RETRY_SECONDS: Final = 0.2
 _LONGEST_RETRY_SECONDS: Final = 30.0
@@ -133,12 +133,12 @@ class Link:
     async def idle(self) -> None:
         await self._idle.wait()
 
-    async def renew(self, stale: UpstreamSession) -> None:
+    def renew(self, stale: UpstreamSession) -> None:
         """Have another session instead of one that the upstream does not know any more."""
         if self.session is stale:
             self.session, self._renewing = None, True
             self._settled.clear()
-            await stale.close(end=False)
+            self._news.set()
 
     def doubt(self) -> None:
         """Somebody could not reach it: see whether it is still there."""
@@ -148,6 +148,7 @@ class Link:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        self._settled.set()
         if self.session is not None:
             session, self.session = self.session, None
             await session.close(end=True)
@@ -197,9 +198,16 @@ class Link:
             self._now(LinkState.READY)
             self._tell(changed if was is not LinkState.AWAY else list(Kind))
             await self._follow(session)
+        except UpstreamError as failed:
+            self._renewing = self._renewing or isinstance(failed, UpstreamExpiredError)
+            raise
+        except asyncio.CancelledError:
+            await session.close(end=True)
+            raise
         finally:
             self.session = None
-            await session.close(end=not self._renewing)
+            # Calls that are under way in it are answered yet.
+            session.retire(end=not self._renewing)
 
     async def _follow(self, session: UpstreamSession) -> None:
         ended = asyncio.create_task(session.ended())
@@ -213,6 +221,8 @@ class Link:
                 if ended.done():
                     return
                 self._news.clear()
+                if self._renewing:
+                    return
                 kinds, self._heard = frozenset(self._heard) or ALL_KINDS, set()
                 self._tell(await self.catalogue.learn(session, kinds))
         finally:

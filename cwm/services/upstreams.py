@@ -224,12 +224,12 @@ class Upstreams:
             link.doubt()
             raise
         except UpstreamExpiredError:
-            await self._drop(link, caller, session)
+            self._drop(link, caller, session)
             raise
         except UpstreamLostError:
             link.doubt()
             if not session.is_open:
-                await self._drop(link, caller, session)
+                self._drop(link, caller, session)
             raise
 
     async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
@@ -240,11 +240,11 @@ class Upstreams:
             return link.session
         return await caller.agent.session(link, _told(link, caller), self._hearing(link, caller.agent))
 
-    async def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
+    def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
         if link.shared or link.session is session:
-            await link.renew(session)
+            link.renew(session)
         else:
-            await caller.agent.drop(link, session)
+            caller.agent.drop(link, session)
 
     async def _offers(self, link: Link, kind: Kind, caller: CallerOf) -> Offers | str:
         """Its offers, or why there are none."""
@@ -312,16 +312,15 @@ class Upstreams:
 
     def _hearing(self, link: Link, agent: ContextManager) -> Callable[[Kind | str], None]:
         def heard(news: Kind | str) -> None:
-            if isinstance(news, Kind):
-                agent.outdated(link, news)
-                if link.by_caller:
-                    self._publish(Change(_CHANGES[news], None, agent.key, agent.principal.tenant))
-                else:
-                    # It may tell only the session in which it happened.
-                    link.hear(news)
-            else:
+            if not isinstance(news, Kind):
                 uri = exposed_uri(link.spec.name, news)
                 self._publish(Change(ChangeKind.RESOURCE, uri, agent.key, agent.principal.tenant))
+            elif link.by_caller:
+                agent.outdated(link, news)
+                self._publish(Change(_CHANGES[news], None, agent.key, agent.principal.tenant))
+            else:
+                # Some upstreams tell only the session in which it happened.
+                link.hear(news)
 
         return heard
 
@@ -341,4 +340,5 @@ class Upstreams:
 
 
 def _told(link: Link, caller: CallerOf) -> str | None:
-    return caller.authorization if link.by_caller else None
+    """Empty for a caller who shows nothing: another's is not to be shown in its place."""
+    return caller.authorization or "" if link.by_caller else None

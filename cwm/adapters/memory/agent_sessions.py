@@ -30,6 +30,10 @@ class InProcessAgentSessions:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def outlives_us(self) -> bool:
+        return False
+
     async def begin(self, owner: Principal) -> str:
         session_id = uuid4().hex
         self._keep(session_id, owner)

@@ -54,6 +54,10 @@ class RedisAgentSessions:
         self._recall = client.register_script(_RECALL)
         self._forget = client.register_script(_FORGET)
 
+    @property
+    def outlives_us(self) -> bool:
+        return True
+
     async def begin(self, owner: Principal) -> str:
         session_id = uuid4().hex
         async with _writing():

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import httpx2
@@ -21,6 +22,7 @@ from cwm.ports.upstream import Heard
 
 _LARGEST_EVENT_BYTES: Final = 64 * 1024 * 1024
 _GOODBYE_SECONDS: Final = 2.0
+_GOODBYES_AT_ONCE: Final = 32
 
 
 class SdkConnector:
@@ -28,7 +30,10 @@ class SdkConnector:
 
     def __init__(self) -> None:
         self._pools: dict[str, httpx2.AsyncHTTPTransport] = {}
+        self._goodbyes: dict[str, asyncio.Semaphore] = {}
         self._exchanger = TokenExchanger()
+        # Also those that nobody holds any more, until they are gone.
+        self._sessions: set[SdkSession] = set()
 
     async def open(
         self,
@@ -39,16 +44,18 @@ class SdkConnector:
         heard: Heard | None = None,
     ) -> SdkSession:
         if spec.command:
-            session = SdkSession(program(spec), heard=heard)
+            session = SdkSession(program(spec), heard=heard, gone=self._sessions.discard)
         else:
             session = self._over_http(spec, resume, heard)
             if authorization is not None:
                 await session.authorize(authorization)
+        self._sessions.add(session)
         await session.start(spec.connect_seconds, resume)
         return session
 
     async def aclose(self) -> None:
-        """Close every connection; the sessions are closed before."""
+        """Close every connection, and the sessions that are left."""
+        await asyncio.gather(*(each.close(end=False) for each in self._sessions))
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             await pool.aclose()
@@ -70,8 +77,19 @@ class SdkConnector:
             heard=heard,
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
-            goodbye=lambda: _say_goodbye(spec, http),
+            goodbye=partial(self._say_goodbye, spec, http),
+            gone=self._sessions.discard,
         )
+
+    async def _say_goodbye(self, spec: UpstreamSpec, http: SessionHttp) -> None:
+        if http.session_id is None:
+            return
+        headers = {} if http.version is None else {"mcp-protocol-version": http.version}
+        # Many sessions may end at once; each is to have its time.
+        async with self._goodbyes.setdefault(spec.url, asyncio.Semaphore(_GOODBYES_AT_ONCE)):
+            with contextlib.suppress(httpx2.HTTPError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_SECONDS), _client(spec, http) as client:
+                    await client.delete(spec.url, headers=headers)
 
     def _authorizer(self, spec: UpstreamSpec, http: SessionHttp) -> Authorize:
         async def authorize(authorization: str) -> str | None:
@@ -91,15 +109,6 @@ def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:
         # How long an answer may take is each request's own matter.
         timeout=httpx2.Timeout(spec.connect_seconds, read=None),
     )
-
-
-async def _say_goodbye(spec: UpstreamSpec, http: SessionHttp) -> None:
-    if http.session_id is None:
-        return
-    headers = {} if http.version is None else {"mcp-protocol-version": http.version}
-    with contextlib.suppress(httpx2.HTTPError, TimeoutError):
-        async with asyncio.timeout(_GOODBYE_SECONDS), _client(spec, http) as client:
-            await client.delete(spec.url, headers=headers)
 
 
 @asynccontextmanager

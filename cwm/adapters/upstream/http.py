@@ -54,7 +54,10 @@ def connection_pool(*, encrypted: bool) -> httpx2.AsyncHTTPTransport:
 
 @dataclass(slots=True)
 class Asked:
-    """One request: whose credentials go with it, and the answer as long as that is being read."""
+    """One request: whose credentials go with it, and the answer as long as that is being read.
+
+    ``authorization`` is empty for a caller who has none, None for what the session asks for itself.
+    """
 
     authorization: str | None = None
     answer: httpx2.Response | None = None
@@ -108,8 +111,9 @@ class SessionHttp(httpx2.AsyncBaseTransport):
     def _stamp(self, request: httpx2.Request, asked: Asked | None) -> None:
         if self.session_id is not None:
             request.headers[_SESSION_HEADER] = self.session_id
-        authorization = self.authorization if asked is None else asked.authorization or self.authorization
-        if authorization is not None:
+        asks = None if asked is None else asked.authorization
+        authorization = self.authorization if asks is None else asks
+        if authorization:
             request.headers["authorization"] = authorization
         self.version = request.headers.get(_VERSION_HEADER, self.version)
 

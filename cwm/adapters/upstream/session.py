@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -67,14 +68,20 @@ class SdkSession:
         authorize: Authorize | None = None,
         session_id: Callable[[], str | None] = lambda: None,
         goodbye: Callable[[], Awaitable[None]] | None = None,
+        gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
+        """``gone`` is called when nothing is left of it: it was closed, and the upstream told where it is to be."""
         self._heard = heard
         self._authorize = authorize
         self._session_id = session_id
         self._goodbye = goodbye
+        self._gone = gone
         self._client: ClientSession | None = None
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
+        self._asking = 0
+        self._retired: bool | None = None
+        self._closer: asyncio.Task[None] | None = None
         self._watched: set[str] = set()
         self._listen_anew = asyncio.Event()
         self._streams = streams
@@ -83,7 +90,9 @@ class SdkSession:
     async def start(self, timeout_seconds: float, resume: str | None = None) -> None:
         """Raises UpstreamAwayError, with nothing left open."""
         ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._hold(ready, resume, timeout_seconds))
+        # Of the request that happens to be the first, nothing is to go with those that follow.
+        holding = self._hold(ready, resume, timeout_seconds)
+        self._task = asyncio.create_task(holding, context=contextvars.Context())
         try:
             async with asyncio.timeout(timeout_seconds):
                 await asyncio.shield(ready)
@@ -151,6 +160,7 @@ class SdkSession:
         asked = Asked(await self.authorize(authorization))
         request = types.Request[dict[str, Any], str](method=method, params=dict(params))
         within = ASKED.set(asked)
+        self._asking += 1
         try:
             with told():
                 # The SDK's own limit counts from when the request was written, which may never be.
@@ -166,6 +176,8 @@ class SdkSession:
             raise
         finally:
             ASKED.reset(within)
+            self._asking -= 1
+            self._close_if_retired()
         return answer.root
 
     async def watch(self, uri: str) -> None:
@@ -175,7 +187,11 @@ class SdkSession:
         if self.modern:
             self._listen_anew.set()
         else:
-            await self.request("resources/subscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
+            try:
+                await self.request("resources/subscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
+            except BaseException:
+                self._watched.discard(uri)
+                raise
 
     async def unwatch(self, uri: str) -> None:
         if uri not in self._watched:
@@ -186,18 +202,30 @@ class SdkSession:
         else:
             await self.request("resources/unsubscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
 
+    def retire(self, *, end: bool) -> None:
+        self._retired = end
+        self._close_if_retired()
+
     async def close(self, *, end: bool) -> None:
         self._closing.set()
-        await asyncio.shield(self._close(end=end))
+        # Whoever waits for it may be cancelled.
+        self._closer = asyncio.create_task(self._close(end=end))
+        await asyncio.shield(self._closer)
+
+    def _close_if_retired(self) -> None:
+        if self._retired is not None and not self._asking and not self._closing.is_set():
+            self._closing.set()
+            self._closer = asyncio.create_task(self._close(end=self._retired))
 
     async def _close(self, *, end: bool) -> None:
         if self._task is not None:
             await asyncio.wait({self._task})
         if end and self._goodbye is not None:
             await self._goodbye()
+        self._gone(self)
 
     def _open(self) -> ClientSession:
-        if self._client is None or self._ended.is_set():
+        if self._client is None or self._ended.is_set() or self._closing.is_set():
             raise UpstreamAwayError("the connection is closed")
         return self._client
 
@@ -338,6 +366,14 @@ class _Wire(JSONRPCDispatcher[Any]):
     def __init__(self, read: Any, write: Any, ended: asyncio.Event) -> None:
         super().__init__(read, write)
         self._gone = ended
+
+    async def send_raw_request(self, *args: Any, **options: Any) -> dict[str, Any]:
+        try:
+            return await super().send_raw_request(*args, **options)
+        finally:
+            # Those who wait learn of the end before ``run`` does; they are not to ask here again.
+            if self._closed:
+                self._gone.set()
 
     async def run(self, *args: Any, **options: Any) -> None:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -31,7 +34,7 @@ from pydantic import ValidationError
 
 from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_exposed_uris
-from cwm.ports.upstream import Progress, UpstreamRefusedError
+from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, sdk_context
 from cwm.transport.mcp.errors import RefusedError
@@ -105,14 +108,17 @@ class UpstreamCalls(Middleware):
         if handle is not None and _takes_handle(self._upstreams, offer):
             del arguments[HANDLE_ARGUMENT]
             caller = await self._agency.caller(request, handle)
+        relay = _Relay(asked) if meta.get("progressToken") is not None else None
         answer = await self._upstreams.request(
             caller,
             offer.upstream,
             "tools/call",
             {"name": offer.own_name, "arguments": arguments, **_forwarded(meta)},
             repeatable=may_repeat(offer.definition),
-            on_progress=_relay(asked) if meta.get("progressToken") is not None else None,
+            on_progress=relay,
         )
+        if relay is not None:
+            await relay.told()
         return _result(offer.upstream, answer)
 
 
@@ -235,11 +241,32 @@ def _forwarded(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"_meta": kept} if kept else {}
 
 
-def _relay(asked: Context) -> Progress:
-    async def relay(progress: float, total: float | None, message: str | None) -> None:
-        await asked.report_progress(progress, total, message)
+class _Relay:
+    """Tells the caller of an upstream's progress, in order and before the answer."""
 
-    return relay
+    def __init__(self, asked: Context) -> None:
+        self._asked = asked
+        # FastMCP looks up whom to tell in the running context, which is not the caller's when a program speaks.
+        self._context = contextvars.copy_context()
+        self._last: asyncio.Task[None] | None = None
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        telling = self._tell(self._last, progress, total, message)
+        self._last = asyncio.create_task(telling, context=self._context)
+        await asyncio.wait({self._last})
+
+    async def told(self) -> None:
+        if self._last is not None:
+            await asyncio.wait({self._last})
+
+    async def _tell(
+        self, before: asyncio.Task[None] | None, progress: float, total: float | None, message: str | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        # A caller that is gone is told nothing, and misses nothing.
+        with contextlib.suppress(Exception):
+            await self._asked.report_progress(progress, total, message)
 
 
 def _result(upstream: str, answer: dict[str, Any]) -> ToolResult:

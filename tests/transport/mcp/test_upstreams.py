@@ -99,6 +99,18 @@ async def test_progress_is_passed_on(tmp_path: Path, era: str, host: Host) -> No
     assert told == [(1, 2, "step 1"), (2, 2, "step 2")]
 
 
+async def test_progress_of_a_program_reaches_each_call_that_asked(tmp_path: Path, era: str) -> None:
+    told: list[list[float]] = [[], []]
+    async with fronted(tmp_path, era, stdio_spec("program")) as (agent, _):
+        for each in told:
+
+            async def heard(progress: float, *_: Any, to: list[float] = each) -> None:
+                to.append(progress)
+
+            await agent.client.call_tool("program_told", {}, progress_handler=heard)
+    assert told == [[1, 2], [1, 2]]
+
+
 @ERAS
 async def test_what_is_denied_does_not_appear_and_cannot_be_called(
     tmp_path: Path, era: str, host: Host
