@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Final
 
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import AgentSessionNotFoundError, TooManyAgentSessionsError
+from cwm.domain.errors import AgentSessionNotFoundError, CwmError, TooManyAgentSessionsError
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
@@ -74,6 +74,10 @@ class Agents:
             await asyncio.shield(starting)
         return held
 
+    def held(self, principal: Principal, agent_session: str | None) -> ContextManager | None:
+        """The ContextManager, if this process has one."""
+        return self._held.get((principal, agent_session))
+
     async def begin(self, principal: Principal) -> str:
         """A handle for a client whose protocol has no sessions."""
         return await self.store.begin(principal)
@@ -104,6 +108,8 @@ class Agents:
             if held.idle:
                 del self._held[key]
                 self._close_soon(held, end=None)
+            elif held.listening:
+                self._in_background(self._close_if_ended(key, held))
 
     async def aclose(self) -> None:
         self._deaf()
@@ -154,8 +160,21 @@ class Agents:
                 del self._held[key]
                 self._close_soon(held, end=True)
 
+    async def _close_if_ended(self, key: _Key, held: ContextManager) -> None:
+        """One that only listens is used by whoever holds its stream; an end by TTL is told to nobody."""
+        try:
+            ended = not await self.store.alive(held.key)
+        except CwmError:
+            return
+        if ended and self._held.get(key) is held and held.listening:
+            del self._held[key]
+            await self._close(held, end=True)
+
     def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
-        task = asyncio.create_task(self._close(held, end=end))
+        self._in_background(self._close(held, end=end))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

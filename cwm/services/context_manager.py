@@ -14,6 +14,7 @@ from cwm.domain.upstream import Kind
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
 from cwm.services.upstream_link import ALL_KINDS, Catalogue, Link, Offers, kinds_of
+from cwm.services.upstream_watches import Watches
 
 
 def state_key(principal: Principal, agent_session: str | None) -> str:
@@ -52,6 +53,7 @@ class ContextManager:
         "_opening",
         "_store",
         "_used",
+        "_watches",
         "agent_session",
         "key",
         "last_used",
@@ -78,10 +80,23 @@ class ContextManager:
         self._held: dict[Link, _Upstream] = {}
         self._opening: dict[Link, asyncio.Lock] = {}
         self._gone: dict[Link, str] = {}
+        self._watches: dict[Link, Watches] = {}
 
     @property
     def idle(self) -> bool:
-        return self._busy == 0
+        return self._busy == 0 and not self.listening
+
+    @property
+    def listening(self) -> bool:
+        """It is not busy, and yet waits for news of some resource."""
+        return self._busy == 0 and any(self._watches.values())
+
+    def watches(self, link: Link) -> Watches:
+        """What is to be heard of in its own session with the upstream."""
+        return self._watches.setdefault(link, Watches())
+
+    def has_session(self, link: Link) -> bool:
+        return link in self._held
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[ContextManager]:
@@ -91,7 +106,7 @@ class ContextManager:
         finally:
             self._busy -= 1
             self._used(self)
-            if self._closed and self.idle:
+            if self._closed and not self._busy:
                 await self.close(end=False)
 
     async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
@@ -135,6 +150,7 @@ class ContextManager:
         """The upstream is configured no more."""
         self._opening.pop(link, None)
         self._gone.pop(link, None)
+        self._watches.pop(link, None)
         if (held := self._held.pop(link, None)) is not None:
             if held.stored is not None:
                 await self._store.forget(self.key, _stored_as(link))
@@ -143,6 +159,7 @@ class ContextManager:
     async def close(self, *, end: bool) -> None:
         self._closed = True
         self._ended = self._ended or end
+        self._watches.clear()
         held, self._held = list(self._held.values()), {}
         closing = (each.session.close(end=self._ended or not _resumable(each)) for each in held)
         # Whoever waits for it may be cancelled; the sessions are closed all the same.
@@ -164,6 +181,8 @@ class ContextManager:
                     await held.session.close(end=True)
                     raise
                 self._held[link] = held
+                if (watches := self._watches.get(link)) is not None:
+                    await watches.renew(held.session)
         return held
 
     def _refuse_if_ended(self) -> None:

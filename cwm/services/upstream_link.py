@@ -14,6 +14,7 @@ from typing import Final
 from cwm.domain.upstream import Credentials, Kind, Offer, UpstreamSpec, offers
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
+from cwm.services.upstream_watches import Watches
 
 _FIRST_RETRY_SECONDS: Final = 0.2
 _LONGEST_RETRY_SECONDS: Final = 30.0
@@ -78,6 +79,7 @@ class Link:
         self.reason: str | None = None
         self.since: datetime = clock.now()
         self.session: UpstreamSession | None = None
+        self.watches = Watches()
         self._clock = clock
         self._told = told
         self._settled = asyncio.Event()
@@ -197,6 +199,7 @@ class Link:
             self._ready_at = self._clock.monotonic()
             self._now(LinkState.READY)
             self._tell(changed if was is not LinkState.AWAY else list(Kind))
+            await self.watches.renew(session)
             await self._follow(session)
         except UpstreamError as failed:
             self._renewing = self._renewing or isinstance(failed, UpstreamExpiredError)

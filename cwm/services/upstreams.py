@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -76,6 +76,7 @@ class Upstreams:
     ) -> None:
         self._connector = connector
         self._agents = agents
+        agents.at_end(self._forget_listener)
         self._changes = changes
         self._meter = meter
         self._clock = clock
@@ -173,10 +174,29 @@ class Upstreams:
 
     async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
-        await self._watch(principal, agent_session, uri, on=True)
+        if (found := self.resource(uri)) is None:
+            return
+        link, own = self._links[found[0]], found[1]
+        caller = CallerOf(await self._agents.get(principal, agent_session))
+        await link.settled()
+        watches = link.watches if link.shared else caller.agent.watches(link)
+        if not watches.add(own, caller.agent.key):
+            return
+        try:
+            await self._tell_upstream(link, caller, lambda session: session.watch(own))
+        except BaseException:
+            watches.remove(own, caller.agent.key)
+            raise
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        await self._watch(principal, agent_session, uri, on=False)
+        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        found, agent = self.resource(uri), self._agents.held(principal, agent_session)
+        if found is None or agent is None:
+            return
+        link, own = self._links[found[0]], found[1]
+        watches = link.watches if link.shared else agent.watches(link)
+        if watches.remove(own, agent.key) and (link.shared or agent.has_session(link)):
+            await self._tell_upstream(link, CallerOf(agent), lambda session: session.unwatch(own))
 
     def health(self) -> list[UpstreamHealth]:
         return [
@@ -192,27 +212,30 @@ class Upstreams:
         while self._retiring:
             await asyncio.wait(self._retiring)
 
-    async def _watch(self, principal: Principal, agent_session: str | None, uri: str, *, on: bool) -> None:
-        found = self.resource(uri)
-        if found is None:
-            return
-        link, own = self._links[found[0]], found[1]
-        caller = CallerOf(await self._agents.get(principal, agent_session))
-
-        async def watch() -> dict[str, Any]:
+    async def _tell_upstream(
+        self, link: Link, caller: CallerOf, tell: Callable[[UpstreamSession], Awaitable[None]]
+    ) -> None:
+        async def told() -> dict[str, Any]:
             session = await self._session(link, caller)
             async with self._dropped_if_gone(link, caller, session):
-                await (session.watch(own) if on else session.unwatch(own))
+                await tell(session)
             return {}
 
         try:
             with link.busy():
                 async with caller.agent.serving():
-                    await once_more(link, watch, repeatable=True)
+                    await once_more(link, told, repeatable=True)
         except UpstreamRefusedError as refused:
             raise InvalidParameterError(
                 f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
             ) from refused
+
+    async def _forget_listener(self, agent: ContextManager) -> None:
+        for link in self._links.values():
+            for own in link.watches.forget(agent.key):
+                if link.session is not None:
+                    with suppress(UpstreamError):
+                        await link.session.unwatch(own)
 
     @asynccontextmanager
     async def _dropped_if_gone(

@@ -16,7 +16,7 @@ from cwm.domain.upstream import Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, gateway
 from tests.transport.mcp.upstream_hosts import Host, hosted, stdio_spec
-from tests.transport.mcp.wire import LIST, EventStream, wired
+from tests.transport.mcp.wire import LIST, EventStream, Wire, wired
 
 ERAS = pytest.mark.parametrize("upstream_era", [LEGACY, MODERN])
 
@@ -280,6 +280,43 @@ async def test_clients_hear_that_an_upstreams_tools_changed(tmp_path: Path) -> N
             await running.parts.upstreams.configure([])
             await asyncio.gather(*(told_of_tools(each) for each in (stream, listening)))
             assert "notes_" not in (await wire.post(LIST, mcp_session_id=session)).text
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_subscription_to_an_upstreams_resource_outlives_other_listeners_and_the_upstreams_restart(
+    tmp_path: Path, stateless: bool
+) -> None:
+    uri = "notes://notes/today"
+    async with (
+        hosted(legacy=True) as host,
+        gateway(tmp_path, upstreams=[host.spec("notes", stateless=stateless)]) as running,
+        wired(running.url) as wire,
+    ):
+        one, other = await wire.session(), await wire.session()
+        async with wire.stream(one) as stream:
+            for session in (one, other):
+                assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
+            assert (await wire.ask(other, "resources/unsubscribe", uri=uri)).status_code == 200
+            await touched(wire, one)
+            await told_of(stream, uri)
+            await host.stop()
+            await host.start()
+            # The restarted server knows of no subscription until it is asked again, and by a stream of its own.
+            telling = asyncio.create_task(told_of(stream, uri))
+            while not telling.done():
+                await touched(wire, one)
+            await telling
+
+
+async def touched(wire: Wire, session: str) -> None:
+    answer = await wire.ask(session, "tools/call", name="notes_touch", arguments={})
+    assert "touched" in answer.text
+
+
+async def told_of(stream: EventStream, uri: str) -> None:
+    while (message := await stream.message())["method"] != "notifications/resources/updated":
+        pass
+    assert message["params"] == {"uri": uri}
 
 
 async def told_of_tools(stream: EventStream) -> None:

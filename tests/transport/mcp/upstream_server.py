@@ -41,6 +41,11 @@ class Seen:
 SAFE = ToolAnnotations(read_only_hint=True)
 
 
+def session_of(context: Any) -> str:
+    """Its MCP session, if its era has one."""
+    return context.session._connection.session_id or "all"
+
+
 def upstream_server(seen: Seen) -> FastMCP[Any]:
     server: FastMCP[Any] = FastMCP("upstream", version="1.2.3")
     _plain_tools(server, seen)
@@ -60,7 +65,7 @@ def _plain_tools(server: FastMCP[Any], seen: Seen) -> None:
     @server.tool
     def count(context: Context) -> int:
         """One more than the last time in this session."""
-        session = getattr(context.session, "_connection").session_id or "all"  # noqa: B009
+        session = session_of(context)
         seen.counts[session] += 1
         return seen.counts[session]
 
@@ -134,14 +139,14 @@ def _tools_on_itself(server: FastMCP[Any], seen: Seen) -> None:
 
 
 def _resources_and_prompts(server: FastMCP[Any]) -> None:
-    subscribed: set[str] = set()
+    subscribed: set[tuple[str, str]] = set()
 
-    async def subscribe(_context: Any, params: SubscribeRequestParams) -> EmptyResult:
-        subscribed.add(str(params.uri))
+    async def subscribe(context: Any, params: SubscribeRequestParams) -> EmptyResult:
+        subscribed.add((session_of(context), str(params.uri)))
         return EmptyResult()
 
-    async def unsubscribe(_context: Any, params: UnsubscribeRequestParams) -> EmptyResult:
-        subscribed.discard(str(params.uri))
+    async def unsubscribe(context: Any, params: UnsubscribeRequestParams) -> EmptyResult:
+        subscribed.discard((session_of(context), str(params.uri)))
         return EmptyResult()
 
     wire = server._mcp_server
@@ -151,7 +156,7 @@ def _resources_and_prompts(server: FastMCP[Any]) -> None:
     @server.tool
     async def touch(context: Context) -> str:
         """Change today's notes, and tell who subscribed to them."""
-        if "notes://today" in subscribed:
+        if (session_of(context), "notes://today") in subscribed:
             await context.session.send_resource_updated("notes://today")
         return "touched"
 
