@@ -39,6 +39,19 @@ def recomputing(live_engine: LiveEngine, gateway: LiveGateway) -> Iterator[LiveG
         yield running
 
 
+@pytest.fixture(scope="module")
+def loading(live_engine: LiveEngine, gateway: LiveGateway) -> Iterator[LiveGateway]:
+    """The same tenant and registry, told to load: what a plan makes of a small window depends on the machine."""
+    with served(live_engine, gateway.db_path, gateway.tenant, CWM_THAW_PLAN="load") as running:
+        yield running
+
+
+@pytest.fixture
+async def loader(loading: LiveGateway) -> AsyncIterator[Talk]:
+    async with talk(loading.url, loading.model) as client:
+        yield client
+
+
 @pytest.fixture
 async def agent(gateway: LiveGateway) -> AsyncIterator[Talk]:
     async with talk(gateway.url, gateway.model) as client:
@@ -122,14 +135,14 @@ async def test_told_to_recompute_a_thaw_loads_nothing_and_continues_as_before(
 
 
 async def test_a_window_that_was_recomputed_loads_again_afterwards(
-    agent: Talk, recomputer: Talk, live_engine: LiveEngine, locked_before: int
+    loader: Talk, recomputer: Talk, live_engine: LiveEngine, locked_before: int
 ) -> None:
-    window, ids = await frozen(agent, 700)
+    window, ids = await frozen(loader, 700)
     await forget(live_engine)
     await recomputer.tool("window_thaw", window_name=window)
     await forget(live_engine)
 
-    thawed = await agent.tool("window_thaw", window_name=window)
+    thawed = await loader.tool("window_thaw", window_name=window)
 
     assert thawed["receipt"]["tokens_restored"] == restorable_tokens(len(ids), live_engine.chunk_size)
     assert thawed["verification"] == "exact"
@@ -155,15 +168,15 @@ async def test_a_large_window_is_loaded_and_the_receipt_says_what_that_was_expec
 
 @pytest.mark.parametrize("chunks", [0, 1, 5])
 async def test_a_request_loads_no_more_than_its_limit_in_whole_chunks_and_leaves_no_lock(
-    agent: Talk,
+    loader: Talk,
     live_engine: LiveEngine,
     gateway: LiveGateway,
     vllm: VllmEngine,
     chunks: int,
     locked_before: int,
 ) -> None:
-    window, ids = await frozen(agent, 700)
-    unlimited = await agent.complete(ids)
+    window, ids = await frozen(loader, 700)
+    unlimited = await loader.complete(ids)
     await forget(live_engine)
     request = Generation(
         gateway.model,
@@ -180,7 +193,7 @@ async def test_a_request_loads_no_more_than_its_limit_in_whole_chunks_and_leaves
     assert list(answer.token_ids) == unlimited["token_ids"]
     assert await unlocked(live_engine, locked_before)
     await live_engine.forget_gpu_cache()
-    thawed = await agent.tool("window_thaw", window_name=window)
+    thawed = await loader.tool("window_thaw", window_name=window)
     assert thawed["receipt"]["blocks_found"] == full_chunks(len(ids), live_engine.chunk_size)
     assert thawed["verification"] == "exact"
 

@@ -19,6 +19,8 @@ from cwm.domain.upstream import Kind, UpstreamSpec
 from cwm.ports.upstream import UpstreamAwayError, UpstreamLostError, UpstreamSlowError
 from tests.adapters.upstream.programs import open_files, processes_with, spec
 
+pytestmark = pytest.mark.slow
+
 SECRET = "first line of a key\nsecond line of a key"
 
 

@@ -24,6 +24,8 @@ from tests.transport.mcp.proxy import RoundRobin, balanced
 from tests.transport.mcp.upstream_hosts import hosted
 from tests.transport.mcp.wire import LIST, Wire, wired
 
+pytestmark = pytest.mark.slow
+
 TOOLS = Change(ChangeKind.TOOLS)
 CONNECTIONS = [(connect, era) for connect in (fastmcp_agent, sdk_agent) for era in (LEGACY, MODERN)]
 

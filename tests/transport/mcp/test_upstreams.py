@@ -18,6 +18,8 @@ from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_
 from tests.transport.mcp.upstream_hosts import Host, hosted, stdio_spec
 from tests.transport.mcp.wire import LIST, EventStream, Wire, wired
 
+pytestmark = pytest.mark.slow
+
 ERAS = pytest.mark.parametrize("upstream_era", [LEGACY, MODERN])
 
 
