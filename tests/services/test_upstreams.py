@@ -27,6 +27,8 @@ from tests.adapters.upstream.programs import spec as program
 from tests.services.replicas_of import ANN, BOB, Replica, Shared, replica
 from tests.transport.mcp.upstream_hosts import hosted
 
+pytestmark = pytest.mark.slow
+
 STATES = [LinkState.CONNECTING, LinkState.READY, LinkState.AWAY]
 
 

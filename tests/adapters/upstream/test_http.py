@@ -28,6 +28,8 @@ from cwm.ports.upstream import (
 )
 from tests.adapters.upstream.bad_server import BadServer, bad_server, error, replying, result, text
 
+pytestmark = pytest.mark.slow
+
 SECRET = "Bearer s3cr3t-of-the-operator"
 
 
