@@ -25,10 +25,11 @@ _UNSAFE_BUT_FAST = (
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``url`` is without a database name; ``restart`` stops it as a crash would and starts it again."""
+    """``url`` is without a database name; ``stop`` is as a crash would be."""
 
     url: str
-    restart: Callable[[], None]
+    start: Callable[[], None]
+    stop: Callable[[], None]
 
 
 @contextmanager
@@ -61,15 +62,11 @@ def server(bin_folder: str | None) -> Iterator[Server]:
     def stop() -> None:
         run("pg_ctl", "-w", "-m", "immediate", "stop")
 
-    def restart() -> None:
-        stop()
-        start()
-
     try:
         run("initdb", "-U", "cwm", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync")
         start()
         try:
-            yield Server(f"postgresql+asyncpg://cwm@127.0.0.1:{port}", restart)
+            yield Server(f"postgresql+asyncpg://cwm@127.0.0.1:{port}", start, stop)
         finally:
             stop()
     finally:

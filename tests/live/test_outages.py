@@ -175,8 +175,10 @@ async def test_a_freeze_outlives_a_postgres_that_dies_in_its_last_transaction(
             await _until(looker, "SELECT count(*) FROM windows")
             await blocker.execute("BEGIN; SELECT * FROM windows FOR UPDATE")
             await _until(looker, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-            await asyncio.to_thread(fragile_postgres.restart)
-        refused = await freeze
+            await asyncio.to_thread(fragile_postgres.stop)
+            # Started any sooner, it might be back in time to undo the freeze.
+            refused = await freeze
+            await asyncio.to_thread(fragile_postgres.start)
         assert isinstance(refused, CwmError)
         assert refused.code == "CWM-4001"
 
