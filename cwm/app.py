@@ -247,11 +247,6 @@ def create_app(settings: Settings) -> FastAPI:
     refuse_open_socket(settings)
     parts = build_parts(settings)
     face = _face(parts)
-    mcp = mcp_app(
-        face,
-        allowed_hosts=[settings.http.host],
-        allowed_origins=[],
-    )
     mcp = mcp_app(face, allowed_hosts=[settings.http.host], allowed_origins=[])
 
     @asynccontextmanager
