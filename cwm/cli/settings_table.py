@@ -23,8 +23,9 @@ engine:
   vllm_url: http://gpu-1:8000
 ```
 
-One more key, `upstreams`, stands in the file alone: the MCP servers that CWM serves under its own URL, see
-[Upstream servers](upstreams.md). It and the log level take effect while the gateway runs; all else at its next start.
+Three more keys stand in the file alone: `upstreams`, the MCP servers that CWM serves under its own URL, see
+[Upstream servers](upstreams.md), and `results` and `tools`, how much of a tool's result is delivered, see
+[Result budgets](result-budgets.md). They and the log level take effect while the gateway runs; all else at its next start.
 
 This page is made from the code by `python -m cwm.cli.settings_table > docs/settings.md`.
 """

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from cwm.domain.budgets import Budgets
 from cwm.domain.upstream import UpstreamSpec
 from cwm.settings.document import read_document
 from cwm.settings.errors import SettingsError
@@ -29,11 +30,13 @@ from cwm.settings.groups import (
     Thaw,
     Verification,
 )
+from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 
 CONFIG_ENV: Final = "CWM_CONFIG"
 
 _OF_OTHER_CLIENTS: Final = "mcpServers"
+_IN_THE_FILE_ALONE: Final = (UPSTREAMS, RESULTS, TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Settings:
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()
+    budgets: Budgets = field(default_factory=Budgets)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     reading: Reading | None = field(default=None, repr=False, compare=False)
@@ -144,6 +148,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
     return Settings(
         **groups,  # type: ignore[arg-type]
         upstreams=upstreams,
+        budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
         sources=tuple(sources),
         unknown_env=unknown,
         reading=Reading(path.absolute(), env, groups),
@@ -157,12 +162,11 @@ def _require_known(document: Mapping[str, Any], path: Path) -> None:
                 f"{path} has '{title}', which is for MCP clients; put the servers it holds under '{UPSTREAMS}', "
                 "by the same names."
             )
-        if title == UPSTREAMS:
+        if title in _IN_THE_FILE_ALONE:
             continue
         if title not in GROUPS:
-            raise SettingsError(
-                f"{path} has no group '{title}'; the groups are {', '.join(GROUPS)} and {UPSTREAMS}."
-            )
+            groups = ", ".join([*GROUPS, *_IN_THE_FILE_ALONE])
+            raise SettingsError(f"{path} has no group '{title}'; the groups are {groups}.")
         if values is not None and not isinstance(values, dict):
             raise SettingsError(f"'{title}' in {path} must hold settings by name.")
 

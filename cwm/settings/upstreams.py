@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, model_validator
 
 from cwm.domain.upstream import (
     NAME_PATTERN,
@@ -21,44 +20,25 @@ from cwm.domain.upstream import (
     UpstreamSpec,
 )
 from cwm.settings.errors import SettingsError
+from cwm.settings.fields import Fields, first_fault
 from cwm.settings.loopback import on_loopback
 from cwm.settings.upstream_values import Command, Environment, Headers, Pattern, Secret, Text, ThingName, Url
 from cwm.settings.variables import Variables
 
 UPSTREAMS: Final = "upstreams"
 
-_OWN_WORDS: Final = {
-    "extra_forbidden": "is no field of an upstream",
-    "missing": "is required",
-    "string_type": "must be text; put it in quotes",
-    "list_type": "must be a list",
-    "dict_type": "must hold fields by name",
-    "model_type": "must hold fields by name",
-}
 _FOREIGN: Final = {
     "type": "is not needed: an upstream with a 'url' is reached by HTTP, one with a 'command' is started",
     "transport": "is not needed: an upstream with a 'url' is reached by HTTP, one with a 'command' is started",
 }
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty(cls, given: Any) -> Any:
-        """A key with nothing after it is as good as none."""
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
-
-
-class OverrideFields(_Fields):
+class OverrideFields(Fields):
     name: ThingName | None = None
     description: str | None = None
 
 
-class SelectionFields(_Fields):
+class SelectionFields(Fields):
     allow: list[Pattern] = ["*"]
     deny: list[Pattern] = []
     override: dict[str, OverrideFields] = {}
@@ -76,7 +56,7 @@ class SelectionFields(_Fields):
         return Selection(tuple(self.allow), tuple(self.deny), override)
 
 
-class ExchangeFields(_Fields):
+class ExchangeFields(Fields):
     token_url: Url
     client_id: Text
     client_secret: Secret
@@ -92,7 +72,7 @@ class ExchangeFields(_Fields):
         return self
 
 
-class UpstreamFields(_Fields):
+class UpstreamFields(Fields):
     url: Url | None = None
     command: Command | None = None
     args: list[str] = []
@@ -170,7 +150,9 @@ def read_upstreams(
         try:
             read = UpstreamFields.model_validate({} if fields is None else fields, context=variables)
         except ValidationError as invalid:
-            raise SettingsError(_explain(invalid, name, path)) from None
+            raise SettingsError(
+                first_fault(invalid, f"{UPSTREAMS}.{name}", path, "an upstream", _FOREIGN)
+            ) from None
         specs.append(read.spec(name))
     return tuple(specs), variables.used
 
@@ -188,18 +170,3 @@ def _require_name(name: Any, path: Path) -> None:
 def _in_the_clear(url: str) -> bool:
     parts = urlsplit(url)
     return parts.scheme == "http" and not on_loopback(parts.hostname or "")
-
-
-def _explain(invalid: ValidationError, name: str, path: Path) -> str:
-    first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
-    inside = [str(part) for part in first["loc"] if part != "[key]"]
-    place = ".".join([UPSTREAMS, name, *inside])
-    return f"{place} in {path}: {_fault(first)}."
-
-
-def _fault(fault: ErrorDetails) -> str:
-    foreign = _FOREIGN.get(str(fault["loc"][-1])) if fault["loc"] else None
-    if foreign and fault["type"] == "extra_forbidden":
-        return foreign
-    message = fault["msg"].removeprefix("Value error, ")
-    return _OWN_WORDS.get(fault["type"], message[:1].lower() + message[1:])

@@ -10,14 +10,18 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import structlog
 from watchfiles import awatch
 
+from cwm.domain.budgets import Budgets
+from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.errors import SettingsError
 from cwm.settings.groups import GROUPS, Logging
 from cwm.settings.load import Settings, read_file, settings_from
+from cwm.settings.tools import RESULTS, TOOLS
+from cwm.settings.upstreams import UPSTREAMS
 
 Apply: TypeAlias = Callable[[Settings], Awaitable[None]]
 _Folder: TypeAlias = tuple[str, int, int]
@@ -55,7 +59,8 @@ async def watch(
 ) -> None:
     """Call ``apply`` with a new snapshot whenever ``config`` says something else; runs until cancelled.
 
-    Only what can change while the gateway runs is new in the snapshot: the upstreams and the log level.
+    Only what can change while the gateway runs is new in the snapshot: the upstreams, the budgets and policies
+    of tools, and the log level.
     Other settings that changed are named in the log. A file that is bad or gone leaves in force what was.
     ``told`` hears what became of each change.
     """
@@ -154,7 +159,7 @@ class _Reload:
         if read.logging.log_level != self._level:
             logging = logging.model_copy(update={"log_level": read.logging.log_level})
         self._level = read.logging.log_level
-        return replace(self._current, upstreams=read.upstreams, logging=logging)
+        return replace(self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging)
 
     async def _swap(self, new: Settings) -> None:
         old, self._current = self._current, new
@@ -187,12 +192,23 @@ class _Reload:
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:
-    """Names of what differs, the upstreams one by one."""
-    before, after = ({spec.name: spec for spec in each.upstreams} for each in (old, new))
-    names = [f"upstreams.{name}" for name in sorted(before | after) if before.get(name) != after.get(name)]
-    if not names and old.upstreams != new.upstreams:
-        names = ["upstreams"]
+    """Names of what differs, upstreams and policies of tools one by one."""
+    names = _changed_by_name(
+        UPSTREAMS, *({spec.name: spec for spec in each.upstreams} for each in (old, new))
+    )
+    if _without_tools(old.budgets) != _without_tools(new.budgets):
+        names.append(RESULTS)
+    names += _changed_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name)
     return names if old.logging == new.logging else [*names, _LOG_LEVEL]
+
+
+def _changed_by_name(title: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    names = [f"{title}.{name}" for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return [title] if not names and list(old) != list(new) else names
+
+
+def _without_tools(budgets: Budgets) -> Budgets:
+    return replace(budgets, policies=ToolPolicies(budgets.policies.default))
 
 
 def _settled(config: Path) -> bool:

@@ -1,0 +1,146 @@
+"""The ``results:`` and ``tools:`` of ``cwm.yaml``: what may be written there, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
+
+from cwm.domain.budgets import Budgets, References
+from cwm.domain.tool_policy import CachePolicy, PreviewKind, SharingScope, ToolPolicies, ToolPolicy
+from cwm.settings.errors import SettingsError
+from cwm.settings.fields import Fields, first_fault
+
+RESULTS: Final = "results"
+TOOLS: Final = "tools"
+
+_UNLIMITED: Final = "unlimited"
+_LEAST_PREVIEW: Final = 200
+_NO_PREVIEW_IN_BUDGET: Final = "'preview_tokens' is more than 'max_tokens'"
+
+
+def _tokens_or_any(value: Any) -> Any:
+    """``unlimited`` is None; a boolean would count as a number."""
+    if value == _UNLIMITED:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
+        raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on, or '{_UNLIMITED}'")
+    return value
+
+
+def _tokens(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
+        raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on")
+    return value
+
+
+Tokens = Annotated[int, BeforeValidator(_tokens)]
+TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
+Seconds = Annotated[float, Field(gt=0)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Words = Annotated[list[Word], Field(max_length=64)]
+
+
+class ReferenceFields(Fields):
+    enabled: bool = True
+    most: int = Field(16, ge=1, le=256)
+    most_bytes: int = Field(16 * 2**20, ge=1)
+
+
+class CacheFields(Fields):
+    ttl_seconds: Seconds
+    key: Words = []
+    scope: SharingScope = SharingScope.TENANT
+
+
+class BudgetFields(Fields):
+    """What stands under ``results`` for all tools, and under ``tools`` for some."""
+
+    max_tokens: TokensOrAny = 10_000
+    preview_tokens: Tokens = 2_000
+    ttl_seconds: Seconds = 3_600.0
+    shared: bool = False
+
+    @model_validator(mode="after")
+    def _preview_in_budget(self) -> Self:
+        both = {"max_tokens", "preview_tokens"} <= self.model_fields_set
+        if both and self.max_tokens is not None and self.preview_tokens > self.max_tokens:
+            raise ValueError(_NO_PREVIEW_IN_BUDGET)
+        return self
+
+    def _given(self) -> dict[str, Any]:
+        """What was written, by the policy's own names."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        if "ttl_seconds" in given:
+            given["result_ttl_seconds"] = given.pop("ttl_seconds")
+        return given
+
+
+class ResultsFields(BudgetFields):
+    enabled: bool = True
+    window_tokens: TokensOrAny = 200_000
+    window_share: float = Field(0.25, gt=0, le=1)
+    references: ReferenceFields = ReferenceFields()
+
+    def default_policy(self) -> ToolPolicy:
+        own = {"enabled", "window_tokens", "window_share", "references"}
+        return _fitted(ToolPolicy(**{k: v for k, v in self._given().items() if k not in own}))
+
+    def budgets(self, by_name: Mapping[str, ToolPolicy]) -> Budgets:
+        return Budgets(
+            policies=ToolPolicies(self.default_policy(), by_name),
+            enabled=self.enabled,
+            references=References(**self.references.model_dump()),
+            window_tokens=self.window_tokens,
+            window_share=self.window_share,
+        )
+
+
+class ToolFields(BudgetFields):
+    preview: PreviewKind = PreviewKind.AUTO
+    fields: Words = []
+    keywords: Words = []
+    references: bool = False
+    cache: CacheFields | None = None
+
+    def policy(self, default: ToolPolicy) -> ToolPolicy:
+        """Of ``default``, with what was written in its place."""
+        given = {**self._given()}
+        for name in ("fields", "keywords"):
+            if name in given:
+                given[name] = tuple(given[name])
+        if self.cache is not None:
+            given["cache"] = CachePolicy(self.cache.ttl_seconds, tuple(self.cache.key), self.cache.scope)
+        return _fitted(replace(default, **given))
+
+
+def read_budgets(results: Any, tools: Any, path: Path) -> Budgets:
+    """The budgets that the two keys of the file make. Raises SettingsError."""
+    try:
+        defaults = ResultsFields.model_validate({} if results is None else results)
+    except ValidationError as invalid:
+        raise SettingsError(first_fault(invalid, RESULTS, path, f"'{RESULTS}'")) from None
+    if tools is not None and not isinstance(tools, dict):
+        raise SettingsError(f"'{TOOLS}' in {path} must hold policies by name of a tool.")
+    default, by_name = defaults.default_policy(), dict[str, ToolPolicy]()
+    for name, fields in (tools or {}).items():
+        if not isinstance(name, str) or not 0 < len(name) <= 128:
+            raise SettingsError(
+                f"{TOOLS}.{name} in {path}: must be the name of a tool, or a pattern such as 'files_*'."
+            )
+        try:
+            read = ToolFields.model_validate({} if fields is None else fields)
+        except ValidationError as invalid:
+            raise SettingsError(first_fault(invalid, f"{TOOLS}.{name}", path, "a tool's policy")) from None
+        by_name[name] = read.policy(default)
+    return defaults.budgets(by_name)
+
+
+def _fitted(policy: ToolPolicy) -> ToolPolicy:
+    """A preview of a tool that may say less than a preview usually takes takes no more than that."""
+    if policy.max_tokens is None or policy.preview_tokens <= policy.max_tokens:
+        return policy
+    return replace(policy, preview_tokens=policy.max_tokens)
