@@ -15,6 +15,9 @@ class Meter(Protocol):
     def tokens(self, source: str, count: int) -> None:
         """Count prompt tokens by where their KV came from."""
 
+    def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
+        """Count what a tool's result held, what of it was delivered, and what follow-up reads took."""
+
     def event(self, name: str) -> None:
         """Count something that happened."""
 

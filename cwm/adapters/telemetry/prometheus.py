@@ -73,6 +73,17 @@ class PrometheusMeter:
         self._tokens = Counter(
             "cwm_prompt_tokens", "Prompt tokens by where their KV came from", ["source"], registry=registry
         )
+        self._results = Counter(
+            "cwm_result_tokens",
+            "Tokens of tool results: had, delivered at once, and read_later from what was stored",
+            ["part"],
+            registry=registry,
+        )
+        self._saved = Gauge(
+            "cwm_result_tokens_saved",
+            "Tokens of tool results that reached no agent: had, less delivered, less read_later",
+            registry=registry,
+        )
         self._events = Counter("cwm_events", "Things that happened", ["event"], registry=registry)
         self._looks = Counter(
             "cwm_watchdog_checks", "Looks of the watchdog by what they found", ["outcome"], registry=registry
@@ -102,6 +113,11 @@ class PrometheusMeter:
 
     def tokens(self, source: str, count: int) -> None:
         self._tokens.labels(self._sources.bounded(source)).inc(count)
+
+    def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
+        for part, tokens in (("had", had), ("delivered", delivered), ("read_later", read_later)):
+            self._results.labels(part).inc(tokens)
+        self._saved.inc(had - delivered - read_later)
 
     def event(self, name: str) -> None:
         self._events.labels(self._event_names.bounded(name)).inc()

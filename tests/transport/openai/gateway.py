@@ -69,6 +69,9 @@ class TallyMeter:
     def tokens(self, source: str, count: int) -> None:
         self.counts[f"tokens {source}"] += count
 
+    def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
+        self.counts.update({"had": had, "delivered": delivered, "read later": read_later})
+
     def event(self, name: str) -> None:
         self.counts[f"event {name}"] += 1
 

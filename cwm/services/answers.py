@@ -1,0 +1,173 @@
+"""What a tool answered: how much of it reaches a model, and the parts in which it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from cwm.domain.results import Part, PartKind
+from cwm.ports.token_counter import TokenCounter
+
+JSON_TYPE: Final = "application/json"
+
+_PLAIN: Final = "text/plain"
+# What a large picture takes in the models that see pictures.
+_MOST_IMAGE_TOKENS: Final = 1_600
+# Longer texts would hold up everybody else.
+_MOST_CHARS_AT_ONCE: Final = 100_000
+_MOST_PARTS: Final = 64
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``content`` are MCP's items as they are on the wire, ``structured`` is its structuredContent."""
+
+    content: Sequence[Mapping[str, Any]]
+    structured: Any = None
+    is_error: bool = False
+
+    @cached_property
+    def said_in_text(self) -> bool:
+        """Whether one text says all that the structured content says.
+
+        It is that JSON, or the structured content is an object around the text, or around what the text is.
+        """
+        said = self.structured
+        alone = next(iter(said.values())) if isinstance(said, dict) and len(said) == 1 else None
+        return any(_says(item, said, alone) for item in self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The texts that reach a model with the tokens of each, and what pictures and the like take."""
+
+    texts: tuple[tuple[str, int], ...]
+    media: int
+
+    @property
+    def tokens(self) -> int:
+        return self.media + sum(tokens for _, tokens in self.texts)
+
+
+async def count(answer: Answer, counter: TokenCounter) -> Counted:
+    """What the answer takes in a model's context."""
+    if sum(len(item.get("text", "")) for item in answer.content) <= _MOST_CHARS_AT_ONCE:
+        return _counted(answer, counter)
+    return await asyncio.to_thread(_counted, answer, counter)
+
+
+def parts_of(answer: Answer) -> list[Part]:
+    """Everything in it, byte for byte: one part an item, then the structured content if no text says the same.
+
+    A text that is a JSON object or array is a JSON part. So many items that their parts could not be handled
+    one by one are one JSON part.
+    """
+    if len(answer.content) > _MOST_PARTS:
+        whole: dict[str, Any] = {"content": list(answer.content)}
+        if answer.structured is not None:
+            whole["structuredContent"] = answer.structured
+        return [_json_part(whole)]
+    parts = [_part(item) for item in answer.content]
+    if answer.structured is not None and not answer.said_in_text:
+        parts.append(_json_part(answer.structured))
+    return parts
+
+
+def _says(item: Mapping[str, Any], structured: Any, alone: Any) -> bool:
+    text = item.get("text")
+    if item.get("type") != "text" or not isinstance(text, str):
+        return False
+    if alone is not None and alone == text:
+        return True
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return _same(said, structured) or (alone is not None and _same(said, alone))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """To Python, true is 1."""
+    return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _texts(answer: Answer) -> Iterator[str]:
+    for item in answer.content:
+        kind = item.get("type")
+        if kind == "text":
+            yield str(item["text"])
+        elif kind == "resource" and "text" in item["resource"]:
+            yield str(item["resource"]["text"])
+        elif kind not in {"image", "audio", "resource"}:
+            yield json.dumps(item, ensure_ascii=False)
+    if answer.structured is not None and not answer.said_in_text:
+        yield json.dumps(answer.structured, ensure_ascii=False)
+
+
+def _counted(answer: Answer, counter: TokenCounter) -> Counted:
+    texts = tuple((text, counter.count(text)) for text in _texts(answer))
+    return Counted(texts, sum(map(_media_tokens, answer.content)))
+
+
+def _media_tokens(item: Mapping[str, Any]) -> int:
+    """A picture is seen; what else is base64 is read as such by a client that does not know better."""
+    match item.get("type"):
+        case "image":
+            return min(_MOST_IMAGE_TOKENS, _base64_tokens(str(item["data"])))
+        case "audio":
+            return _base64_tokens(str(item["data"]))
+        case "resource" if "blob" in item["resource"]:
+            return _base64_tokens(str(item["resource"]["blob"]))
+        case _:
+            return 0
+
+
+def _base64_tokens(data: str) -> int:
+    return len(data) * 3 // 4
+
+
+def _part(item: Mapping[str, Any]) -> Part:
+    match item.get("type"):
+        case "text":
+            return _text_part(str(item["text"]), _PLAIN)
+        case "image" | "audio":
+            return _binary_part(str(item["data"]), str(item["mimeType"]))
+        case "resource" if "text" in item["resource"]:
+            return _text_part(str(item["resource"]["text"]), str(item["resource"].get("mimeType", _PLAIN)))
+        case "resource" if "blob" in item["resource"]:
+            media_type = str(item["resource"].get("mimeType", "application/octet-stream"))
+            return _binary_part(str(item["resource"]["blob"]), media_type)
+        case _:
+            return _json_part(dict(item))
+
+
+def _text_part(text: str, media_type: str) -> Part:
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return Part(PartKind.JSON, JSON_TYPE if media_type == _PLAIN else media_type, text.encode())
+    return Part(PartKind.TEXT, media_type, text.encode())
+
+
+def _binary_part(data: str, media_type: str) -> Part:
+    """What is not canonical base64 could not be given back as it was; it stays text."""
+    try:
+        body = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return Part(PartKind.TEXT, f"{media_type};base64", data.encode())
+    if base64.b64encode(body).decode() != data:
+        return Part(PartKind.TEXT, f"{media_type};base64", data.encode())
+    return Part(PartKind.BINARY, media_type, body)
+
+
+def _json_part(value: Any) -> Part:
+    return Part(PartKind.JSON, JSON_TYPE, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

@@ -1,0 +1,115 @@
+"""What of an answer reaches a model, and that its parts hold all of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cwm.domain.results import PartKind
+from cwm.services.answers import Answer, count, parts_of
+
+
+class Characters:
+    """Counts what is easy to count by hand."""
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+async def tokens(answer: Answer) -> int:
+    return (await count(answer, Characters())).tokens
+
+
+async def test_texts_and_texts_of_resources_are_counted() -> None:
+    resource = {"type": "resource", "resource": {"uri": "a:b", "text": "abc"}}
+    assert await tokens(Answer([text("12345"), resource])) == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "structured"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("long text", {"content": "long text"}),
+        ("[1, 2]", {"result": [1, 2]}),
+        ("5", {"result": 5}),
+    ],
+)
+async def test_structured_content_that_a_text_says_is_neither_counted_nor_kept_again(
+    said: str, structured: dict[str, Any]
+) -> None:
+    answer = Answer([text(said)], structured)
+    assert await tokens(answer) == len(said)
+    assert [part.body.decode() for part in parts_of(answer)] == [said]
+
+
+@pytest.mark.parametrize(
+    ("said", "structured"),
+    [("done", {"a": 1}), ("true", {"result": 1}), ('{"a": 1}', {"a": 1, "b": 2}), ("a", {"x": "a", "y": "a"})],
+)
+async def test_structured_content_that_says_more_is_counted_and_kept(
+    said: str, structured: dict[str, Any]
+) -> None:
+    answer = Answer([text(said)], structured)
+    assert await tokens(answer) > len(said)
+    assert json.loads(parts_of(answer)[-1].body) == structured
+
+
+async def test_a_picture_counts_as_what_models_see_of_it_and_other_bytes_as_text() -> None:
+    data = base64.b64encode(b"x" * 300_000).decode()
+    picture = {"type": "image", "data": data, "mimeType": "image/png"}
+    blob = {"type": "resource", "resource": {"uri": "a:b", "blob": data}}
+    assert await tokens(Answer([picture])) == 1_600
+    assert await tokens(Answer([blob])) == 300_000
+
+
+async def test_a_long_text_is_counted_as_a_short_one_is() -> None:
+    assert await tokens(Answer([text("x" * 250_000)])) == 250_000
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+ITEMS = st.one_of(
+    TEXTS.map(text),
+    st.recursive(st.integers() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner))
+    .map(json.dumps)
+    .map(text),
+    st.binary().map(
+        lambda raw: {"type": "image", "data": base64.b64encode(raw).decode(), "mimeType": "image/png"}
+    ),
+    TEXTS.map(lambda data: {"type": "audio", "data": data, "mimeType": "audio/wav"}),
+    TEXTS.map(lambda said: {"type": "resource", "resource": {"uri": "a:b", "text": said}}),
+    TEXTS.map(lambda name: {"type": "resource_link", "uri": "a:b", "name": name}),
+)
+
+
+@given(st.lists(ITEMS, max_size=8))
+def test_every_item_can_be_made_again_from_its_part(items: list[dict[str, Any]]) -> None:
+    parts = parts_of(Answer(items))
+    assert len(parts) == len(items)
+    for item, part in zip(items, parts, strict=True):
+        said = item.get("text") or item.get("data") or item.get("resource", {}).get("text") or ""
+        if item["type"] == "resource_link":
+            assert json.loads(part.body) == item
+        elif part.kind is PartKind.BINARY:
+            assert base64.b64encode(part.body).decode() == said
+        else:
+            assert part.body.decode() == said
+
+
+def test_only_objects_and_arrays_are_json_parts() -> None:
+    kinds = [part.kind for part in parts_of(Answer([text(' {"a": 1}'), text("[1"), text("5"), text("")]))]
+    assert kinds == [PartKind.JSON, PartKind.TEXT, PartKind.TEXT, PartKind.TEXT]
+
+
+def test_very_many_items_are_one_part() -> None:
+    answer = Answer([text(str(number)) for number in range(1_000)], {"a": 1})
+    (part,) = parts_of(answer)
+    assert json.loads(part.body) == {"content": answer.content, "structuredContent": {"a": 1}}
