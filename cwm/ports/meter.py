@@ -18,6 +18,9 @@ class Meter(Protocol):
     def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
         """Count what a tool's result held, what of it was delivered, and what follow-up reads took."""
 
+    def drift(self, counted: int, served: int) -> None:
+        """Note how many tokens CWM counted in a text, and how many the served model makes of it."""
+
     def event(self, name: str) -> None:
         """Count something that happened."""
 

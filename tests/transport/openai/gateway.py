@@ -72,6 +72,9 @@ class TallyMeter:
     def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
         self.counts.update({"had": had, "delivered": delivered, "read later": read_later})
 
+    def drift(self, counted: int, served: int) -> None:
+        self.counts.update(counted=counted, served=served)
+
     def event(self, name: str) -> None:
         self.counts[f"event {name}"] += 1
 
