@@ -94,7 +94,10 @@ def _says(item: Mapping[str, Any], structured: Any, alone: Any) -> bool:
 
 def _same(one: Any, other: Any) -> bool:
     """To Python, true is 1."""
-    return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    try:
+        return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    except RecursionError:
+        return False
 
 
 def _texts(answer: Answer) -> Iterator[str]:
@@ -170,4 +173,6 @@ def _binary_part(data: str, media_type: str) -> Part:
 
 
 def _json_part(value: Any) -> Part:
-    return Part(PartKind.JSON, JSON_TYPE, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    return Part(
+        PartKind.JSON, JSON_TYPE, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    )

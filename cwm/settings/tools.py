@@ -52,7 +52,7 @@ class ReferenceFields(Fields):
 
 class CacheFields(Fields):
     ttl_seconds: Seconds
-    key: Words = []
+    key: Words = Field(default_factory=list)
     scope: SharingScope = SharingScope.TENANT
 
 
@@ -101,8 +101,8 @@ class ResultsFields(BudgetFields):
 
 class ToolFields(BudgetFields):
     preview: PreviewKind = PreviewKind.AUTO
-    fields: Words = []
-    keywords: Words = []
+    fields: Words = Field(default_factory=list)
+    keywords: Words = Field(default_factory=list)
     references: bool = False
     cache: CacheFields | None = None
 

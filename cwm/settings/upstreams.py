@@ -39,9 +39,9 @@ class OverrideFields(Fields):
 
 
 class SelectionFields(Fields):
-    allow: list[Pattern] = ["*"]
-    deny: list[Pattern] = []
-    override: dict[str, OverrideFields] = {}
+    allow: list[Pattern] = Field(default_factory=lambda: ["*"])
+    deny: list[Pattern] = Field(default_factory=list)
+    override: dict[str, OverrideFields] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_name_each(self) -> Self:
@@ -75,10 +75,10 @@ class ExchangeFields(Fields):
 class UpstreamFields(Fields):
     url: Url | None = None
     command: Command | None = None
-    args: list[str] = []
-    env: Environment = {}
+    args: list[str] = Field(default_factory=list)
+    env: Environment = Field(default_factory=dict)
     cwd: Text | None = None
-    headers: Headers = {}
+    headers: Headers = Field(default_factory=dict)
     credentials: Credentials = Credentials.NONE
     exchange: ExchangeFields | None = None
     stateless: bool = False

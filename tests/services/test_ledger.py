@@ -117,6 +117,7 @@ async def test_a_store_that_is_away_refuses_nothing_and_is_told_later(fragile_va
     agents = Agents(store, InProcessChanges(), SystemClock(), ttl_seconds=60, limit=100)
     ledger = Ledger(agents, step_tokens=STEP)
     agent = await agents.get(ANN, session)
+    await client.save()
     fragile_valkey.stop()
     await ledger.add(agent, STEP)
     assert await ledger.delivered(agent) == STEP

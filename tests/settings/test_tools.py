@@ -120,7 +120,10 @@ def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern
         ("tools: {1: {}}", "tools.1 in cwm.yaml: must be the name of a tool, or a pattern"),
         ("tools: {echo: 3}", "tools.echo in cwm.yaml: must hold fields by name."),
         ("tools: {echo: {maximum: 3}}", "tools.echo.maximum in cwm.yaml: is no field of a tool's policy."),
-        ("tools: {echo: {preview: middle}}", "tools.echo.preview in cwm.yaml: input should be 'auto', 'page', "),
+        (
+            "tools: {echo: {preview: middle}}",
+            "tools.echo.preview in cwm.yaml: input should be 'auto', 'page', ",
+        ),
         ("tools: {echo: {fields: a}}", "tools.echo.fields in cwm.yaml: must be a list."),
         ("tools: {echo: {keywords: ['']}}", "tools.echo.keywords.0 in cwm.yaml: "),
         ("tools: {echo: {ttl_seconds: 0}}", "tools.echo.ttl_seconds in cwm.yaml: "),
