@@ -1,0 +1,79 @@
+"""Adding up what was left out, by the kind of place it was left out of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cwm.domain.preview import Omission, Unit
+
+Path = tuple[Any, ...]
+"""``(path of the container, name)``, ``()`` for the whole; the name is EACH for any item or any entry of a map."""
+EACH: Final = None
+_PLAIN: Final = re.compile(r"[^.\[\]\"*\s]+")
+
+
+@dataclass(slots=True)
+class _Sum:
+    shown: int = 0
+    total: int = 0
+    places: int = 0
+
+
+@dataclass(slots=True)
+class Omitted:
+    _sums: dict[tuple[Path, Unit], _Sum] = field(default_factory=dict)
+    _kept: dict[Path, dict[str, None]] = field(default_factory=dict)
+    _left_out: dict[Path, dict[str, None]] = field(default_factory=dict)
+
+    def add(self, path: Path, unit: Unit, shown: int, total: int) -> None:
+        entry = self._sums.setdefault((path, unit), _Sum())
+        entry.shown += shown
+        entry.total += total
+        entry.places += 1
+
+    def add_fields(self, path: Path, kept: dict[str, Any], left_out: list[str]) -> None:
+        """Of a record; places of one kind count as one, with all the fields that any of them has."""
+        self._kept.setdefault(path, {}).update(dict.fromkeys(kept))
+        self._left_out.setdefault(path, {}).update(dict.fromkeys(left_out))
+
+    def texts_cut(self) -> bool:
+        return any(unit not in {Unit.ITEMS, Unit.ENTRIES} for _, unit in self._sums)
+
+    def omissions(self) -> tuple[Omission, ...]:
+        """Outer places first."""
+        found = [
+            (path, Omission(shown_path(path), unit, s.shown, s.total, s.places))
+            for (path, unit), s in self._sums.items()
+        ]
+        for path, names in self._left_out.items():
+            kept = self._kept[path]
+            gone = tuple(name for name in names if name not in kept)
+            if gone:
+                shown, total = len(kept), len(kept) + len(gone)
+                found.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=gone)))
+        return tuple(omission for _, omission in sorted(found, key=lambda each: _length(each[0])))
+
+
+def shown_path(path: Path) -> str:
+    """As ``result_query`` and a policy's ``fields`` take it: ``items[*].user.login``."""
+    names: list[Any] = []
+    while path:
+        path, name = path
+        names.append(name)
+    text = ""
+    for name in reversed(names):
+        if name is EACH:
+            text += "[*]"
+        else:
+            plain = name if _PLAIN.fullmatch(name) else f'"{name}"'
+            text += f".{plain}" if text else plain
+    return text
+
+
+def _length(path: Path) -> int:
+    length = 0
+    while path:
+        path, length = path[0], length + 1
+    return length

@@ -1,0 +1,89 @@
+"""Which fields of a record matter most, by their names and what is in them."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final
+
+_SHORT: Final = 80
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_TELLING: Final = frozenset(
+    {
+        *(
+            "id",
+            "ids",
+            "uuid",
+            "guid",
+            "key",
+            "name",
+            "names",
+            "title",
+            "label",
+            "slug",
+            "path",
+            "file",
+            "filename",
+        ),
+        *(
+            "login",
+            "username",
+            "user",
+            "email",
+            "status",
+            "state",
+            "type",
+            "kind",
+            "code",
+            "version",
+            "level",
+        ),
+        *(
+            "number",
+            "count",
+            "counts",
+            "total",
+            "totals",
+            "size",
+            "length",
+            "price",
+            "amount",
+            "score",
+            "rank",
+        ),
+        *("error", "errors", "message", "reason", "summary", "result", "severity"),
+    }
+)
+_COUNTING: Final = frozenset({"num", "count", "total"})
+_LINKS: Final = frozenset({"url", "uri", "href", "link", "html_url", "permalink"})
+
+
+class Rank(IntEnum):
+    """The lower, the longer a field is kept."""
+
+    TELLING = 0
+    """What tells one record from another, and what became of it."""
+    SHORT = 1
+    LONG = 2
+    IDLE = 3
+    """Empty, or one of the links that APIs add to everything."""
+
+
+def rank(name: str, value: Any) -> Rank:
+    """How much a field matters; of objects and lists it is their depth that decides whether they are kept."""
+    if value is None or value in ("", [], {}):
+        return Rank.IDLE
+    if isinstance(value, (dict, list)):
+        return Rank.LONG
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        return Rank.SHORT if name.lower() in _LINKS else Rank.IDLE
+    if _tells(name):
+        return Rank.TELLING
+    return Rank.LONG if isinstance(value, str) and len(value) > _SHORT else Rank.SHORT
+
+
+@lru_cache(maxsize=4096)
+def _tells(name: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(words) and (words[-1] in _TELLING or words[0] in _COUNTING)

@@ -1,0 +1,185 @@
+"""Shortening one text: whole sentences or whole lines, and how much more there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Final
+
+from cwm.domain.preview import Unit
+from cwm.domain.tool_policy import PreviewKind
+from cwm.services.preview.cuts import amount, counted, cut_after, cut_before, unit_of
+from cwm.services.preview.sentences import Span, sentences
+from cwm.services.preview.styles import Style, style_of
+
+_LOOKED_AT: Final = 32_768
+_SEARCHED: Final = 1_000_000
+_AROUND: Final = 400
+_HITS: Final = 16
+_GAP: Final = " … "
+_WORTH_CUTTING: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """``shown`` of ``total`` units are in ``text``, which says at its cut how many are not."""
+
+    text: str
+    unit: Unit
+    shown: int
+    total: int
+
+
+class Text:
+    """A text that may be shortened several times: what is found out about it is kept."""
+
+    def __init__(
+        self, whole: str, kind: PreviewKind = PreviewKind.AUTO, keywords: Sequence[str] = ()
+    ) -> None:
+        self._whole = whole
+        self._kind = kind
+        words = "|".join(re.escape(keyword) for keyword in keywords if keyword.strip())
+        self._keyword = re.compile(words, re.IGNORECASE) if words else None
+
+    def shorten(self, limit: int) -> Shortened | None:
+        """In about ``limit`` characters, at least those that say what is missing; None when that is no shorter."""
+        if len(self._whole) <= limit:
+            return None
+        short = self._by_lines(limit) if self._style is not Style.EXTRACT else None
+        short = short or self._by_sentences(limit)
+        return short if len(short.text) < len(self._whole) else None
+
+    @cached_property
+    def _style(self) -> Style:
+        return style_of(self._whole, self._kind)
+
+    @cached_property
+    def _unit(self) -> Unit:
+        return unit_of(self._whole)
+
+    @cached_property
+    def _total(self) -> int:
+        return amount(self._whole, self._unit)
+
+    @cached_property
+    def _line_count(self) -> int:
+        return amount(self._whole, Unit.LINES)
+
+    @cached_property
+    def _sentences(self) -> list[Span]:
+        """Those at the beginning, and those further on with a keyword."""
+        near = sentences(self._whole, 0, _LOOKED_AT)
+        return near + [span for span in self._far() if span[0] >= (near[-1][1] if near else 0)]
+
+    def _far(self) -> Iterator[Span]:
+        if self._keyword is None:
+            return
+        end = 0
+        for hit in islice(self._keyword.finditer(self._whole, _LOOKED_AT, _SEARCHED), _HITS):
+            if hit.start() >= end:
+                start, end = max(hit.start() - _AROUND, end, _LOOKED_AT), hit.end() + _AROUND
+                found = sentences(self._whole, start, end)
+                yield from (span for span in found if self._keyword.search(self._whole, *span))
+
+    def _by_lines(self, limit: int) -> Shortened | None:
+        """None where not even one line would be whole."""
+        room = limit - len(counted(self._line_count, Unit.LINES, "earlier")) - len("… []\n\n")
+        share = {Style.HEAD: 1.0, Style.TAIL: 0.0, Style.ENDS: 1 / 3}[self._style]
+        head = self._first_lines(int(room * share))
+        tail = self._last_lines(room - len(head)) if share < 1 else ""
+        if not head and not tail:
+            return None
+        shown = sum(part.count("\n") + 1 for part in (head, tail) if part)
+        left = self._line_count - shown
+        if not tail:
+            text = f"{head}\n… [{counted(left, Unit.LINES, 'more')}]"
+        elif not head:
+            text = f"[{counted(left, Unit.LINES, 'earlier')}] …\n{tail}"
+        else:
+            text = f"{head}\n… [{counted(left, Unit.LINES, 'more')}] …\n{tail}"
+        return Shortened(text, Unit.LINES, shown, self._line_count)
+
+    def _first_lines(self, room: int) -> str:
+        return self._whole[: max(self._whole.rfind("\n", 0, room + 1), 0)] if room > 0 else ""
+
+    def _last_lines(self, room: int) -> str:
+        if room <= 0:
+            return ""
+        end = len(self._whole) - self._whole.endswith("\n")
+        start = self._whole.find("\n", max(end - room - 1, 0), end)
+        return self._whole[start + 1 : end] if start >= 0 else ""
+
+    def _by_sentences(self, limit: int) -> Shortened:
+        room = limit - len(counted(self._total, self._unit, "earlier")) - len(" … []")
+        if self._style is Style.TAIL:
+            start = cut_before(self._whole, room)
+            return self._marked([(start, len(self._whole))])
+        spans = self._chosen(room) or [(0, cut_after(self._whole, room))]
+        return self._marked(spans)
+
+    def _chosen(self, room: int) -> list[Span]:
+        """The first sentence, those with a keyword, then those that follow the first, as far as there is room."""
+        spans = self._sentences
+        if not spans or spans[0][1] > room:
+            return []
+        taken = {0}
+        room -= spans[0][1]
+        for index in self._in_order:
+            cost = spans[index][1] - spans[index][0] + len(_GAP)
+            if index - 1 in taken or index + 1 in taken:
+                cost = max(cost, spans[index][1] - spans[index - 1][1])
+            if cost <= room:
+                taken.add(index)
+                room -= cost
+            elif index - 1 in taken and index not in self._wanted:
+                return self._with_part(_joined(spans, sorted(taken)), spans[index - 1][1], spans[index], room)
+        return _joined(spans, sorted(taken))
+
+    @cached_property
+    def _wanted(self) -> dict[int, None]:
+        """Sentences with a keyword, by index."""
+        if self._keyword is None:
+            return {}
+        found = (self._keyword.search(self._whole, *span) for span in self._sentences)
+        return {index: None for index, hit in enumerate(found) if hit}
+
+    @cached_property
+    def _in_order(self) -> list[int]:
+        """Sentences by how much they matter, after the first."""
+        rest = range(1, len(self._sentences))
+        return [i for i in self._wanted if i] + [i for i in rest if i not in self._wanted]
+
+    def _with_part(self, taken: list[Span], last: int, sentence: Span, room: int) -> list[Span]:
+        """And, after the one that ends at ``last``, the beginning of a sentence that did not fit."""
+        end = last + cut_after(self._whole[last : sentence[1]], room)
+        if end - sentence[0] < _WORTH_CUTTING:
+            return taken
+        return [(start, end if till == last else till) for start, till in taken]
+
+    def _marked(self, spans: list[Span]) -> Shortened:
+        unit, total = self._unit, self._total
+        parts = [self._whole[start:end] for start, end in spans]
+        shown = sum(amount(part, unit) for part in parts)
+        if shown >= total:
+            unit, total, shown = Unit.CHARACTERS, len(self._whole), sum(map(len, parts))
+        if self._style is Style.TAIL:
+            text = f"[{counted(total - shown, unit, 'earlier')}] … {parts[0]}"
+        else:
+            text = f"{_GAP.join(parts)} … [{counted(total - shown, unit, 'more')}]"
+        return Shortened(text.strip(), unit, shown, total)
+
+
+def _joined(spans: list[Span], indices: list[int]) -> list[Span]:
+    """Spans of sentences that follow each other as one, with what is between them."""
+    joined: list[Span] = []
+    last = -2
+    for index in indices:
+        start, end = spans[index]
+        if index == last + 1:
+            start = joined.pop()[0]
+        joined.append((start, end))
+        last = index
+    return joined
