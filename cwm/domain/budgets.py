@@ -43,6 +43,8 @@ class Budgets:
         floor = min(policy.preview_tokens, policy.max_tokens)
         return max(floor, min(policy.max_tokens, int(left * self.window_share)))
 
-    def preview(self, policy: ToolPolicy, allowance: int) -> int:
-        """Tokens that a preview takes at most where only ``allowance`` may be delivered."""
-        return min(policy.preview_tokens, allowance)
+    @property
+    def some_take_references(self) -> bool:
+        """Whether by-reference arguments are worth telling of."""
+        policies = (self.policies.default, *self.policies.by_name.values())
+        return self.references.enabled and any(policy.references for policy in policies)

@@ -277,6 +277,26 @@ async def test_the_log_level_changes_while_the_gateway_runs(config: Path) -> Non
     assert told["changed"] == ["upstreams.first", "upstreams.second", "logging.log_level"]
 
 
+async def test_budgets_and_policies_of_tools_change_while_the_gateway_runs(config: Path) -> None:
+    async with watching(config) as heard:
+        save(config, naming("first") + "results: {max_tokens: 5000}\ntools: {a: {}, b: {preview: tail}}\n")
+        first = await heard.event("settings_applied")
+        save(config, naming("first") + "results: {max_tokens: 5000}\ntools: {a: {max_tokens: many}}\n")
+        refused = await heard.event("settings_refused")
+        save(config, naming("first") + "results: {max_tokens: 5000}\ntools: {b: {preview: tail}, a: {}}\n")
+        second = await heard.event("settings_applied", times=2)
+        save(config, naming("first"))
+        third = await heard.event("settings_applied", times=3)
+
+    assert [told["changed"] for told in (first, second, third)] == [
+        ["results", "tools.a", "tools.b"],
+        ["tools"],
+        ["results", "tools.a", "tools.b"],
+    ]
+    assert refused["why"].startswith(f"tools.a.max_tokens in {config}: ")
+    assert [applied.budgets.policies.of("b").max_tokens for applied in heard.applied] == [5000, 5000, 10_000]
+
+
 async def test_a_setting_that_needs_a_restart_is_named_and_left_as_it_is(config: Path) -> None:
     async with watching(config) as heard:
         save(config, naming("second") + "http: {port: 9999}\nisolation: {secret: hunter2}\n")
