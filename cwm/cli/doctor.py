@@ -138,6 +138,23 @@ def _upstream(spec: UpstreamSpec) -> dict[str, Any]:
     }
 
 
+def _policies(settings: Settings) -> list[dict[str, Any]]:
+    """Of all tools, then of those that have one of their own."""
+    budgets = settings.budgets
+    named = [("*", budgets.policies.default), *budgets.policies.by_name.items()]
+    return [
+        {
+            "tool": name,
+            "max_tokens": policy.max_tokens if budgets.enabled else None,
+            "preview": policy.preview.value,
+            "preview_tokens": policy.preview_tokens,
+            "references": policy.references and budgets.references.enabled,
+            "shared": policy.shared,
+        }
+        for name, policy in named
+    ]
+
+
 def _without_query(url: str) -> str:
     from urllib.parse import urlsplit, urlunsplit
 
@@ -162,6 +179,7 @@ def _document(settings: Settings, examined: Examined, findings: list[Finding], *
             {"group": s.group, "name": s.name, "value": s.value, "origin": s.origin} for s in settings.sources
         ],
         "upstreams": [_upstream(spec) for spec in settings.upstreams],
+        "tools": _policies(settings),
         "versions": _versions(examined),
         "findings": [asdict(finding) for finding in findings],
     }
@@ -181,6 +199,21 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
             for told in map(_upstream, settings.upstreams)
         ],
         none="none",
+    )
+    print("\nResults of tools")
+    print_table(
+        ("TOOL", "MAX TOKENS", "PREVIEW", "TOKENS", "REFERENCES", "SHARED"),
+        [
+            (
+                told["tool"],
+                str(told["max_tokens"] or "unlimited"),
+                told["preview"],
+                str(told["preview_tokens"]),
+                "yes" if told["references"] else "no",
+                "yes" if told["shared"] else "no",
+            )
+            for told in _policies(settings)
+        ],
     )
     print("\nVersions")
     print_table(("PART", "VERSION"), list(_versions(examined).items()))

@@ -95,6 +95,28 @@ def test_upstreams_are_listed_without_a_secret(tmp_path: Path) -> None:
     ]
 
 
+def test_policies_of_tools_are_listed_after_that_of_all_others(tmp_path: Path) -> None:
+    (tmp_path / "cwm.yaml").write_text(
+        "results: {shared: true}\ntools: {files_write: {max_tokens: unlimited, references: true}}\n"
+    )
+
+    answer, _, _ = examine(tmp_path)
+    text = cwm(tmp_path, "doctor").stdout
+
+    others, writing = answer["tools"]
+    assert (others["tool"], others["max_tokens"], others["references"], others["shared"]) == (
+        "*",
+        10_000,
+        False,
+        True,
+    )
+    assert (writing["tool"], writing["max_tokens"], writing["references"]) == ("files_write", None, True)
+    assert [line.split()[:2] for line in text.partition("Results of tools\n")[2].splitlines()[1:3]] == [
+        ["*", "10000"],
+        ["files_write", "unlimited"],
+    ]
+
+
 def test_an_upstream_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "cwm.yaml").write_text(
         "upstreams: {docs: {url: 'https://x', headers: {X-Key: '${DOCS_KEY}'}}}"
