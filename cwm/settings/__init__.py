@@ -22,6 +22,7 @@ from cwm.settings.groups import (
     Retention,
     Shared,
     Storage,
+    StoredResults,
     Thaw,
     Verification,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Shared",
     "Source",
     "Storage",
+    "StoredResults",
     "Thaw",
     "Verification",
     "load",

@@ -26,6 +26,7 @@ from cwm.settings.groups import (
     Retention,
     Shared,
     Storage,
+    StoredResults,
     Thaw,
     Verification,
 )
@@ -76,6 +77,7 @@ class Settings:
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)
+    stored_results: StoredResults = field(default_factory=StoredResults)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()
