@@ -24,6 +24,7 @@ from cwm.settings.groups import (
     Storage,
     StoredResults,
     Thaw,
+    Tokens,
     Verification,
 )
 from cwm.settings.load import CONFIG_ENV, Settings, Source, load
@@ -48,6 +49,7 @@ __all__ = [
     "Storage",
     "StoredResults",
     "Thaw",
+    "Tokens",
     "Verification",
     "load",
 ]

@@ -28,6 +28,7 @@ from cwm.settings.groups import (
     Storage,
     StoredResults,
     Thaw,
+    Tokens,
     Verification,
 )
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
@@ -78,6 +79,7 @@ class Settings:
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)
     stored_results: StoredResults = field(default_factory=StoredResults)
+    tokens: Tokens = field(default_factory=Tokens)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()
