@@ -75,6 +75,12 @@ class AgentSessionNotFoundError(CwmError):
     code, kind = "CWM-2004", ErrorKind.NOT_FOUND
 
 
+class ResultNotFoundError(CwmError):
+    """No such stored result: unknown, expired, or another's that is not shared."""
+
+    code, kind = "CWM-2005", ErrorKind.NOT_FOUND
+
+
 class SessionAlreadyExistsError(CwmError):
     code, kind = "CWM-3001", ErrorKind.CONFLICT
 

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
+
+RESULTS_URI: Final = "cwm://results"
+"""A stored result is read whole at this, a slash and its handle; a part of it at one more slash and its index."""
+
+HANDLE_BYTES: Final = 16
+PAGE_BYTES: Final = 8_000
+"""A page of a part of which nothing is known yet."""
+
+_DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+_PREFIX: Final = "r_"
+_HANDLE_DIGITS: Final = 22
+
+HANDLE_PATTERN: Final = f"^{_PREFIX}[0-9A-Za-z]{{{_HANDLE_DIGITS}}}$"
 
 
 class PartKind(StrEnum):
@@ -25,17 +41,24 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A part without its body, which is kept under ``digest``; ``size`` in bytes."""
+    """A part without its body, which is kept under ``digest``; ``size`` in bytes.
+
+    ``page_bytes`` is about how long a page of it is, so that it has the same pages for everybody.
+    """
 
     kind: PartKind
     media_type: str
     digest: str
     size: int
+    page_bytes: int = PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """``owner`` is the subject that called ``tool``; others of its tenant may read it when ``shared``."""
+    """``owner`` is the subject that called ``tool``; others of its tenant may read it when ``shared``.
+
+    ``arguments_digest`` tells one call of the tool from another.
+    """
 
     tenant: str
     handle: str
@@ -45,7 +68,36 @@ class StoredResult:
     created_at: datetime
     expires_at: datetime
     shared: bool = False
+    arguments_digest: str = ""
 
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
+
+    def opens_for(self, subject: str) -> bool:
+        """Whether ``subject``, who is of its tenant, may read it."""
+        return self.shared or subject == self.owner
+
+
+def handle_of(number: bytes) -> str:
+    """The handle that spells 16 bytes, in letters and digits alone."""
+    rest = int.from_bytes(number)
+    digits = []
+    for _ in range(_HANDLE_DIGITS):
+        rest, digit = divmod(rest, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return _PREFIX + "".join(reversed(digits))
+
+
+def number_of(handle: str) -> bytes | None:
+    """The 16 bytes that ``handle`` spells; None when it is no handle."""
+    digits = handle.removeprefix(_PREFIX)
+    if len(handle) != len(_PREFIX) + _HANDLE_DIGITS or len(digits) != _HANDLE_DIGITS:
+        return None
+    number = 0
+    for digit in digits:
+        value = _VALUES.get(digit)
+        if value is None:
+            return None
+        number = number * len(_DIGITS) + value
+    return number.to_bytes(HANDLE_BYTES) if number < 1 << (8 * HANDLE_BYTES) else None

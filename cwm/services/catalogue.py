@@ -12,6 +12,8 @@ from cwm.services.freeze import Freeze
 from cwm.services.generate import Generate
 from cwm.services.inspect import Inspect
 from cwm.services.open_session import OpenSession
+from cwm.services.query_result import QueryResult
+from cwm.services.results import Results
 from cwm.services.thaw import Thaw
 
 
@@ -26,3 +28,5 @@ class Services:
     end_session: EndSession
     browse: Browse
     inspect: Inspect
+    results: Results
+    query_result: QueryResult

@@ -192,6 +192,9 @@ class Isolation(Group):
     secret_file: Path = Field(
         Path("~/.cwm/secret"), description="Holds that key where CWM_SECRET is unset; made on first use."
     )
+    previous_secret: SecretStr | None = Field(
+        None, description="The key before a change of it: cursors that it signed are good until they expire."
+    )
 
     @field_validator("secret_file")
     @classmethod
@@ -234,6 +237,22 @@ class Shared(Group):
     agent_session_limit: int = Field(
         10_000, ge=1, description="Most agent sessions kept in process; the one idle longest makes room."
     )
+
+
+class StoredResults(Group):
+    """Tool results that are stored for agents to read on."""
+
+    title = "stored_results"
+
+    result_quota_mb: float = Field(
+        1024.0, ge=0, description="Most that the stored results of one user may take in MB; 0 for no limit."
+    )
+    cursor_ttl_seconds: float = Field(
+        600.0, ge=1, le=30 * 86_400, description="For how long a cursor into a stored result is good."
+    )
+
+    def quota_bytes(self) -> int | None:
+        return round(self.result_quota_mb * 2**20) or None
 
 
 class Tokens(Group):
@@ -327,6 +346,7 @@ GROUPS: dict[str, type[Group]] = {
         Isolation,
         Storage,
         Shared,
+        StoredResults,
         Tokens,
         LocalEngine,
         Logging,

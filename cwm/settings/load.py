@@ -27,6 +27,7 @@ from cwm.settings.groups import (
     Retention,
     Shared,
     Storage,
+    StoredResults,
     Thaw,
     Tokens,
     Verification,
@@ -80,6 +81,7 @@ class Settings:
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)
+    stored_results: StoredResults = field(default_factory=StoredResults)
     tokens: Tokens = field(default_factory=Tokens)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)

@@ -1,4 +1,4 @@
-"""The key that cache salts are derived with: given, or made once and kept in a file."""
+"""The key that cache salts and signatures are derived with: given, or made once and kept in a file."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def load_secret(settings: Isolation) -> bytes:
     if not key:
         raise SettingsError(f"CWM_SECRET_FILE {path} is empty.")
     return key
+
+
+def signing_secrets(settings: Isolation) -> tuple[bytes, ...]:
+    """The key in force, which signs, and the one before it, whose signatures still hold."""
+    previous = settings.previous_secret
+    current = load_secret(settings)
+    return (current,) if previous is None else (current, previous.get_secret_value().encode())
 
 
 def _create(path: Path) -> None:

@@ -233,6 +233,24 @@ intents = Table(
     Index(None, "tenant", "snapshot_id"),
 )
 
+# What tools answered and agents may read on; the bodies are kept apart, by digest.
+stored_results = Table(
+    "stored_results",
+    metadata,
+    _tenant(),
+    Column("handle", Text, primary_key=True),
+    _required("owner", Text),
+    _required("tool", Text),
+    _required("arguments_digest", Text),
+    _required("parts", JSON),
+    _required("size_bytes", Bytes),
+    _required("shared", Boolean),
+    _required("created_at", UtcDateTime),
+    _required("expires_at", UtcDateTime),
+    Index(None, "tenant", "owner", "expires_at", "size_bytes"),
+    Index(None, "expires_at"),
+)
+
 # These two belong to gateways and engines, not to a tenant.
 leases = Table(
     "leases",

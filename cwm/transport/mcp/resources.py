@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from fastmcp.resources import Resource
+from fastmcp.resources import Resource, ResourceContent, ResourceResult, ResourceTemplate
 
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.results import RESULTS_URI, Part, PartKind
 from cwm.domain.session import SessionState
 from cwm.domain.window import WindowQuery
 from cwm.services.browse import MAX_PAGE
@@ -17,6 +19,7 @@ from cwm.transport.mcp import render
 from cwm.transport.mcp.face import CALLER, Caller
 
 _JSON: Final = "application/json"
+_LONGEST_INDEX: Final = 5
 
 
 async def windows(caller: Caller = CALLER) -> str:
@@ -43,6 +46,28 @@ async def status(caller: Caller = CALLER) -> str:
     return json.dumps(render.health(await caller.services.inspect.health()))
 
 
+async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
+    """A stored tool result, whole: every part as the tool returned it."""
+    results = caller.services.results
+    stored = await results.find(caller.principal, handle)
+    parts = [await results.part_of(stored, index) for index in range(len(stored.parts))]
+    return ResourceResult([_content(part) for part in parts])
+
+
+async def result_part(handle: str, part: str, caller: Caller = CALLER) -> ResourceResult:
+    """One part of a stored tool result, whole; parts are counted from 0."""
+    if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
+        raise InvalidParameterError("Parts are counted from 0.", field="part")
+    return ResourceResult([_content(await caller.services.results.part(caller.principal, handle, int(part)))])
+
+
+def resource_templates() -> list[ResourceTemplate]:
+    return [
+        _template(f"{RESULTS_URI}/{{handle}}", "Stored result", result),
+        _template(f"{RESULTS_URI}/{{handle}}/{{part}}", "Part of a stored result", result_part),
+    ]
+
+
 def resources() -> list[Resource]:
     return [
         _resource(WINDOWS_URI, "Windows", windows),
@@ -56,3 +81,19 @@ def _resource(uri: str, title: str, read: Callable[..., Any]) -> Resource:
     return Resource.from_function(
         read, uri, name=read.__name__, title=title, description=inspect.getdoc(read), mime_type=_JSON
     )
+
+
+def _template(uri: str, title: str, read: Callable[..., Any]) -> ResourceTemplate:
+    return ResourceTemplate.from_function(
+        read,
+        uri,
+        name=read.__name__,
+        title=title,
+        description=inspect.getdoc(read),
+        mime_type="application/octet-stream",
+    )
+
+
+def _content(part: Part) -> ResourceContent:
+    text = part.kind is not PartKind.BINARY
+    return ResourceContent(part.body.decode() if text else part.body, mime_type=part.media_type)

@@ -17,11 +17,12 @@ from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
-from cwm.transport.mcp.resources import resources
+from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
 from cwm.transport.mcp.tools_agents import agent_tools
+from cwm.transport.mcp.tools_results import result_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
@@ -33,7 +34,8 @@ _INSTRUCTIONS: Final = """\
 CWM keeps the context windows of a language model: every session that runs through it, token for token.
 session_create opens a session, session_generate speaks in it. window_freeze saves its context under a
 name, window_thaw continues from there in a new session without computing it again, window_clone branches it.
-window_list and window_status show what there is. A tool that fails answers {code, message, retryable, context}."""
+window_list and window_status show what there is. A tool result too large for a context comes as a preview with
+a handle and a cursor: result_query finds things in it, result_read reads on. A tool that fails answers {code, message, retryable, context}."""
 
 
 def build_mcp(
@@ -70,10 +72,18 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
-    for each in (*window_tools(), *session_tools(), *system_tools(), *agent_tools()):
+    for each in (
+        *window_tools(),
+        *session_tools(),
+        *system_tools(),
+        *agent_tools(),
+        *result_tools(),
+    ):
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
+    for template in resource_templates():
+        face.add_template(template)
     UpstreamLists(face, upstreams, agency).install()
     return face
 

@@ -25,6 +25,8 @@ READ_ONLY = {
     "cache_stats",
     "health_check",
     "get_metrics_data",
+    "result_read",
+    "result_query",
 }
 OURS = {
     "session_create",
@@ -32,6 +34,8 @@ OURS = {
     "session_delete",
     "agent_session_create",
     "agent_session_end",
+    "result_read",
+    "result_query",
 }
 DELETING = {"window_delete", "session_delete", "agent_session_end"}
 

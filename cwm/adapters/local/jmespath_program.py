@@ -1,0 +1,70 @@
+"""Evaluates one JMESPath expression in a process of its own: an expression can ask for more than there is.
+
+Standard input is a line of JSON, ``{"expression", "cpu_seconds", "memory_bytes", "answer_bytes"}``, and then
+the document. Standard output is ``=`` and the answer as compact JSON, or ``!`` and a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+_NARROW: Final = "The answer is too large: narrow the expression."
+_TOO_MUCH: Final = "The expression takes too much memory: narrow it."
+
+
+def main() -> None:
+    asked = json.loads(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_CPU, (asked["cpu_seconds"], asked["cpu_seconds"] + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (asked["memory_bytes"],) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        told = _answered(asked["expression"], asked["answer_bytes"])
+    except MemoryError:
+        told = f"!{_TOO_MUCH}".encode()
+    sys.stdout.buffer.write(told)
+
+
+def _answered(expression: str, most_bytes: int) -> bytes:
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        document = json.loads(sys.stdin.buffer.read())
+    except (ValueError, RecursionError):
+        return b"!This part cannot be read as JSON."
+    try:
+        value = jmespath.search(expression, document)
+    except JMESPathError as wrong:
+        return f"!{str(wrong).splitlines()[0]}".encode(errors="backslashreplace")
+    except (RecursionError, ValueError, TypeError, AttributeError):
+        return b"!The expression cannot be evaluated."
+    try:
+        return b"=" + _compact(value, most_bytes)
+    except (OverflowError, RecursionError):
+        return f"!{_NARROW}".encode()
+
+
+def _compact(value: Any, most_bytes: int) -> bytes:
+    """Half of a surrogate pair can be spelled in JSON, but stands in no text: then all is spelled."""
+    try:
+        return b"".join(_pieces(value, most_bytes, ensure_ascii=False))
+    except UnicodeEncodeError:
+        return b"".join(_pieces(value, most_bytes, ensure_ascii=True))
+
+
+def _pieces(value: Any, most_bytes: int, *, ensure_ascii: bool) -> Iterator[bytes]:
+    written = 0
+    for piece in json.JSONEncoder(ensure_ascii=ensure_ascii, separators=(",", ":")).iterencode(value):
+        encoded = piece.encode()
+        written += len(encoded)
+        if written > most_bytes:
+            raise OverflowError
+        yield encoded
+
+
+if __name__ == "__main__":
+    main()

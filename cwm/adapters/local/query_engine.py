@@ -1,0 +1,120 @@
+"""JMESPath in a process of its own that is killed when it takes too much, regular expressions by RE2 in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.result_query import Span
+from cwm.ports.query_engine import Matches
+
+_PROGRAM: Final = Path(__file__).with_name("jmespath_program.py")
+_ANSWER_BYTES: Final = 16 * 2**20
+_PATTERN_BYTES: Final = 8 * 2**20
+_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueryEngine:
+    """``cwm.ports.query_engine.QueryEngine`` on this machine."""
+
+    cpu_seconds: int = 2
+    wall_seconds: float = 20.0
+    memory_bytes: int = 2**30
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def jmespath(self, document: bytes, expression: str) -> bytes:
+        asked = {
+            "expression": expression,
+            "cpu_seconds": self.cpu_seconds,
+            "memory_bytes": self.memory_bytes,
+            "answer_bytes": _ANSWER_BYTES,
+        }
+        async with self._room:
+            told = await self._run(json.dumps(asked).encode() + b"\n" + document)
+        if told.startswith(b"="):
+            return told[1:]
+        if told.startswith(b"!"):
+            raise InvalidParameterError(f"jmespath: {told[1:].decode()}", field="jmespath")
+        raise _too_much("jmespath")
+
+    async def matches(self, text: bytes, pattern: str, limit: int) -> Matches:
+        return await self._matches(text, f"(?m){pattern}", limit, "regex")
+
+    async def found(self, text: bytes, words: str, limit: int) -> Matches:
+        import re2
+
+        return await self._matches(text, f"(?i){re2.escape(words)}", limit, "search")
+
+    async def _run(self, given: bytes) -> bytes:
+        """What the program says; nothing when it was killed."""
+        # Isolated: neither the variables nor the folder that this process runs in decide what it imports.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(_PROGRAM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(self.wall_seconds):
+                told, _ = await process.communicate(given)
+        except TimeoutError:
+            return b""
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return told if process.returncode == 0 else b""
+
+    async def _matches(self, text: bytes, pattern: str, limit: int, name: str) -> Matches:
+        import re2
+
+        try:
+            compiled = re2.compile(pattern.encode(), _options())
+        except re2.error as wrong:
+            raise InvalidParameterError(f"{name}: {_said(wrong)}", field=name) from None
+        finally:
+            # It would keep what it compiled, many megabytes each.
+            re2.purge()
+        async with self._room:
+            return await asyncio.to_thread(self._scan, compiled, text, limit, name)
+
+    def _scan(self, compiled: Any, text: bytes, limit: int, name: str) -> Matches:
+        """Each step takes time linear in the text; between steps the clock is looked at."""
+        spans: list[Span] = []
+        deadline = time.monotonic() + self.wall_seconds
+        for match in compiled.finditer(text):
+            if len(spans) == limit:
+                return Matches(tuple(spans), complete=False)
+            if time.monotonic() > deadline:
+                raise _too_much(name)
+            spans.append(Span(*match.span()))
+        return Matches(tuple(spans), complete=True)
+
+
+def _options() -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _PATTERN_BYTES
+    options.never_capture = True
+    return options
+
+
+def _said(wrong: Exception) -> str:
+    """RE2 says what is wrong in bytes."""
+    (told,) = wrong.args
+    return told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+
+
+def _too_much(name: str) -> InvalidParameterError:
+    return InvalidParameterError(f"{name}: this takes too much time or memory; narrow it.", field=name)

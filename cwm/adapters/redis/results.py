@@ -1,0 +1,144 @@
+"""Records of stored results that several gateways share.
+
+Three kinds of keys: a record (JSON) for each result; for each owner a sorted set of ``<handle>:<size>`` and
+one of all results, both by when they expire. A record outlives its result for a while, for whoever sweeps.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import redis.asyncio as redis
+
+from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.domain.errors import StorageReadError, StorageWriteError
+from cwm.domain.results import PartKind, StoredPart, StoredResult
+
+_DUE: Final = f"{KEY_PREFIX}results-due"
+_KEPT_LONGER: Final = timedelta(days=1)
+
+_SUM: Final = """
+local used = 0
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', owned, '(' .. at, '+inf')) do
+  used = used + tonumber(string.match(member, ':(%d+)$'))
+end
+"""
+_KEEP: Final = f"""
+local owned, at = KEYS[2], ARGV[3]
+if ARGV[5] ~= '' then
+  {_SUM}
+  if used + tonumber(ARGV[4]) > tonumber(ARGV[5]) then return 0 end
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PXAT', ARGV[8])
+redis.call('ZADD', owned, ARGV[2], ARGV[6])
+redis.call('PEXPIREAT', owned, ARGV[8], 'NX')
+redis.call('PEXPIREAT', owned, ARGV[8], 'GT')
+redis.call('ZADD', KEYS[3], ARGV[2], ARGV[7])
+return 1
+"""
+_USED: Final = f"local owned, at = KEYS[1], ARGV[1]{_SUM}return used"
+_FORGET: Final = """
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[2])
+return redis.call('DEL', KEYS[1])
+"""
+
+
+class RedisResultRecords:
+    """``cwm.ports.results.ResultRecords`` on Redis or Valkey."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._keep = client.register_script(_KEEP)
+        self._used = client.register_script(_USED)
+        self._forget = client.register_script(_FORGET)
+
+    async def keep(self, result: StoredResult, quota_bytes: int | None) -> bool:
+        args: list[str | int] = [
+            _written(result),
+            _ms(result.expires_at),
+            _ms(result.created_at),
+            result.size,
+            "" if quota_bytes is None else quota_bytes,
+            _owned(result),
+            _named(result.tenant, result.handle),
+            _ms(result.expires_at + _KEPT_LONGER),
+        ]
+        async with _writing():
+            return bool(await self._keep(keys=_keys(result), args=args))
+
+    async def find(self, tenant: str, handle: str) -> StoredResult | None:
+        async with _reading():
+            record = await self._client.get(_key(_named(tenant, handle)))
+        return None if record is None else _result_of(str(record))
+
+    async def used_bytes(self, tenant: str, owner: str, at: datetime) -> int:
+        async with _reading():
+            return int(await self._used(keys=[_owner_key(tenant, owner)], args=[_ms(at)]))
+
+    async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
+        async with _reading():
+            found = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
+            due = [str(name) for name in found]
+            records = await self._client.mget([_key(name) for name in due]) if due else []
+        gone = [name for name, record in zip(due, records, strict=True) if record is None]
+        if gone:
+            async with _writing():
+                await self._client.zrem(_DUE, *gone)
+        return [_result_of(str(record)) for record in records if record is not None]
+
+    async def forget(self, result: StoredResult) -> None:
+        args = [_owned(result), _named(result.tenant, result.handle)]
+        async with _writing():
+            await self._forget(keys=_keys(result), args=args)
+
+
+def _keys(result: StoredResult) -> list[str]:
+    name = _named(result.tenant, result.handle)
+    return [_key(name), _owner_key(result.tenant, result.owner), _DUE]
+
+
+def _key(name: str) -> str:
+    return f"{KEY_PREFIX}result:{name}"
+
+
+def _owner_key(tenant: str, owner: str) -> str:
+    """The same for the same owner, and for no other."""
+    return f"{KEY_PREFIX}results-of:{json.dumps([tenant, owner])}"
+
+
+def _named(tenant: str, handle: str) -> str:
+    return f"{tenant}:{handle}"
+
+
+def _owned(result: StoredResult) -> str:
+    return f"{result.handle}:{result.size}"
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
+def _written(result: StoredResult) -> str:
+    times = {"created_at": result.created_at.isoformat(), "expires_at": result.expires_at.isoformat()}
+    return json.dumps({**asdict(result), **times})
+
+
+def _result_of(record: str) -> StoredResult:
+    values: dict[str, Any] = json.loads(record)
+    parts = tuple(StoredPart(**{**part, "kind": PartKind(part["kind"])}) for part in values.pop("parts"))
+    for name in ("created_at", "expires_at"):
+        values[name] = datetime.fromisoformat(values[name]).astimezone(UTC)
+    return StoredResult(**values, parts=parts)
+
+
+def _reading() -> AbstractAsyncContextManager[None]:
+    return told_as(StorageReadError, "The store of results cannot be read; try again soon.")
+
+
+def _writing() -> AbstractAsyncContextManager[None]:
+    return told_as(StorageWriteError, "The store of results cannot be written; try again soon.")

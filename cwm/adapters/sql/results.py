@@ -1,0 +1,103 @@
+"""Records of stored results in the registry's database."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.tables import stored_results
+from cwm.adapters.sql.transactions import glancing, reading, writing
+from cwm.domain.results import PartKind, StoredPart, StoredResult
+
+
+class SqlResultRecords:
+    """``cwm.ports.results.ResultRecords`` on SQLite or Postgres."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @writing
+    def keep(self, connection: Connection, result: StoredResult, quota_bytes: int | None) -> bool:
+        if quota_bytes is not None:
+            _lock(connection, result.tenant, result.owner)
+            used = _used_bytes(connection, result.tenant, result.owner, result.created_at)
+            if used + result.size > quota_bytes:
+                return False
+        connection.execute(insert(stored_results).values(_values(result)))
+        return True
+
+    @glancing
+    def find(self, connection: Connection, tenant: str, handle: str) -> StoredResult | None:
+        found = select(stored_results).where(
+            stored_results.c.tenant == tenant, stored_results.c.handle == handle
+        )
+        row = connection.execute(found).one_or_none()
+        return None if row is None else _result_of(row)
+
+    @reading
+    def used_bytes(self, connection: Connection, tenant: str, owner: str, at: datetime) -> int:
+        return _used_bytes(connection, tenant, owner, at)
+
+    @reading
+    def expired_of_every_tenant(self, connection: Connection, at: datetime, limit: int) -> list[StoredResult]:
+        expires_at = stored_results.c.expires_at
+        due = select(stored_results).where(expires_at <= at).order_by(expires_at).limit(limit)
+        return [_result_of(row) for row in connection.execute(due)]
+
+    @writing
+    def forget(self, connection: Connection, result: StoredResult) -> None:
+        connection.execute(
+            delete(stored_results).where(
+                stored_results.c.tenant == result.tenant, stored_results.c.handle == result.handle
+            )
+        )
+
+
+def _lock(connection: Connection, tenant: str, owner: str) -> None:
+    """Until the commit nobody else counts what this owner has. SQLite's writers are alone already."""
+    if connection.dialect.name == "postgresql":
+        name = json.dumps(["stored_results", tenant, owner])
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(name, 0))))
+
+
+def _used_bytes(connection: Connection, tenant: str, owner: str, at: datetime) -> int:
+    total = select(func.coalesce(func.sum(stored_results.c.size_bytes), 0)).where(
+        stored_results.c.tenant == tenant,
+        stored_results.c.owner == owner,
+        stored_results.c.expires_at > at,
+    )
+    return int(connection.execute(total).scalar_one())
+
+
+def _values(result: StoredResult) -> dict[str, Any]:
+    return {
+        "tenant": result.tenant,
+        "handle": result.handle,
+        "owner": result.owner,
+        "tool": result.tool,
+        "arguments_digest": result.arguments_digest,
+        "parts": [asdict(part) for part in result.parts],
+        "size_bytes": result.size,
+        "shared": result.shared,
+        "created_at": result.created_at,
+        "expires_at": result.expires_at,
+    }
+
+
+def _result_of(row: Row[Any]) -> StoredResult:
+    return StoredResult(
+        tenant=row.tenant,
+        handle=row.handle,
+        owner=row.owner,
+        tool=row.tool,
+        parts=tuple(StoredPart(**{**part, "kind": PartKind(part["kind"])}) for part in row.parts),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        shared=row.shared,
+        arguments_digest=row.arguments_digest,
+    )

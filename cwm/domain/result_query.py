@@ -1,0 +1,171 @@
+"""Questions to a part of a stored result, and those answers that need nothing but its text."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+LONG_LINE_CHARS: Final = 400
+"""Of a longer line only what is around a match is shown."""
+
+_EXCERPT_BYTES: Final = 160
+_ELLIPSIS: Final = "…"
+_GAP: Final = "--"
+
+
+class QueryKind(StrEnum):
+    JMESPATH = "jmespath"
+    JSON_POINTER = "json_pointer"
+    REGEX = "regex"
+    SEARCH = "search"
+    HEAD = "head"
+    TAIL = "tail"
+    COUNT = "count"
+
+
+class Counted(StrEnum):
+    LINES = "lines"
+    ITEMS = "items"
+    CHARACTERS = "characters"
+    BYTES = "bytes"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """``argument`` is the expression, pattern or text, what to count, or how many lines.
+
+    ``context`` lines are shown around each match.
+    """
+
+    kind: QueryKind
+    argument: str | int
+    context: int = 0
+
+    @property
+    def told(self) -> str:
+        """The same text for the same query, and for no other."""
+        return json.dumps([self.kind, self.argument, self.context])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``total`` is how many lines, items or matches there are; ``complete`` is False when there may be more."""
+
+    text: str
+    total: int
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of a text, from ``start`` to before ``end``."""
+
+    start: int
+    end: int
+
+
+def count_lines(body: bytes) -> int:
+    """As an editor counts them: one that does not end in a line feed is one all the same."""
+    return body.count(b"\n") + (1 if body and not body.endswith(b"\n") else 0)
+
+
+def head(body: bytes, lines: int) -> bytes:
+    """The first ``lines`` lines, as they are."""
+    end = -1
+    for _ in range(lines):
+        end = body.find(b"\n", end + 1)
+        if end < 0:
+            return body
+    return body[: end + 1]
+
+
+def tail(body: bytes, lines: int) -> bytes:
+    """The last ``lines`` lines, as they are."""
+    start = len(body) - 1 if body.endswith(b"\n") else len(body)
+    for _ in range(lines):
+        start = body.rfind(b"\n", 0, start)
+        if start < 0:
+            return body
+    return body[start + 1 :]
+
+
+class Lines:
+    """A text by its lines, counted from 0."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._starts = [0]
+        at = body.find(b"\n")
+        while at >= 0 and at + 1 < len(body):
+            self._starts.append(at + 1)
+            at = body.find(b"\n", at + 1)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def holding(self, offset: int) -> int:
+        return bisect_right(self._starts, offset) - 1
+
+    def span(self, line: int) -> Span:
+        """Without its line feed."""
+        last = line + 1 >= len(self._starts)
+        end = len(self._body) if last else self._starts[line + 1]
+        if end > self._starts[line] and self._body[end - 1 : end] == b"\n":
+            end -= 1
+        return Span(self._starts[line], end)
+
+    def shown(self, line: int, around: Span | None = None) -> str:
+        """A whole line, or of a long one what is around ``around``, its beginning without that."""
+        span = self.span(line)
+        if span.end - span.start <= LONG_LINE_CHARS:
+            return self._text(span)
+        middle = around or Span(span.start, span.start)
+        start = max(span.start, middle.start - _EXCERPT_BYTES)
+        end = min(
+            span.end, max(middle.start, min(middle.end, middle.start + _EXCERPT_BYTES)) + _EXCERPT_BYTES
+        )
+        before = "" if start == span.start else _ELLIPSIS
+        after = "" if end == span.end else _ELLIPSIS
+        return f"{before}{self._text(Span(start, end))}{after}"
+
+    def _text(self, span: Span) -> str:
+        """What is cut in the middle of a character is left out."""
+        return self._body[span.start : span.end].decode(errors="ignore")
+
+
+def matches_by_line(body: bytes, spans: Sequence[Span], context: int) -> str:
+    """Matches as ``grep -n`` shows them: ``12:text``, ``11-text`` for context, ``--`` between what is apart.
+
+    A long line has an entry for each of its matches: ``12:3401:…text…``, with the byte where it begins,
+    counted from 1.
+    """
+    lines, shown, last = Lines(body), list[str](), -1
+    matched = sorted({lines.holding(span.start) for span in spans})
+    is_matched = set(matched)
+    by_line: dict[int, list[Span]] = {}
+    for span in spans:
+        by_line.setdefault(lines.holding(span.start), []).append(span)
+    for line in matched:
+        for each in range(max(line - context, last + 1), min(line + context + 1, len(lines))):
+            if shown and context and each > last + 1:
+                shown.append(_GAP)
+            if each in is_matched:
+                shown.extend(_entries(lines, each, by_line[each]))
+            else:
+                shown.append(f"{each + 1}-{lines.shown(each)}")
+            last = each
+    return "".join(f"{entry}\n" for entry in shown)
+
+
+def _entries(lines: Lines, line: int, spans: Sequence[Span]) -> Iterator[str]:
+    whole = lines.span(line)
+    if whole.end - whole.start <= LONG_LINE_CHARS:
+        yield f"{line + 1}:{lines.shown(line)}"
+        return
+    for span in spans:
+        yield f"{line + 1}:{span.start - whole.start + 1}:{lines.shown(line, span)}"
