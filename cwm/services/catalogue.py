@@ -12,6 +12,7 @@ from cwm.services.freeze import Freeze
 from cwm.services.generate import Generate
 from cwm.services.inspect import Inspect
 from cwm.services.open_session import OpenSession
+from cwm.services.shared_context import SharedContext
 from cwm.services.thaw import Thaw
 
 
@@ -26,3 +27,4 @@ class Services:
     end_session: EndSession
     browse: Browse
     inspect: Inspect
+    shared_context: SharedContext

@@ -16,6 +16,7 @@ from cwm.settings.errors import SettingsError
 from cwm.settings.groups import (
     ENV_PREFIX,
     GROUPS,
+    Context,
     Database,
     Engine,
     Group,
@@ -76,6 +77,7 @@ class Settings:
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)
+    context: Context = field(default_factory=Context)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()

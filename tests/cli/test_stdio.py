@@ -22,13 +22,17 @@ from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, TextContent
 
 from cwm.transport.mcp.tools_agents import agent_tools
+from cwm.transport.mcp.tools_context import context_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
 from tests.cli.command import cwm, environment, refused
 
 COMMAND = [sys.executable, "-m", "cwm", "stdio"]
-TOOLS = {tool.name for tool in (*window_tools(), *session_tools(), *system_tools(), *agent_tools())}
+TOOLS = {
+    tool.name
+    for tool in (*window_tools(), *session_tools(), *system_tools(), *agent_tools(), *context_tools())
+}
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
@@ -22,6 +23,7 @@ from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
 from cwm.transport.mcp.tools_agents import agent_tools
+from cwm.transport.mcp.tools_context import context_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
@@ -33,7 +35,8 @@ _INSTRUCTIONS: Final = """\
 CWM keeps the context windows of a language model: every session that runs through it, token for token.
 session_create opens a session, session_generate speaks in it. window_freeze saves its context under a
 name, window_thaw continues from there in a new session without computing it again, window_clone branches it.
-window_list and window_status show what there is. A tool that fails answers {code, message, retryable, context}."""
+window_list and window_status show what there is. context_set keeps what one agent learned for the others of
+its workspace or tenant, context_get and context_list find it before it is looked up again. A tool that fails answers {code, message, retryable, context}."""
 
 
 def build_mcp(
@@ -70,10 +73,12 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
-    for each in (*window_tools(), *session_tools(), *system_tools(), *agent_tools()):
+    for each in (*window_tools(), *session_tools(), *system_tools(), *agent_tools(), *context_tools()):
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
+    for each_template in context_templates():
+        face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     return face
 

@@ -25,6 +25,9 @@ READ_ONLY = {
     "cache_stats",
     "health_check",
     "get_metrics_data",
+    "context_get",
+    "context_list",
+    "context_stats",
 }
 OURS = {
     "session_create",
@@ -32,8 +35,21 @@ OURS = {
     "session_delete",
     "agent_session_create",
     "agent_session_end",
+    "context_set",
+    "context_get",
+    "context_delete",
+    "context_list",
+    "context_snapshot",
+    "context_restore",
+    "context_stats",
 }
-DELETING = {"window_delete", "session_delete", "agent_session_end"}
+DELETING = {
+    "window_delete",
+    "session_delete",
+    "agent_session_end",
+    "context_delete",
+    "context_restore",
+}
 
 
 @pytest.fixture
