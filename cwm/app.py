@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -20,14 +21,18 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
-from cwm.adapters.local.secret import load_secret
+from cwm.adapters.local.query_engine import LocalQueryEngine
+from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.content_store import SqlContentStore
+from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.telemetry.logging import set_level
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
@@ -35,14 +40,23 @@ from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.cursor import Cursors
 from cwm.domain.errors import CwmError
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.content_store import ContentStore
+from cwm.ports.context_index import ContextIndex
+from cwm.ports.results import ResultRecords
 from cwm.services.agents import Agents
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
 from cwm.services.clone import Clone
+from cwm.services.content_cache import ContentCache
+from cwm.services.contents import SharedContents
+from cwm.services.context_upkeep import ContextUpkeep
+from cwm.services.context_views import ContextViews
 from cwm.services.delete import Delete
 from cwm.services.end_session import EndSession
 from cwm.services.engine_directory import EngineDirectory
@@ -56,11 +70,14 @@ from cwm.services.patrol import Patrol
 from cwm.services.pin_audit import PinAudit
 from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
+from cwm.services.query_result import QueryResult
 from cwm.services.reconcile import Reconcile
 from cwm.services.release import Release
 from cwm.services.replicas import Replicas
+from cwm.services.results import Results
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.scopes import Scopes
+from cwm.services.shared_context import ContextLimits, SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.token_drift import TokenDrift
@@ -93,6 +110,9 @@ class SharedStore:
 
     agent_sessions: AgentSessions
     changes: Changes
+    contents: ContentStore
+    context: ContextIndex
+    results: ResultRecords
     read: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Awaitable[None]]
 
@@ -118,6 +138,8 @@ class Parts:
     upstreams: Upstreams
     token_counter: BpeTokenCounter
     token_drift: TokenDrift
+    contents: SharedContents
+    context_upkeep: ContextUpkeep
     reconfigure: tuple[Reconfigure, ...]
     shared: SharedStore
     close: Callable[[], AsyncExitStack]
@@ -136,7 +158,7 @@ def build_parts(settings: Settings) -> Parts:
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
     )
-    shared = _shared_store(settings)
+    shared = _shared_store(settings, database, clock)
     journal = Journal(audit, clock, meter, shared.changes)
     turns = Turns(registry, audit, clock)
     scopes = Scopes(registry, clock)
@@ -173,10 +195,24 @@ def build_parts(settings: Settings) -> Parts:
         ttl_seconds=settings.shared.agent_session_ttl_seconds,
         limit=settings.shared.agent_session_limit,
     )
+    contents = _contents(settings, shared, audit, meter, clock)
+    shared_context = _shared_context(settings, shared, contents, meter, clock)
+    context_upkeep = ContextUpkeep(
+        shared_context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
+    )
     connector = SdkConnector()
     upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
+    results = Results(
+        shared.results,
+        contents,
+        token_counter,
+        Cursors(signing_secrets(settings.isolation)),
+        clock,
+        settings.stored_results.quota_bytes(),
+        timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
+    )
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -209,6 +245,9 @@ def build_parts(settings: Settings) -> Parts:
             watchdog.fault,
             upstreams.health,
         ),
+        shared_context=shared_context,
+        results=results,
+        query_result=QueryResult(results, LocalQueryEngine()),
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
@@ -223,6 +262,7 @@ def build_parts(settings: Settings) -> Parts:
         stack.push_async_callback(token_drift.aclose)
         stack.push_async_callback(connector.aclose)
         stack.push_async_callback(upstreams.aclose)
+        stack.push_async_callback(context_upkeep.settle)
         stack.push_async_callback(agents.aclose)
         return stack
 
@@ -245,7 +285,9 @@ def build_parts(settings: Settings) -> Parts:
         upstreams,
         token_counter,
         token_drift,
-        (_set_log_level, _set_upstreams(upstreams)),
+        contents,
+        context_upkeep,
+        (_set_log_level, _set_upstreams(upstreams), _set_context(contents.cache)),
         shared,
         close,
     )
@@ -358,6 +400,8 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
             asyncio.create_task(parts.shared.read()),
             asyncio.create_task(parts.agents.sweep()),
+            asyncio.create_task(parts.context_upkeep.run()),
+            asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             asyncio.create_task(asyncio.to_thread(parts.token_counter.load)),
             asyncio.create_task(_reload(settings, parts)),
@@ -404,6 +448,13 @@ def _set_upstreams(upstreams: Upstreams) -> Reconfigure:
     return configure
 
 
+def _set_context(cache: ContentCache) -> Reconfigure:
+    async def configure(settings: Settings) -> None:
+        cache.reconfigure(settings.context.memory_bytes(), settings.context.context_eviction)
+
+    return configure
+
+
 async def _require_schema(settings: Settings, parts: Parts) -> None:
     """An empty SQLite file is ours to fill; any other unknown schema is refused."""
     if settings.database.database_url is None and await schema.is_empty(parts.database):
@@ -419,21 +470,64 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
             await task
 
 
-def _shared_store(settings: Settings) -> SharedStore:
+def _shared_store(settings: Settings, database: Database, clock: Clock) -> SharedStore:
     shared, url = settings.shared, settings.shared_store_url()
     if url is None:
         kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
         here = InProcessChanges()
-        return SharedStore(kept, here, here.read, here.close)
+        contents, context = SqlContentStore(database, clock), SqlContextIndex(database)
+        results = SqlResultRecords(database)
+        return SharedStore(kept, here, contents, context, results, here.read, here.close)
     # Its client takes more memory than a gateway on its own has to give away.
     from cwm.adapters.redis.agent_sessions import RedisAgentSessions
     from cwm.adapters.redis.changes import RedisChanges
     from cwm.adapters.redis.connection import connect
+    from cwm.adapters.redis.content_store import RedisContentStore
+    from cwm.adapters.redis.context_index import RedisContextIndex
+    from cwm.adapters.redis.results import RedisResultRecords
 
     client = connect(url)
     changes = RedisChanges(client)
     sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
-    return SharedStore(sessions, changes, changes.read, client.aclose)
+    return SharedStore(
+        sessions,
+        changes,
+        RedisContentStore(client),
+        RedisContextIndex(client),
+        RedisResultRecords(client),
+        changes.read,
+        client.aclose,
+    )
+
+
+def _contents(
+    settings: Settings, shared: SharedStore, audit: SqlAuditLog, meter: PrometheusMeter, clock: Clock
+) -> SharedContents:
+    context = settings.context
+    return SharedContents(
+        shared.contents,
+        ContentCache(context.memory_bytes(), context.context_eviction),
+        shared.changes,
+        audit,
+        meter,
+        clock,
+        compress_above=context.context_compress_bytes,
+        quota_bytes=context.quota_bytes(),
+    )
+
+
+def _shared_context(
+    settings: Settings, shared: SharedStore, contents: SharedContents, meter: PrometheusMeter, clock: Clock
+) -> SharedContext:
+    """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
+    context = settings.context
+    views = ContextViews(shared.context, context.memory_bytes() // 2, contents.cache.reserve)
+    limits = ContextLimits(
+        context.context_value_kb * 1024, context.context_versions, context.context_snapshots
+    )
+    return SharedContext(
+        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes()
+    )
 
 
 def _policy(settings: Settings) -> RetentionPolicy:

@@ -148,6 +148,13 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def shared_store_url(request: pytest.FixtureRequest) -> str:
+    """Of everything that can hold what gateways share in turn, one that is empty."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     opened = open_database(database_url)

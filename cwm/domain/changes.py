@@ -20,23 +20,30 @@ class ChangeKind(StrEnum):
     """What is kept for an agent session changed; ``Change.agent_session`` says for which."""
     ENDED = "ended"
     """An agent session ended; ``Change.agent_session`` says which."""
+    CONTENT = "content"
+    """Nobody in ``Change.tenant`` holds the content any more whose digest is ``Change.uri``. Not for clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """``agent_session`` is the key of the one it concerns, None for all; so is ``tenant``.
 
-    ``uri`` is as clients see it.
+    ``uri`` is as clients see it. ``private_to`` is the key that state is kept under for the only one who may
+    hear, be it an agent session or a principal without one.
     """
 
     kind: ChangeKind
     uri: str | None = None
     agent_session: str | None = None
     tenant: str | None = None
+    private_to: str | None = None
 
-    def concerns(self, tenant: str, agent_session: str | None) -> bool:
-        """Whether one of ``tenant`` hears of it; whose agent session is not known hears all of its tenant's."""
-        if self.tenant not in {None, tenant}:
+    def concerns(self, tenant: str, agent_session: str | None, key: str | None = None) -> bool:
+        """Whether one of ``tenant`` hears of it; whose agent session is not known hears all of its tenant's.
+
+        ``key`` is the one that the listener's state is kept under.
+        """
+        if self.tenant not in {None, tenant} or self.private_to not in {None, key}:
             return False
         if agent_session is None:
             return self.agent_session is None or self.tenant is not None

@@ -81,6 +81,12 @@ class ResultNotFoundError(CwmError):
     code, kind = "CWM-2005", ErrorKind.NOT_FOUND
 
 
+class SnapshotNotFoundError(CwmError):
+    """No such snapshot of a scope of shared context."""
+
+    code, kind = "CWM-2006", ErrorKind.NOT_FOUND
+
+
 class SessionAlreadyExistsError(CwmError):
     code, kind = "CWM-3001", ErrorKind.CONFLICT
 
@@ -109,6 +115,12 @@ class TooManyAgentSessionsError(CwmError):
     """As many agent sessions are busy as this process may hold."""
 
     code, kind, retryable = "CWM-3006", ErrorKind.CONFLICT, True
+
+
+class ContextConflictError(CwmError):
+    """A key is immutable, or not at the version that a write was meant for; nothing was written."""
+
+    code, kind = "CWM-3007", ErrorKind.CONFLICT
 
 
 class StorageWriteError(CwmError):

@@ -14,6 +14,7 @@ from cwm.services.inspect import Inspect
 from cwm.services.open_session import OpenSession
 from cwm.services.query_result import QueryResult
 from cwm.services.results import Results
+from cwm.services.shared_context import SharedContext
 from cwm.services.thaw import Thaw
 
 
@@ -30,3 +31,4 @@ class Services:
     inspect: Inspect
     results: Results
     query_result: QueryResult
+    shared_context: SharedContext

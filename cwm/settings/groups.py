@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from cwm.domain.engine import CacheScope
+from cwm.domain.eviction import Eviction
 from cwm.domain.planner import Choice
 from cwm.settings.errors import SettingsError
 
@@ -283,6 +284,47 @@ class Tokens(Group):
     )
 
 
+class Context(Group):
+    """Shared context and stored results: what they may take, in memory and in the shared store."""
+
+    title = "context"
+
+    context_memory_mb: float = Field(
+        100.0,
+        gt=0,
+        description="Memory in MB for what is used often; kept under 90 % of it. Taken over while running.",
+    )
+    context_eviction: Eviction = Field(
+        Eviction.LRU,
+        description="What leaves memory first: not used for longest (lru), used least often (lfu), ends soonest "
+        "(ttl), lowest priority, or largest (size). Taken over while running.",
+    )
+    context_compress_bytes: int = Field(
+        1024, ge=0, description="Values of more bytes are compressed where that makes them smaller."
+    )
+    context_value_kb: int = Field(1024, ge=1, description="Largest value of a key, in KB of JSON.")
+    context_versions: int = Field(
+        1000,
+        ge=1,
+        description="So many versions of a scope can be read again; those that a snapshot shows, too.",
+    )
+    context_snapshots: int = Field(
+        100, ge=1, description="Most snapshots of a scope; the oldest makes room for one more."
+    )
+    context_quota_mb: float = Field(
+        1024.0,
+        ge=0,
+        description="Most a tenant may take in the shared store in MB, past versions and stored results "
+        "included; 0 for no limit.",
+    )
+
+    def memory_bytes(self) -> int:
+        return round(self.context_memory_mb * 2**20)
+
+    def quota_bytes(self) -> int | None:
+        return round(self.context_quota_mb * 2**20) or None
+
+
 class LocalEngine(Group):
     """The engine that ``cwm up`` prepares and starts."""
 
@@ -348,6 +390,7 @@ GROUPS: dict[str, type[Group]] = {
         Shared,
         StoredResults,
         Tokens,
+        Context,
         LocalEngine,
         Logging,
     )

@@ -17,6 +17,7 @@ from cwm.settings.errors import SettingsError
 from cwm.settings.groups import (
     ENV_PREFIX,
     GROUPS,
+    Context,
     Database,
     Engine,
     Group,
@@ -83,6 +84,7 @@ class Settings:
     shared: Shared = field(default_factory=Shared)
     stored_results: StoredResults = field(default_factory=StoredResults)
     tokens: Tokens = field(default_factory=Tokens)
+    context: Context = field(default_factory=Context)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()

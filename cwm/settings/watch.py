@@ -28,6 +28,8 @@ _Folder: TypeAlias = tuple[str, int, int]
 """Path, device and inode."""
 
 _LOG_LEVEL: Final = "logging.log_level"
+_LIVE_CONTEXT: Final = ("context_memory_mb", "context_eviction")
+_LIVE: Final = frozenset({_LOG_LEVEL, *(f"context.{name}" for name in _LIVE_CONTEXT)})
 
 # watchfiles looks every step and tells once nothing new came for one more: 20 to 40 ms after a write.
 _STEP_MS: Final = 20
@@ -60,7 +62,7 @@ async def watch(
     """Call ``apply`` with a new snapshot whenever ``config`` says something else; runs until cancelled.
 
     Only what can change while the gateway runs is new in the snapshot: the upstreams, the budgets and policies
-    of tools, and the log level.
+    of tools, the log level, and how much shared context stays in memory and by which policy.
     Other settings that changed are named in the log. A file that is bad or gone leaves in force what was.
     ``told`` hears what became of each change.
     """
@@ -159,7 +161,11 @@ class _Reload:
         if read.logging.log_level != self._level:
             logging = logging.model_copy(update={"log_level": read.logging.log_level})
         self._level = read.logging.log_level
-        return replace(self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging)
+        live = {name: getattr(read.context, name) for name in _LIVE_CONTEXT}
+        context = self._current.context.model_copy(update=live)
+        return replace(
+            self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging, context=context
+        )
 
     async def _swap(self, new: Settings) -> None:
         old, self._current = self._current, new
@@ -184,7 +190,7 @@ class _Reload:
             f"{title}.{name}"
             for title, group in self._started.items()
             for name in type(group).model_fields
-            if f"{title}.{name}" != _LOG_LEVEL and getattr(group, name) != getattr(getattr(read, title), name)
+            if f"{title}.{name}" not in _LIVE and getattr(group, name) != getattr(getattr(read, title), name)
         ]
         if waiting and waiting != self._waiting:
             _log.warning("settings_changed", settings=waiting, do="restart to apply")
@@ -199,7 +205,10 @@ def _changed(old: Settings, new: Settings) -> list[str]:
     if _without_tools(old.budgets) != _without_tools(new.budgets):
         names.append(RESULTS)
     names += _changed_by_name(TOOLS, old.budgets.policies.by_name, new.budgets.policies.by_name)
-    return names if old.logging == new.logging else [*names, _LOG_LEVEL]
+    for title, name in (live.split(".") for live in sorted(_LIVE)):
+        if getattr(getattr(old, title), name) != getattr(getattr(new, title), name):
+            names.append(f"{title}.{name}")
+    return names
 
 
 def _changed_by_name(title: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from mcp.client.stdio import stdio_client
 from mcp_types import CallToolResult, TextContent
 
 from cwm.transport.mcp.tools_agents import agent_tools
+from cwm.transport.mcp.tools_context import context_tools
 from cwm.transport.mcp.tools_results import result_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
@@ -31,8 +32,16 @@ from tests.cli.command import cwm, environment, refused
 COMMAND = [sys.executable, "-m", "cwm", "stdio"]
 TOOLS = {
     tool.name
-    for tool in (*window_tools(), *session_tools(), *system_tools(), *agent_tools(), *result_tools())
+    for tool in (
+        *window_tools(),
+        *session_tools(),
+        *system_tools(),
+        *agent_tools(),
+        *context_tools(),
+        *result_tools(),
+    )
 }
+
 
 pytestmark = pytest.mark.slow
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.results import SqlResultRecords
+from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
@@ -25,6 +26,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part, PartKind, StoredResult, handle_of
+from cwm.domain.tool_policy import ToolPolicy
 from cwm.services.results import Page, holder_of
 from tests.services.kept import ANN, BOB, EVE, POLICY, Desk, DictContents, desk
 from tests.services.replicas_of import HandClock
@@ -370,3 +372,23 @@ async def test_a_reference_into_large_json_leads_there_too(one: Desk) -> None:
 async def test_json_nested_too_deeply_is_refused_in_a_sentence(one: Desk) -> None:
     result = await one.keep("[" * 100_000)
     assert await code_of(one.results.resolve(ANN, result.handle, "/0")) == "CWM-1003"
+
+
+TEXTS = {
+    "json": json.dumps([{"id": n, "name": f"user {n}", "mail": f"u{n}@example.com"} for n in range(2_000)]),
+    "cjk": "快速的棕色狐狸跳过懒狗。这是一个用于检查分页的文本。\n" * 2_000,
+    "prose": "The quick brown fox jumps over the lazy dog and then wonders what to do next. " * 2_000,
+    "base64": base64.b64encode(bytes(n * n % 251 for n in range(60_000))).decode(),
+    "log": "".join(f"2026-03-01T12:00:{n % 60:02d}Z INFO request id={n * 7919:x}\n" for n in range(3_000)),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+async def test_in_a_real_vocabulary_pages_take_about_what_a_preview_may(one: Desk, kind: str) -> None:
+    real = replace(one.results, tokens=BpeTokenCounter())
+    parts = [Part(PartKind.TEXT, "text/plain", TEXTS[kind].encode())]
+    result = await real.keep(ANN, "docs_read", "a1", parts, ToolPolicy(preview_tokens=2_000))
+    first = await real.read(ANN, handle=result.handle, budget_tokens=BUDGET)
+    pages = await all_pages(Desk(real, one.clock), first)
+    assert body_of(pages) == TEXTS[kind].encode()
+    assert all(1_700 <= page.tokens <= 2_200 for page in pages[:-1])

@@ -283,3 +283,73 @@ audit_log = Table(
     _required("details", JSON),
     Index(None, "tenant", "timestamp", "id"),
 )
+
+# What several things of a tenant may hold: one row for equal bytes, as SharedContents stores them.
+contents = Table(
+    "contents",
+    metadata,
+    _tenant(),
+    Column("digest", Text, primary_key=True),
+    _required("stored", LargeBinary),
+    _required("size_bytes", Bytes),
+)
+
+content_holders = Table(
+    "content_holders",
+    metadata,
+    _tenant(),
+    Column("digest", Text, primary_key=True),
+    Column("holder", Text, primary_key=True),
+    Column("expires_at", UtcDateTime),
+    Index(None, "tenant", "expires_at"),
+)
+
+# Every change of a tenant's contents locks its row here first, so that they happen one after the other.
+content_usage = Table(
+    "content_usage",
+    metadata,
+    _tenant(),
+    _required("used_bytes", Bytes),
+)
+
+# A scope's version counts its writes; what was superseded up to its floor may be gone.
+context_scopes = Table(
+    "context_scopes",
+    metadata,
+    _tenant(),
+    Column("scope", Text, primary_key=True),
+    _required("version", Bytes),
+    _required("floor", Bytes),
+    _required("written_at", UtcDateTime),
+)
+
+# One row for what a key was from one version on, until another superseded it; without a digest it was deleted.
+context_entries = Table(
+    "context_entries",
+    metadata,
+    _tenant(),
+    Column("scope", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("version", Bytes, primary_key=True),
+    Column("superseded_at", Bytes),
+    Column("digest", Text),
+    _required("size_bytes", Bytes),
+    _required("priority", Integer),
+    _required("immutable", Boolean),
+    _required("author", Text),
+    _required("written_at", UtcDateTime),
+    Column("expires_at", UtcDateTime),
+    Index(None, "tenant", "scope", "version"),
+    Index(None, "tenant", "scope", "superseded_at"),
+)
+
+context_snapshots = Table(
+    "context_snapshots",
+    metadata,
+    _tenant(),
+    Column("scope", Text, primary_key=True),
+    Column("label", Text, primary_key=True),
+    _required("version", Bytes),
+    _required("author", Text),
+    _required("taken_at", UtcDateTime),
+)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp.shared.subscriptions import (
@@ -16,6 +17,7 @@ from mcp.shared.subscriptions import (
 )
 
 from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.shared_context import ANY_SUFFIX, URI_PREFIX, watches
 
 SUBSCRIBED: Final = "subscribed:"
 """What an agent session's state is named for a URI it subscribed to."""
@@ -46,6 +48,31 @@ def frame(event: ServerEvent) -> bytes:
     """A server-sent event that clients of the handshake era understand."""
     message = {"jsonrpc": "2.0", **spelled(event)}
     return f"event: message\r\ndata: {json.dumps(message, separators=(',', ':'))}\r\n\r\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The URIs that somebody subscribed to, be it to a resource or to all that begin alike."""
+
+    uris: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+
+    def heard_as(self, uri: str) -> list[str]:
+        """As which of them a change of ``uri`` is told."""
+        exactly = [uri] if uri in self.uris else []
+        return exactly + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
+
+    def events(self, event: ServerEvent) -> list[ServerEvent]:
+        """What is told of an event."""
+        if not isinstance(event, ResourceUpdated):
+            return [event]
+        return [ResourceUpdated(uri) for uri in self.heard_as(event.uri)]
+
+
+def subscribed(uris: Iterable[str]) -> Subscribed:
+    kept = frozenset(uris)
+    prefixes = sorted(uri for uri in kept if uri.startswith(URI_PREFIX) and uri.endswith(ANY_SUFFIX))
+    return Subscribed(kept, tuple(prefixes))
 
 
 def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
@@ -22,6 +23,7 @@ from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
 from cwm.transport.mcp.tools_agents import agent_tools
+from cwm.transport.mcp.tools_context import context_tools
 from cwm.transport.mcp.tools_results import result_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
@@ -34,8 +36,10 @@ _INSTRUCTIONS: Final = """\
 CWM keeps the context windows of a language model: every session that runs through it, token for token.
 session_create opens a session, session_generate speaks in it. window_freeze saves its context under a
 name, window_thaw continues from there in a new session without computing it again, window_clone branches it.
-window_list and window_status show what there is. A tool result too large for a context comes as a preview with
-a handle and a cursor: result_query finds things in it, result_read reads on. A tool that fails answers {code, message, retryable, context}."""
+window_list and window_status show what there is. context_set keeps what one agent learned for the others of
+its workspace or tenant, context_get and context_list find it before it is looked up again. A tool result too
+large for a context comes as a preview with a handle and a cursor: result_query finds things in it, result_read
+reads on. A tool that fails answers {code, message, retryable, context}."""
 
 
 def build_mcp(
@@ -77,13 +81,14 @@ def build_mcp(
         *session_tools(),
         *system_tools(),
         *agent_tools(),
+        *context_tools(),
         *result_tools(),
     ):
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
-    for template in resource_templates():
-        face.add_template(template)
+    for each_template in (*context_templates(), *resource_templates()):
+        face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     return face
 

@@ -24,7 +24,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
-from cwm.transport.mcp.notifications import event_of, frame, subscribed_to
+from cwm.transport.mcp.notifications import Subscribed, event_of, frame, subscribed, subscribed_to
 
 _KEEPALIVE_SECONDS: Final = 15.0
 _MAX_PENDING: Final = 1000
@@ -54,7 +54,7 @@ class Stream:
     version: int = 1
     known: int = 0
     speaks: bool = False
-    subscribed: frozenset[str] = frozenset()
+    subscribed: Subscribed = field(default_factory=Subscribed)
     pending: dict[ServerEvent, None] = field(default_factory=dict)
 
     @property
@@ -78,18 +78,18 @@ class Stream:
     def take(self) -> list[ServerEvent]:
         """What is to be told now."""
         taken, self.pending = self.pending, {}
-        return [event for event in taken if self.speaks and self._wants(event)]
+        if not self.speaks:
+            return []
+        return list(dict.fromkeys(told for event in taken for told in self.subscribed.events(event)))
 
     def end(self) -> None:
         self.ended = True
         self.news.set()
 
     def _tells(self, change: Change) -> bool:
-        return self.speaks and (change.kind is not ChangeKind.RESOURCE or change.uri in self.subscribed)
-
-    def _wants(self, event: ServerEvent) -> bool:
-        uri = getattr(event, "uri", None)
-        return uri is None or uri in self.subscribed
+        if change.kind is not ChangeKind.RESOURCE or change.uri is None:
+            return self.speaks
+        return self.speaks and bool(self.subscribed.heard_as(change.uri))
 
 
 class EventStreams:
@@ -201,16 +201,17 @@ class EventStreams:
             _log.warning("stream_state_unknown", error=away.code)
             return
         stream.speaks = voice == stream.id
-        before, stream.subscribed = stream.subscribed, subscribed_to(state)
+        before, stream.subscribed = stream.subscribed.uris, subscribed(subscribed_to(state))
         stream.known = version
         await self._be_interested(stream, before)
 
     async def _be_interested(self, stream: Stream, before: frozenset[str]) -> None:
         """The session's interest may have been told to another replica only."""
+        now = stream.subscribed.uris
         try:
-            for uri in stream.subscribed - before:
+            for uri in now - before:
                 await self._interest.watch(stream.principal, stream.session_id, uri)
-            for uri in before - stream.subscribed:
+            for uri in before - now:
                 await self._interest.unwatch(stream.principal, stream.session_id, uri)
         except CwmError as refused:
             _log.warning("interest_not_told", error=refused.code)
@@ -228,7 +229,7 @@ class EventStreams:
 
     def _hear(self, change: Change) -> None:
         for stream in self._concerned(change):
-            if change.concerns(stream.principal.tenant, stream.session_id):
+            if change.concerns(stream.principal.tenant, stream.session_id, stream.session_id):
                 stream.hear(change)
 
     def _concerned(self, change: Change) -> Iterable[Stream]:

@@ -34,9 +34,17 @@ from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
+from cwm.services.context_manager import state_key
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.connection import ConnectionSessions
-from cwm.transport.mcp.notifications import SUBSCRIBED, change_of, event_of, subscribed_to
+from cwm.transport.mcp.notifications import (
+    SUBSCRIBED,
+    Subscribed,
+    change_of,
+    event_of,
+    subscribed,
+    subscribed_to,
+)
 from cwm.transport.mcp.streams import EventStreams
 
 _MAX_URI_CHARACTERS: Final = 2048
@@ -54,6 +62,8 @@ class _Bus:
     changes: Changes
     tenant: str
     agent_session: str | None
+    key: str
+    subscribed: Subscribed
     handler: ListenHandler | None = None
 
     async def publish(self, event: ServerEvent) -> None:
@@ -61,10 +71,11 @@ class _Bus:
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         def hear(change: Change) -> None:
-            if not change.concerns(self.tenant, self.agent_session):
+            if not change.concerns(self.tenant, self.agent_session, self.key):
                 return
             if (event := event_of(change)) is not None:
-                listener(event)
+                for told in self.subscribed.events(event):
+                    listener(told)
             elif (
                 change.kind is ChangeKind.ENDED
                 and change.agent_session == self.agent_session
@@ -134,7 +145,8 @@ class Subscriptions:
             )
         uris = _checked(params.notifications.resource_subscriptions or [])
         principal, agent_session = await self._caller(context)
-        bus = _Bus(self.changes, principal.tenant, agent_session)
+        key = state_key(principal, agent_session)
+        bus = _Bus(self.changes, principal.tenant, agent_session, key, subscribed(uris))
         handler = bus.handler = ListenHandler(bus, max_subscriptions=1)
         async with self._watched(principal, agent_session, uris):
             self._listening.add(handler)

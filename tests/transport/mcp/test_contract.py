@@ -27,6 +27,9 @@ READ_ONLY = {
     "get_metrics_data",
     "result_read",
     "result_query",
+    "context_get",
+    "context_list",
+    "context_stats",
 }
 OURS = {
     "session_create",
@@ -36,8 +39,21 @@ OURS = {
     "agent_session_end",
     "result_read",
     "result_query",
+    "context_set",
+    "context_get",
+    "context_delete",
+    "context_list",
+    "context_snapshot",
+    "context_restore",
+    "context_stats",
 }
-DELETING = {"window_delete", "session_delete", "agent_session_end"}
+DELETING = {
+    "window_delete",
+    "session_delete",
+    "agent_session_end",
+    "context_delete",
+    "context_restore",
+}
 
 
 @pytest.fixture

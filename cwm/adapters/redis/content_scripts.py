@@ -1,0 +1,130 @@
+"""Contents in Redis: what its scripts have in common.
+
+Of each content there are its bytes and the sorted set of its holders by when they end; of each tenant the
+contents by when their last hold ends, their sizes, and the sum of those. Scripts name keys that they find out
+about, so the store is one Redis and not a cluster of them. All times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONTENT_KEY: Final = "cwm:content:{digest}:{tenant}"
+USED_KEY: Final = "cwm:content-bytes:{tenant}"
+TENANTS_KEY: Final = "cwm:content-tenants"
+
+# Redis itself forgets what no gateway came to sweep.
+_GRACE_MS: Final = 3_600_000
+
+FUNCTIONS: Final = f"""
+local function content_key(d, t) return 'cwm:content:' .. d .. ':' .. t end
+local function holders_key(d, t) return 'cwm:content-holders:' .. d .. ':' .. t end
+local function ends_key(t) return 'cwm:content-ends:' .. t end
+local function sizes_key(t) return 'cwm:content-sizes:' .. t end
+local function bytes_key(t) return 'cwm:content-bytes:' .. t end
+
+local function now_ms(given)
+  if given ~= '' then return tonumber(given) end
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function forget(d, t)
+  local size = redis.call('HGET', sizes_key(t), d)
+  if size then
+    redis.call('DECRBY', bytes_key(t), size)
+    redis.call('HDEL', sizes_key(t), d)
+  end
+  redis.call('DEL', content_key(d, t), holders_key(d, t))
+  redis.call('ZREM', ends_key(t), d)
+end
+
+local function settle(d, t, now)
+  local holders = holders_key(d, t)
+  redis.call('ZREMRANGEBYSCORE', holders, '-inf', string.format('%.0f', now))
+  local last = redis.call('ZRANGE', holders, -1, -1, 'WITHSCORES')
+  if #last == 0 then
+    forget(d, t)
+    return 1
+  end
+  redis.call('ZADD', ends_key(t), last[2], d)
+  if last[2] == 'inf' then
+    redis.call('PERSIST', content_key(d, t))
+    redis.call('PERSIST', holders)
+  else
+    local ending = string.format('%.0f', tonumber(last[2]) + {_GRACE_MS})
+    redis.call('PEXPIREAT', content_key(d, t), ending)
+    redis.call('PEXPIREAT', holders, ending)
+  end
+  return 0
+end
+
+local function hold(d, t, holder, ending, now)
+  redis.call('ZADD', holders_key(d, t), ending, holder)
+  return settle(d, t, now)
+end
+
+local function release(d, t, holder, now)
+  redis.call('ZREM', holders_key(d, t), holder)
+  return settle(d, t, now)
+end
+
+local function sweep(t, now, most)
+  local ended = redis.call(
+    'ZRANGEBYSCORE', ends_key(t), '-inf', string.format('%.0f', now), 'LIMIT', 0, most)
+  for _, d in ipairs(ended) do settle(d, t, now) end
+  return #ended
+end
+"""
+
+PUT: Final = (
+    FUNCTIONS
+    + """
+local t, d, holder, ending, quota = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local now = now_ms(ARGV[6])
+redis.call('SADD', 'cwm:content-tenants', t)
+sweep(t, now, 16)
+local size = #ARGV[7]
+if redis.call('EXISTS', content_key(d, t)) == 0 then
+  local used = tonumber(redis.call('GET', bytes_key(t)) or '0') - tonumber(redis.call('HGET', sizes_key(t), d) or '0')
+  if quota >= 0 and used + size > quota then
+    sweep(t, now, 100000)
+    used = tonumber(redis.call('GET', bytes_key(t)) or '0')
+    if used + size > quota then return used end
+  end
+  forget(d, t)
+  redis.call('SET', content_key(d, t), ARGV[7])
+  redis.call('HSET', sizes_key(t), d, size)
+  redis.call('INCRBY', bytes_key(t), size)
+end
+hold(d, t, holder, ending, now)
+return -1
+"""
+)
+
+HOLD: Final = (
+    FUNCTIONS
+    + """
+local t, d, holder, ending, now = ARGV[1], ARGV[2], ARGV[3], ARGV[4], now_ms(ARGV[5])
+if redis.call('EXISTS', content_key(d, t)) == 0 then return 0 end
+if settle(d, t, now) == 1 then return 0 end
+hold(d, t, holder, ending, now)
+return 1
+"""
+)
+
+END: Final = (
+    FUNCTIONS
+    + """
+local ends = redis.call('ZSCORE', ends_key(ARGV[1]), ARGV[2])
+if not ends or redis.call('EXISTS', content_key(ARGV[2], ARGV[1])) == 0 then return '' end
+if ends ~= 'inf' and tonumber(ends) <= now_ms(ARGV[3]) then return '' end
+return ends
+"""
+)
+
+RELEASE: Final = FUNCTIONS + "return release(ARGV[2], ARGV[1], ARGV[3], now_ms(ARGV[4]))"
+
+DROP: Final = FUNCTIONS + "forget(ARGV[2], ARGV[1])"
+
+SWEEP: Final = FUNCTIONS + "return sweep(ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3]))"

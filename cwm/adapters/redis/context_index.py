@@ -1,0 +1,176 @@
+"""Shared context that several gateways share, in Redis or Valkey."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import redis.asyncio as redis
+
+from cwm.adapters.redis import context_scripts
+from cwm.adapters.redis.connection import KEY_PREFIX
+from cwm.adapters.redis.content_store import milliseconds, reading, writing
+from cwm.domain.errors import ContextConflictError
+from cwm.domain.shared_context import SESSION, Entry, Head, Refusal, Scope, Snapshot, Write, conflict
+from cwm.ports.clock import Clock
+from cwm.ports.context_index import Delta, Written
+
+
+class RedisContextIndex:
+    """``cwm.ports.context_index.ContextIndex``. Without ``clock`` Redis' own says what has expired."""
+
+    def __init__(self, client: redis.Redis, clock: Clock | None = None) -> None:
+        self._client = client
+        self._clock = clock
+        self._head = client.register_script(context_scripts.HEAD)
+        self._since = client.register_script(context_scripts.SINCE)
+        self._past = client.register_script(context_scripts.PAST)
+        self._state = client.register_script(context_scripts.STATE)
+        self._write = client.register_script(context_scripts.WRITE)
+        self._snapshot = client.register_script(context_scripts.SNAPSHOT)
+        self._forget = client.register_script(context_scripts.FORGET)
+
+    async def head(self, scope: Scope) -> Head:
+        async with reading():
+            return _head(await self._head(args=[_prefix(scope), self._now()]))
+
+    async def since(self, scope: Scope, version: int) -> Delta:
+        async with reading():
+            head, rows, deleted, whole = await self._since(args=[_prefix(scope), self._now(), version])
+        at = _head(head)
+        gone = zip(deleted[::2], deleted[1::2], strict=True)
+        entries = [*map(_entry, rows), *(_deletion(key, int(float(by)), at.now) for key, by in gone)]
+        return Delta(at, tuple(entries), bool(whole))
+
+    async def past(self, scope: Scope, key: str, version: int) -> Entry | None:
+        async with reading():
+            row, now = await self._past(args=[_prefix(scope), self._now(), key, version])
+        entry = _entry(row) if row else None
+        return entry if entry is not None and entry.is_there(_moment(now)) else None
+
+    async def state(self, scope: Scope, version: int) -> list[Entry]:
+        async with reading():
+            rows, now = await self._state(args=[_prefix(scope), self._now(), version])
+        at = _moment(now)
+        there = (entry for entry in map(_entry, rows) if entry.is_there(at))
+        return sorted(there, key=lambda entry: entry.key)
+
+    async def write(
+        self,
+        scope: Scope,
+        writes: Sequence[Write],
+        author: str,
+        *,
+        instead_of: str | None = None,
+        at: int | None = None,
+        keep: int,
+    ) -> Written | None:
+        spelled = json.dumps([_spelled(write) for write in writes], ensure_ascii=False)
+        where = [_prefix(scope), scope.tenant, scope.key, self._now()]
+        how: list[str | int] = [
+            author,
+            instead_of or "",
+            -1 if at is None else at,
+            keep,
+            spelled,
+            _private(scope),
+        ]
+        async with writing():
+            outcome, *told = await self._write(args=[*where, *how])
+        if outcome == "moved":
+            return None
+        if outcome == "refused":
+            reason, key, version = told
+            raise conflict(Refusal(reason), key, int(version))
+        head, rows, gone = told
+        return Written(_head(head), tuple(map(_entry, rows)), tuple(gone))
+
+    async def take_snapshot(
+        self, scope: Scope, label: str, author: str, most: int
+    ) -> tuple[Snapshot, list[str]]:
+        async with writing():
+            taken, dropped = await self._snapshot(args=[_prefix(scope), self._now(), label, author, most])
+        if not taken:
+            raise ContextConflictError(
+                "There is a snapshot of that label already.", label=label, reason="label"
+            )
+        return _snapshot_of(taken), list(dropped)
+
+    async def snapshots(self, scope: Scope) -> list[Snapshot]:
+        async with reading():
+            kept = await self._client.hvals(f"{_prefix(scope)}snapshots")
+        return sorted(
+            (_snapshot_of(str(one)) for one in kept), key=lambda one: (one.version, one.taken_at, one.label)
+        )
+
+    async def forget(self, scope: Scope) -> None:
+        async with writing():
+            await self._forget(args=[_prefix(scope), scope.tenant, scope.key, self._now(), _private(scope)])
+
+    async def private_scopes(self, written_before: datetime) -> list[Scope]:
+        async with reading():
+            found = await self._client.zrangebyscore(
+                context_scripts.PRIVATE_KEY, "-inf", f"({milliseconds(written_before)}"
+            )
+        return [Scope(tenant, SESSION, key) for tenant, key in (json.loads(str(one)) for one in found)]
+
+    def _now(self) -> str:
+        return "" if self._clock is None else str(milliseconds(self._clock.now()))
+
+
+def _prefix(scope: Scope) -> str:
+    """No two scopes have the same: neither part has a slash of its own."""
+    return f"{KEY_PREFIX}context:{quote(scope.tenant, safe='')}/{quote(scope.key, safe=':')}/"
+
+
+def _private(scope: Scope) -> str:
+    return json.dumps([scope.tenant, scope.key]) if scope.is_private else ""
+
+
+def _spelled(write: Write) -> dict[str, Any]:
+    return {
+        "key": write.key,
+        "digest": write.digest or "",
+        "size": write.size,
+        "priority": write.priority,
+        "immutable": write.immutable,
+        "ttl": write.ttl_ms or 0,
+        "expires": 0 if write.expires_at is None else milliseconds(write.expires_at),
+        "if_version": -1 if write.if_version is None else write.if_version,
+    }
+
+
+def _entry(told: str) -> Entry:
+    row = json.loads(told)
+    return Entry(
+        key=row["key"],
+        version=row["version"],
+        digest=row["digest"] or None,
+        size=row["size"],
+        priority=row["priority"],
+        immutable=row["immutable"],
+        author=row["author"],
+        written_at=_moment(row["written"]),
+        expires_at=_moment(row["expires"]) if row["expires"] else None,
+    )
+
+
+def _deletion(key: str, version: int, at: datetime) -> Entry:
+    return Entry(key, version, None, 0, 0, immutable=False, author="", written_at=at)
+
+
+def _snapshot_of(told: str) -> Snapshot:
+    row = json.loads(told)
+    return Snapshot(row["label"], row["version"], row["author"], _moment(row["at"]))
+
+
+def _head(told: Sequence[Any]) -> Head:
+    version, floor, now = told
+    return Head(int(version), int(floor), _moment(now))
+
+
+def _moment(told: float | str) -> datetime:
+    return datetime.fromtimestamp(float(told) / 1000, UTC)

@@ -1,0 +1,184 @@
+"""Shared context: keys with values in scopes, every state of which has a number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from urllib.parse import quote, unquote
+
+from cwm.domain.errors import ContextConflictError, InvalidParameterError
+from cwm.domain.names import is_storable
+
+MAX_KEY_CHARS: Final = 256
+LABEL_PATTERN: Final = r"^[a-zA-Z0-9_.-]{1,64}$"
+SCOPE_PATTERN: Final = r"^(session|tenant|workspace:[a-zA-Z0-9_.-]{1,64})$"
+SESSION: Final = "session"
+TENANT: Final = "tenant"
+MIN_PRIORITY: Final = 0
+MAX_PRIORITY: Final = 10
+DEFAULT_PRIORITY: Final = 5
+URI_PREFIX: Final = "cwm://context/"
+ANY_SUFFIX: Final = "*"
+
+_SCOPE = re.compile(SCOPE_PATTERN[1:-1])
+_LABEL = re.compile(LABEL_PATTERN[1:-1])
+# What RFC 3986 lets stand for itself in a path, without the asterisk, which ends a prefix.
+_UNQUOTED: Final = "/:@!$&'(),;=~._-"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Who shares keys. ``name`` is what callers say, ``key`` tells one private scope from another.
+
+    ``session:<key of the agent session>``, ``workspace:<name>`` or ``tenant``.
+    """
+
+    tenant: str
+    name: str
+    key: str
+
+    @property
+    def is_private(self) -> bool:
+        return self.name == SESSION
+
+
+def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
+    """The scope that one of ``tenant`` means; ``agent_session`` is the key of theirs. CWM-1003."""
+    if not _SCOPE.fullmatch(name):
+        raise InvalidParameterError(
+            "scope: is session, tenant or workspace:<name> with 1 to 64 letters, digits, '_', '-' or '.'.",
+            field="scope",
+        )
+    return Scope(tenant, name, f"{SESSION}:{agent_session}" if name == SESSION else name)
+
+
+def require_key(key: str, *, prefix: bool = False) -> str:
+    """Return ``key`` or raise CWM-1003. A ``prefix`` may be empty."""
+    if len(key) > MAX_KEY_CHARS or not (key or prefix):
+        raise InvalidParameterError(f"key: has 1 to {MAX_KEY_CHARS} characters.", field="key")
+    if not is_storable(key) or not key.isprintable():
+        raise InvalidParameterError(
+            "key: holds printable text, without line breaks and control characters.", field="key"
+        )
+    return key
+
+
+def require_label(label: str) -> str:
+    """Return ``label`` or raise CWM-1003."""
+    if not _LABEL.fullmatch(label):
+        raise InvalidParameterError("label: is 1 to 64 letters, digits, '_', '-' or '.'.", field="label")
+    return label
+
+
+def uri_of(scope_name: str, key: str) -> str:
+    """The resource of a key; with an asterisk behind it, of all keys that begin so."""
+    return f"{URI_PREFIX}{scope_name}/{quote(key, safe=_UNQUOTED)}"
+
+
+def named_by(uri: str) -> tuple[str, str] | None:
+    """Scope name and key of a resource, the key with its asterisk if the URI ends in one."""
+    if not uri.startswith(URI_PREFIX):
+        return None
+    scope_name, slash, rest = uri.removeprefix(URI_PREFIX).partition("/")
+    if not slash or not _SCOPE.fullmatch(scope_name):
+        return None
+    return scope_name, unquote(rest)
+
+
+def watches(subscribed: str, changed: str) -> bool:
+    """Whether who subscribed to one URI hears of a change of the other."""
+    if subscribed == changed:
+        return True
+    if not subscribed.startswith(URI_PREFIX) or not subscribed.endswith(ANY_SUFFIX):
+        return False
+    return changed.startswith(subscribed.removesuffix(ANY_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key is from ``version`` of its scope on. Without a ``digest`` it was deleted then.
+
+    ``size`` is of the value as canonical JSON, ``author`` the subject that wrote it.
+    """
+
+    key: str
+    version: int
+    digest: str | None
+    size: int
+    priority: int
+    immutable: bool
+    author: str
+    written_at: datetime
+    expires_at: datetime | None = None
+
+    def is_there(self, at: datetime) -> bool:
+        return self.digest is not None and not self.has_expired(at)
+
+    def has_expired(self, at: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= at
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One key's part of a write; a deletion without a ``digest``.
+
+    ``if_version`` is the version that the key must have, 0 for none at all, None for any. ``ttl_ms`` counts
+    from the write; ``expires_at`` instead says the moment.
+    """
+
+    key: str
+    digest: str | None = None
+    size: int = 0
+    priority: int = DEFAULT_PRIORITY
+    immutable: bool = False
+    ttl_ms: int | None = None
+    expires_at: datetime | None = None
+    if_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a scope is: ``version`` counts its writes, states before ``floor`` are gone, ``now`` is the store's."""
+
+    version: int
+    floor: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A name for the state of a scope at ``version``."""
+
+    label: str
+    version: int
+    author: str
+    taken_at: datetime
+
+
+class Refusal(StrEnum):
+    """Why nothing was written."""
+
+    VERSION = "version"
+    IMMUTABLE = "immutable"
+
+
+def conflict(refusal: Refusal, key: str, version: int) -> ContextConflictError:
+    """CWM-3007; ``version`` is the key's current one, 0 where there is none."""
+    message = (
+        "The key is immutable."
+        if refusal is Refusal.IMMUTABLE
+        else "The key is not at that version any more: read it again, then write on top of what it is now."
+    )
+    return ContextConflictError(message, key=key, current_version=version, reason=refusal.value)
+
+
+def refusal_of(write: Write, current: Entry | None, now: datetime) -> Refusal | None:
+    """What speaks against a write to a key that is ``current``."""
+    there = current is not None and current.is_there(now)
+    if there and current is not None and current.immutable:
+        return Refusal.IMMUTABLE
+    version = current.version if there and current is not None else 0
+    return Refusal.VERSION if write.if_version not in {None, version} else None

@@ -1,0 +1,172 @@
+"""Contents in process: plain where they are hot, compressed where they are warm, under one byte budget."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, TypeAlias
+
+from cwm.domain.eviction import Eviction, Facts, Policy, policy_of
+
+_USABLE: Final = 0.9
+# Dictionary and policy slots, the key's tuple and digest, facts: what one entry takes beside its bytes.
+_ENTRY_BYTES: Final = 760
+
+Key: TypeAlias = tuple[str, str]
+"""Tenant and digest."""
+
+
+@dataclass(slots=True)
+class _Held:
+    plain: bytes | None
+    stored: bytes | None
+    facts: Facts
+    used: int
+
+    @property
+    def size(self) -> int:
+        held = sum(sys.getsizeof(each) for each in (self.plain, self.stored) if each is not None)
+        return _ENTRY_BYTES + held
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """Since the start. ``evicted`` left the process, ``cooled`` are only compressed any more."""
+
+    hits: int = 0
+    warm_hits: int = 0
+    misses: int = 0
+    cooled: int = 0
+    evicted: int = 0
+
+
+@dataclass(slots=True)
+class ContentCache:
+    """Nothing is lost with it: whatever goes is in the shared store.
+
+    What is over 90 % of ``budget_bytes`` goes at once, in the order of the policy: hot entries cool, warm ones
+    go. ``reserved`` is what others keep under the same budget.
+    """
+
+    budget_bytes: int
+    eviction: Eviction = Eviction.LRU
+    counts: CacheCounts = field(default_factory=CacheCounts)
+    reserved: int = 0
+    _held: dict[Key, _Held] = field(default_factory=dict)
+    _hot: Policy[Key] = field(init=False)
+    _warm: Policy[Key] = field(init=False)
+    _hot_bytes: int = 0
+    _warm_bytes: int = 0
+    _uses: count[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self._hot, self._warm = policy_of(self.eviction), policy_of(self.eviction)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._hot_bytes + self._warm_bytes + self.reserved
+
+    @property
+    def limit_bytes(self) -> int:
+        return int(self.budget_bytes * _USABLE)
+
+    @property
+    def hot(self) -> int:
+        return len(self._hot)
+
+    def plain(self, key: Key, now: float) -> bytes | None:
+        """A hot value that has not ended at ``now``, which counts as use."""
+        held = self._held.get(key)
+        if held is None or held.plain is None or held.facts.ends_at <= now:
+            return None
+        held.used = next(self._uses)
+        self._hot.touch(key)
+        self.counts.hits += 1
+        return held.plain
+
+    def stored(self, key: Key, now: float) -> bytes | None:
+        """A value's stored form that has not ended at ``now``, if it was worth keeping."""
+        held = self._held.get(key)
+        return None if held is None or held.facts.ends_at <= now else held.stored
+
+    def facts(self, key: Key) -> Facts | None:
+        held = self._held.get(key)
+        return None if held is None else held.facts
+
+    def add(self, key: Key, plain: bytes, stored: bytes | None, priority: int, ends_at: float) -> None:
+        """Hot from now on. ``stored`` is its compressed form, None where that would not be smaller."""
+        self.drop(key)
+        held = _Held(plain, stored, Facts(0, priority, ends_at), next(self._uses))
+        size = held.size
+        if size > self.limit_bytes - self.reserved:
+            return
+        held.facts = Facts(size, priority, ends_at)
+        self._held[key] = held
+        self._hot_bytes += size
+        self._hot.add(key, held.facts)
+        self._enforce()
+
+    def prolong(self, key: Key, priority: int, ends_at: float) -> None:
+        """It is kept for another holder too."""
+        if (held := self._held.get(key)) is not None:
+            facts = held.facts
+            held.facts = Facts(facts.size, max(facts.priority, priority), max(facts.ends_at, ends_at))
+            (self._warm if held.plain is None else self._hot).add(key, held.facts)
+
+    def drop(self, key: Key) -> None:
+        held = self._held.pop(key, None)
+        if held is None:
+            return
+        if held.plain is None:
+            self._warm.remove(key)
+            self._warm_bytes -= held.size
+        else:
+            self._hot.remove(key)
+            self._hot_bytes -= held.size
+
+    def reserve(self, size: int) -> None:
+        """Others keep ``size`` bytes now."""
+        self.reserved = size
+        self._enforce()
+
+    def reconfigure(self, budget_bytes: int, eviction: Eviction) -> None:
+        """Go by another policy and budget from now on; what was used last stays what was used last."""
+        self.budget_bytes = budget_bytes
+        if eviction is not self.eviction:
+            self.eviction = eviction
+            self._hot, self._warm = policy_of(eviction), policy_of(eviction)
+            for key, held in sorted(self._held.items(), key=lambda each: each[1].used):
+                (self._warm if held.plain is None else self._hot).add(key, held.facts)
+        self._enforce()
+
+    def _enforce(self) -> None:
+        while self.used_bytes > self.limit_bytes and self._held:
+            hot = self._hot.victim()
+            mostly_hot = self._hot_bytes >= self._warm_bytes
+            warm = self._warm.victim()
+            if hot is not None and (mostly_hot or warm is None):
+                self._cool(hot)
+            elif warm is not None:
+                self.drop(warm)
+                self.counts.evicted += 1
+
+    def _cool(self, key: Key) -> None:
+        held = self._held[key]
+        self.drop(key)
+        if held.stored is None:
+            self.counts.evicted += 1
+            return
+        held.plain = None
+        held.facts = Facts(held.size, held.facts.priority, held.facts.ends_at)
+        self._held[key] = held
+        self._warm_bytes += held.size
+        self._warm.add(key, held.facts)
+        self.counts.cooled += 1
+
+
+NEVER: Final = math.inf

@@ -1,0 +1,50 @@
+"""The form in which contents are stored: one byte that says how, then the bytes or a zstd frame of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import zstandard
+
+_PLAIN: Final = b"\x00"
+_ZSTD: Final = b"\x01"
+_LEVEL: Final = 3
+_MOST_BYTES: Final = 1 << 30
+
+
+def digest_of(plain: bytes) -> str:
+    return hashlib.sha256(plain).hexdigest()
+
+
+def stored_form(plain: bytes, compress_above: int) -> bytes:
+    """Compressed when ``plain`` has more bytes than ``compress_above`` and becomes smaller by it."""
+    if len(plain) > compress_above:
+        frame = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
+        if len(frame) < len(plain):
+            return _ZSTD + frame
+    return _PLAIN + plain
+
+
+def is_compressed(stored: bytes) -> bool:
+    return stored[:1] == _ZSTD
+
+
+def plain_form(stored: bytes, digest: str) -> bytes | None:
+    """What was stored, or None unless it is exactly what ``digest`` stands for."""
+    plain = _unpacked(stored)
+    return plain if plain is not None and digest_of(plain) == digest else None
+
+
+def _unpacked(stored: bytes) -> bytes | None:
+    if stored[:1] == _PLAIN:
+        return stored[1:]
+    if stored[:1] != _ZSTD:
+        return None
+    frame = stored[1:]
+    try:
+        if not 0 <= zstandard.frame_content_size(frame) <= _MOST_BYTES:
+            return None
+        return zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError:
+        return None

@@ -1,0 +1,165 @@
+"""Scopes of shared context as this process has last seen them: immutable maps that share what they have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from immutables import Map
+
+from cwm.domain.shared_context import Entry, Head, Scope
+from cwm.ports.context_index import ContextIndex, Delta
+
+_VERSIONS_KEPT: Final = 32
+# Nodes of the map and of the list of keys, and what an entry refers to.
+_NODE_BYTES: Final = 200
+
+Entries: TypeAlias = "Map[str, Entry]"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All entries at one version; what has expired is still among them."""
+
+    head: Head
+    entries: Entries
+
+    def entry(self, key: str) -> Entry | None:
+        entry = self.entries.get(key)
+        return entry if entry is not None and entry.is_there(self.head.now) else None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last versions of one scope, the newest last, and its keys in order for as long as they stay the same."""
+
+    maps: OrderedDict[int, Entries] = field(default_factory=OrderedDict)
+    size: int = 0
+    keys: list[str] | None = None
+    refreshing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def version(self) -> int:
+        return next(reversed(self.maps), 0)
+
+
+class ContextViews:
+    """Asks the shared store where a scope is, and for no more than what changed since.
+
+    ``reserve`` is told how many bytes they take whenever that changes; at ``most_bytes`` the scopes that were
+    not looked at for longest go.
+    """
+
+    def __init__(self, index: ContextIndex, most_bytes: int, reserve: Callable[[int], None]) -> None:
+        self.index = index
+        self.most_bytes = most_bytes
+        self._reserve = reserve
+        self._seen: OrderedDict[Scope, _Seen] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    async def now(self, scope: Scope) -> View:
+        """What is there now: nothing that was acknowledged before, by any replica, is missing."""
+        head = await self.index.head(scope)
+        seen = self._seen.get(scope)
+        if seen is None or seen.version != head.version or not seen.maps:
+            return await self._refreshed(scope, head)
+        self._seen.move_to_end(scope)
+        return View(head, seen.maps[head.version])
+
+    def past(self, scope: Scope, version: int) -> Entries | None:
+        """The whole state at ``version``, where this process still has it."""
+        seen = self._seen.get(scope)
+        return None if seen is None else seen.maps.get(version)
+
+    def keys(self, scope: Scope, view: View, prefix: str, after: str | None) -> list[str]:
+        """Those that begin with ``prefix`` and come after ``after``, in order."""
+        seen = self._seen.get(scope)
+        newest = seen is not None and seen.version == view.head.version
+        if seen is not None and newest and seen.keys is not None:
+            keys = seen.keys
+        else:
+            keys = sorted(view.entries)
+            if seen is not None and newest:
+                seen.keys = keys
+        start = bisect_left(keys, prefix)
+        if after is not None and after >= prefix:
+            start = bisect_left(keys, after)
+            start += start < len(keys) and keys[start] == after
+        end = bisect_left(keys, prefix + chr(sys.maxunicode), lo=start) if prefix else len(keys)
+        return keys[start:end]
+
+    def forget(self, scope: Scope) -> None:
+        if (seen := self._seen.pop(scope, None)) is not None:
+            self._account(-seen.size)
+
+    async def _refreshed(self, scope: Scope, at_least: Head) -> View:
+        seen = self._seen.setdefault(scope, _Seen())
+        async with seen.refreshing:
+            if not seen.maps or seen.version != at_least.version:
+                # One that is behind us may have been read before ours, or the store has lost what it had.
+                delta = await self.index.since(scope, seen.version)
+                if delta.head.version < seen.version:
+                    seen.maps.clear()
+                self._keep(scope, seen, delta.head, _applied(seen, delta))
+                return View(delta.head, seen.maps[delta.head.version])
+            return View(at_least, seen.maps[at_least.version])
+
+    def _keep(self, scope: Scope, seen: _Seen, head: Head, entries: Entries) -> None:
+        before = seen.size
+        seen.maps[head.version] = entries
+        seen.keys = None
+        while len(seen.maps) > _VERSIONS_KEPT:
+            seen.maps.popitem(last=False)
+        seen.size = _size(entries, len(seen.maps))
+        if self._seen.get(scope) is seen:
+            self._seen.move_to_end(scope)
+            self._account(seen.size - before)
+            self._make_room(scope)
+
+    def _make_room(self, but: Scope) -> None:
+        while self._size > self.most_bytes and len(self._seen) > 1:
+            oldest = next(iter(self._seen))
+            if oldest == but:
+                return
+            self.forget(oldest)
+
+    def _account(self, more: int) -> None:
+        self._size += more
+        self._reserve(self._size)
+
+
+def _applied(seen: _Seen, delta: Delta) -> Entries:
+    now: datetime = delta.head.now
+    if delta.whole or not seen.maps:
+        return Map({entry.key: entry for entry in delta.entries if entry.is_there(now)})
+    changed = seen.maps[seen.version].mutate()
+    for entry in delta.entries:
+        if entry.is_there(now):
+            changed[entry.key] = entry
+        else:
+            changed.pop(entry.key, None)
+    return changed.finish()
+
+
+def _size(entries: Entries, versions: int) -> int:
+    """An estimate from a sample: entries of one scope are much alike."""
+    sample = [entry for _, entry in zip(range(64), entries.values(), strict=False)]
+    if not sample:
+        return _NODE_BYTES * versions
+    each = sum(_entry_size(entry) for entry in sample) / len(sample)
+    # A version has a path of nodes of its own; the rest it shares.
+    return int(each * len(entries)) + 8 * _NODE_BYTES * versions
+
+
+def _entry_size(entry: Entry) -> int:
+    parts = (entry, entry.key, entry.digest, entry.written_at, entry.expires_at, entry.author, entry.size)
+    return _NODE_BYTES + sum(sys.getsizeof(part) for part in parts if part is not None)

@@ -1,0 +1,352 @@
+"""Shared context: what agents set, get, list, name and restore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from uuid import uuid4
+
+from cwm.domain.canonical import canonical_json
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import (
+    ContextConflictError,
+    InvalidParameterError,
+    SnapshotNotFoundError,
+    StorageCorruptionError,
+)
+from cwm.domain.eviction import Eviction
+from cwm.domain.principal import Principal
+from cwm.domain.shared_context import (
+    DEFAULT_PRIORITY,
+    Entry,
+    Scope,
+    Snapshot,
+    Write,
+    require_key,
+    require_label,
+    uri_of,
+)
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.context_index import ContextIndex, Written
+from cwm.ports.meter import Meter
+from cwm.services.content_cache import CacheCounts
+from cwm.services.contents import SharedContents
+from cwm.services.context_views import ContextViews
+
+MAX_PAGE: Final = 1000
+
+# Long enough for any write that goes on, short enough for those that do not.
+_WRITING: Final = timedelta(minutes=10)
+_RESTORES_TRIED: Final = 20
+_TOLD_AT_MOST: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLimits:
+    """Per value, per scope, and for how long what."""
+
+    value_bytes: int = 1024 * 1024
+    versions: int = 1000
+    snapshots: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a caller wants a key to be."""
+
+    key: str
+    value: Any
+    ttl_seconds: float | None = None
+    priority: int = DEFAULT_PRIORITY
+    immutable: bool = False
+    if_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``entry`` and its value; None and None where the key is not there. ``version`` is the scope's."""
+
+    entry: Entry | None
+    value: Any
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Entries in the order of their keys; ``more`` follow the last. ``version`` is the scope's that they show."""
+
+    entries: tuple[Entry, ...]
+    version: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """``version`` is the scope's now; ``written`` and ``deleted`` count keys."""
+
+    snapshot: Snapshot
+    version: int
+    written: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextStats:
+    """Of one scope, of the tenant's part of the shared store, and of this process."""
+
+    version: int
+    oldest_version: int
+    keys: int
+    value_bytes: int
+    snapshots: tuple[Snapshot, ...]
+    tenant_bytes: int
+    tenant_quota_bytes: int | None
+    memory_bytes: int
+    memory_limit_bytes: int
+    eviction: Eviction
+    cached: int
+    hot: int
+    counts: CacheCounts
+    loads: int
+
+
+@dataclass(slots=True)
+class SharedContext:
+    """Every write is in the shared store, whole, before it is acknowledged; every read has all that was.
+
+    Values are JSON, one copy of equal ones in a tenant. Raises CWM-4001 and 4002 when the store is away.
+    """
+
+    index: ContextIndex
+    contents: SharedContents
+    views: ContextViews
+    changes: Changes
+    meter: Meter
+    clock: Clock
+    limits: ContextLimits = field(default_factory=ContextLimits)
+    quota_bytes: int | None = None
+
+    async def set(self, principal: Principal, scope: Scope, setting: Setting) -> Entry:
+        """CWM-1003 for a value too large; CWM-3007 where the key is immutable or not at ``if_version``."""
+        require_key(setting.key)
+        value = canonical_json(setting.value)
+        if len(value) > self.limits.value_bytes:
+            raise InvalidParameterError(
+                f"value: has {len(value)} bytes of JSON, and may have {self.limits.value_bytes}.",
+                field="value",
+            )
+        with self.meter.operation("context_set"):
+            writer = f"writing:{uuid4().hex}"
+            until = self.clock.now() + _WRITING
+            digest = await self.contents.keep(scope.tenant, value, writer, until, priority=setting.priority)
+            write = Write(
+                setting.key,
+                digest,
+                len(value),
+                setting.priority,
+                setting.immutable,
+                None if setting.ttl_seconds is None else max(1, round(setting.ttl_seconds * 1000)),
+                if_version=setting.if_version,
+            )
+            try:
+                written = await self._write(scope, [write], principal.subject, instead_of=writer)
+            except ContextConflictError:
+                await self.contents.let_go(scope.tenant, digest, writer)
+                raise
+        return written.entries[0]
+
+    async def get(
+        self, scope: Scope, key: str, version: int | None = None, snapshot: str | None = None
+    ) -> Found:
+        """What the key is, or was at a version of the scope or in a snapshot.
+
+        CWM-1003 for a version that is not known, or for both; CWM-2006; CWM-4004 where the value is lost.
+        """
+        require_key(key)
+        with self.meter.operation("context_get"):
+            at, entry = await self._entry(scope, key, version, snapshot)
+            if entry is None or entry.digest is None:
+                return Found(None, None, at)
+            value = await self.contents.read(scope.tenant, entry.digest)
+        if value is None:
+            raise StorageCorruptionError(
+                "The value was damaged or lost in the shared store, and dropped: set the key again.", key=key
+            )
+        return Found(entry, json.loads(value), at)
+
+    async def delete(
+        self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
+    ) -> Entry | None:
+        """None where there was nothing. CWM-3007 as for a set."""
+        require_key(key)
+        with self.meter.operation("context_delete"):
+            written = await self._write(scope, [Write(key, if_version=if_version)], principal.subject)
+        return written.entries[0] if written.entries else None
+
+    async def list(
+        self, scope: Scope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
+    ) -> KeyPage:
+        """Keys that begin with ``prefix``, those that come after ``after`` alone. CWM-2006."""
+        require_key(prefix, prefix=True)
+        view = await self.views.now(scope)
+        found: Mapping[str, Entry]
+        if snapshot is None:
+            version, found = view.head.version, view.entries
+            keys = self.views.keys(scope, view, prefix, after)
+        else:
+            version = (await self._snapshot(scope, snapshot)).version
+            found = await self._state(scope, version)
+            keys = sorted(key for key in found if key.startswith(prefix) and (after is None or key > after))
+        page: list[Entry] = []
+        for key in keys:
+            if found[key].is_there(view.head.now):
+                page.append(found[key])
+                if len(page) > limit:
+                    break
+        return KeyPage(tuple(page[:limit]), version, len(page) > limit)
+
+    async def snapshot(
+        self, principal: Principal, scope: Scope, label: str
+    ) -> tuple[Snapshot, Sequence[str]]:
+        """Name the state that is now, and the labels that made room. CWM-3007 for a label in use."""
+        require_label(label)
+        with self.meter.operation("context_snapshot"):
+            return await self.index.take_snapshot(scope, label, principal.subject, self.limits.snapshots)
+
+    async def restore(self, principal: Principal, scope: Scope, label: str) -> Restored:
+        """Make every key what it was in the snapshot, all at once. CWM-2006; CWM-3007 for an immutable key."""
+        with self.meter.operation("context_restore"):
+            snapshot = await self._snapshot(scope, label)
+            for _ in range(_RESTORES_TRIED):
+                wanted = {entry.key: entry for entry in await self.index.state(scope, snapshot.version)}
+                view = await self.views.now(scope)
+                writes = _difference(
+                    wanted, {key: each for key, each in view.entries.items() if each.is_there(view.head.now)}
+                )
+                if not writes:
+                    return Restored(snapshot, view.head.version, 0, 0)
+                written = await self._try_to_write(scope, writes, principal.subject, at=view.head.version)
+                if written is not None:
+                    deleted = sum(write.digest is None for write in writes)
+                    return Restored(snapshot, written.head.version, len(writes) - deleted, deleted)
+        raise ContextConflictError(
+            "Others write in this scope all the time: nothing was restored.", label=label, reason="busy"
+        )
+
+    async def stats(self, scope: Scope) -> ContextStats:
+        view = await self.views.now(scope)
+        there = [entry for entry in view.entries.values() if entry.is_there(view.head.now)]
+        cache = self.contents.cache
+        return ContextStats(
+            version=view.head.version,
+            oldest_version=view.head.floor,
+            keys=len(there),
+            value_bytes=sum(entry.size for entry in there),
+            snapshots=tuple(await self.index.snapshots(scope)),
+            tenant_bytes=await self.contents.store.used_bytes(scope.tenant),
+            tenant_quota_bytes=self.quota_bytes,
+            memory_bytes=cache.used_bytes,
+            memory_limit_bytes=cache.limit_bytes,
+            eviction=cache.eviction,
+            cached=len(cache),
+            hot=cache.hot,
+            counts=cache.counts,
+            loads=self.contents.loaded,
+        )
+
+    async def forget(self, scope: Scope) -> None:
+        """The scope's agent session has ended."""
+        await self.index.forget(scope)
+        self.views.forget(scope)
+
+    async def _entry(
+        self, scope: Scope, key: str, version: int | None, snapshot: str | None
+    ) -> tuple[int, Entry | None]:
+        if version is not None and snapshot is not None:
+            raise InvalidParameterError("version or snapshot, not both.", field="version")
+        view = await self.views.now(scope)
+        if snapshot is not None:
+            version = (await self._snapshot(scope, snapshot)).version
+        elif version is None:
+            return view.head.version, view.entry(key)
+        elif not view.head.floor <= version <= view.head.version:
+            raise InvalidParameterError(
+                "version: there is no such version of the scope any more, or not yet.",
+                field="version",
+                oldest_version=view.head.floor,
+                current_version=view.head.version,
+            )
+        if (seen := self.views.past(scope, version)) is not None:
+            entry = seen.get(key)
+            return version, entry if entry is not None and entry.is_there(view.head.now) else None
+        return version, await self.index.past(scope, key, version)
+
+    async def _state(self, scope: Scope, version: int) -> Mapping[str, Entry]:
+        if (seen := self.views.past(scope, version)) is not None:
+            return seen
+        return {entry.key: entry for entry in await self.index.state(scope, version)}
+
+    async def _snapshot(self, scope: Scope, label: str) -> Snapshot:
+        for snapshot in await self.index.snapshots(scope):
+            if snapshot.label == label:
+                return snapshot
+        raise SnapshotNotFoundError("There is no such snapshot in this scope.", label=label[:64])
+
+    async def _write(
+        self, scope: Scope, writes: Sequence[Write], author: str, *, instead_of: str | None = None
+    ) -> Written:
+        written = await self._try_to_write(scope, writes, author, instead_of=instead_of)
+        if written is None:
+            raise AssertionError("only a write at a version can come too late")
+        return written
+
+    async def _try_to_write(
+        self,
+        scope: Scope,
+        writes: Sequence[Write],
+        author: str,
+        *,
+        instead_of: str | None = None,
+        at: int | None = None,
+    ) -> Written | None:
+        written = await self.index.write(
+            scope, writes, author, instead_of=instead_of, at=at, keep=self.limits.versions
+        )
+        if written is not None:
+            for digest in written.gone:
+                await self.contents.gone(scope.tenant, digest)
+            for entry in written.entries[:_TOLD_AT_MOST]:
+                await self._tell(scope, entry.key)
+        return written
+
+    async def _tell(self, scope: Scope, key: str) -> None:
+        only = scope.key.partition(":")[2] if scope.is_private else None
+        uri = uri_of(scope.name, key)
+        await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=only))
+
+
+def _difference(wanted: dict[str, Entry], current: dict[str, Entry]) -> list[Write]:
+    """What makes ``current`` be as ``wanted``."""
+    writes = [
+        Write(
+            key,
+            entry.digest,
+            entry.size,
+            entry.priority,
+            entry.immutable,
+            expires_at=entry.expires_at,
+        )
+        for key, entry in wanted.items()
+        if key not in current
+        or (current[key].version != entry.version and _told(current[key]) != _told(entry))
+    ]
+    writes.extend(Write(key) for key in current if key not in wanted)
+    return writes
+
+
+def _told(entry: Entry) -> tuple[object, ...]:
+    return entry.digest, entry.priority, entry.immutable, entry.expires_at
