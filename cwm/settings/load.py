@@ -131,12 +131,8 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
     groups: dict[str, Group] = {}
     sources: list[Source] = []
     known = {CONFIG_ENV}
-    own = _beside(document.get(RESULTS), GROUPS.get(RESULTS))
-    budgets = read_budgets(own, document.get(TOOLS), path)
     for title, group in GROUPS.items():
         in_file = document.get(title) or {}
-        if title == RESULTS:
-            in_file = {name: value for name, value in in_file.items() if name not in own}
         values: dict[str, Any] = dict(in_file)
         for name in group.model_fields:
             variable = ENV_PREFIX + name.upper()
@@ -158,18 +154,11 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
     return Settings(
         **groups,  # type: ignore[arg-type]
         upstreams=upstreams,
-        budgets=budgets,
+        budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
         sources=tuple(sources),
         unknown_env=unknown,
         reading=Reading(path.absolute(), env, groups),
     )
-
-
-def _beside(given: Any, group: type[Group] | None) -> Any:
-    """What stands under the key of a group beside the group's own settings."""
-    if group is None or not isinstance(given, dict):
-        return given
-    return {name: value for name, value in given.items() if name not in group.model_fields}
 
 
 def _require_known(document: Mapping[str, Any], path: Path) -> None:

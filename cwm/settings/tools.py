@@ -18,7 +18,7 @@ RESULTS: Final = "results"
 TOOLS: Final = "tools"
 
 _UNLIMITED: Final = "unlimited"
-_LEAST_PREVIEW: Final = 200
+_LEAST_PREVIEW: Final = 500
 _NO_PREVIEW_IN_BUDGET: Final = "'preview_tokens' is more than 'max_tokens'"
 
 

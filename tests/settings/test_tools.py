@@ -78,18 +78,18 @@ def test_what_a_tool_leaves_out_is_as_for_all_tools() -> None:
 
 
 def test_a_preview_takes_no_more_than_the_tool_may_say() -> None:
-    assert policy("{max_tokens: 500}").preview_tokens == 500
-    assert read("results: {max_tokens: 500}").policies.default.preview_tokens == 500
-    assert policy("{max_tokens: unlimited}", "{max_tokens: 500}").preview_tokens == 500
+    assert policy("{max_tokens: 600}").preview_tokens == 600
+    assert read("results: {max_tokens: 600}").policies.default.preview_tokens == 600
+    assert policy("{max_tokens: unlimited}", "{max_tokens: 600}").preview_tokens == 600
 
 
 def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern() -> None:
     policies = read(
-        """tools: {'files_*': {max_tokens: 300}, '*_read': {max_tokens: 400}, files_read: {max_tokens: 500}}"""
+        """tools: {'files_*': {max_tokens: 600}, '*_read': {max_tokens: 700}, files_read: {max_tokens: 800}}"""
     ).policies
 
     tools = ("files_read", "files_list", "notes_read", "echo")
-    assert [policies.of(tool).max_tokens for tool in tools] == [500, 300, 400, 10_000]
+    assert [policies.of(tool).max_tokens for tool in tools] == [800, 600, 700, 10_000]
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern
         ("results: {keywords: [a]}", "results.keywords in cwm.yaml: is no field of 'results'."),
         (
             "results: {max_tokens: many}",
-            "results.max_tokens in cwm.yaml: must be a whole number of tokens from 200 on, or 'unlimited'.",
+            "results.max_tokens in cwm.yaml: must be a whole number of tokens from 500 on, or 'unlimited'.",
         ),
         (
             "results: {max_tokens: true}",
-            "results.max_tokens in cwm.yaml: must be a whole number of tokens from 200 on, or 'unlimited'.",
+            "results.max_tokens in cwm.yaml: must be a whole number of tokens from 500 on, or 'unlimited'.",
         ),
         (
             "results: {preview_tokens: unlimited}",
-            "results.preview_tokens in cwm.yaml: must be a whole number of tokens from 200 on.",
+            "results.preview_tokens in cwm.yaml: must be a whole number of tokens from 500 on.",
         ),
         (
-            "results: {max_tokens: 300, preview_tokens: 301}",
+            "results: {max_tokens: 600, preview_tokens: 601}",
             "results in cwm.yaml: 'preview_tokens' is more than 'max_tokens'.",
         ),
         ("results: {window_share: 1.5}", "results.window_share in cwm.yaml: "),
@@ -150,7 +150,7 @@ FIELDS = sorted(ToolFields.model_fields) + sorted(ResultsFields.model_fields)
 def test_anything_else_is_a_settings_error_or_a_policy(fields: object) -> None:
     for document in ({"results": fields}, {"tools": {"echo": fields}}, {"tools": fields}):
         with contextlib.suppress(SettingsError):
-            assert read(yaml.safe_dump(document)).policies.of("echo").preview_tokens >= 200
+            assert read(yaml.safe_dump(document)).policies.of("echo").preview_tokens >= 500
 
 
 def test_the_example_of_the_page_is_read_and_uses_every_field() -> None:
