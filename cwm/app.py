@@ -58,12 +58,14 @@ from cwm.services.contents import SharedContents
 from cwm.services.context_upkeep import ContextUpkeep
 from cwm.services.context_views import ContextViews
 from cwm.services.delete import Delete
+from cwm.services.delivery import Delivery
 from cwm.services.end_session import EndSession
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.freeze import Freeze
 from cwm.services.generate import Generate
 from cwm.services.grow import Grow
 from cwm.services.inspect import Inspect
+from cwm.services.ledger import Ledger
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
 from cwm.services.patrol import Patrol
@@ -72,10 +74,12 @@ from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
 from cwm.services.query_result import QueryResult
 from cwm.services.reconcile import Reconcile
+from cwm.services.references import ByReference
 from cwm.services.release import Release
 from cwm.services.replicas import Replicas
 from cwm.services.results import Results
 from cwm.services.retention import Retain, RetentionPolicy
+from cwm.services.savings import Savings
 from cwm.services.scopes import Scopes
 from cwm.services.shared_context import ContextLimits, SharedContext
 from cwm.services.store import Store
@@ -213,6 +217,7 @@ def build_parts(settings: Settings) -> Parts:
         settings.stored_results.quota_bytes(),
         timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
     )
+    delivery = Delivery(results, token_counter, token_drift, Ledger(agents), Savings(meter), settings.budgets)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -247,6 +252,8 @@ def build_parts(settings: Settings) -> Parts:
         ),
         shared_context=shared_context,
         results=results,
+        delivery=delivery,
+        by_reference=ByReference(results, journal),
         query_result=QueryResult(results, LocalQueryEngine()),
     )
     pass_through = PassThrough(
@@ -287,7 +294,7 @@ def build_parts(settings: Settings) -> Parts:
         token_drift,
         contents,
         context_upkeep,
-        (_set_log_level, _set_upstreams(upstreams), _set_context(contents.cache)),
+        (_set_log_level, _set_upstreams(upstreams), _set_budgets(delivery), _set_context(contents.cache)),
         shared,
         close,
     )
@@ -451,6 +458,13 @@ def _set_upstreams(upstreams: Upstreams) -> Reconfigure:
 def _set_context(cache: ContentCache) -> Reconfigure:
     async def configure(settings: Settings) -> None:
         cache.reconfigure(settings.context.memory_bytes(), settings.context.context_eviction)
+
+    return configure
+
+
+def _set_budgets(delivery: Delivery) -> Reconfigure:
+    async def configure(settings: Settings) -> None:
+        delivery.configure(settings.budgets)
 
     return configure
 

@@ -53,7 +53,12 @@ async def test_structured_content_that_a_text_says_is_neither_counted_nor_kept_a
 
 @pytest.mark.parametrize(
     ("said", "structured"),
-    [("done", {"a": 1}), ("true", {"result": 1}), ('{"a": 1}', {"a": 1, "b": 2}), ("a", {"x": "a", "y": "a"})],
+    [
+        ("done", {"a": 1}),
+        ("true", {"result": 1}),
+        ('{"a": 1}', {"a": 1, "b": 2}),
+        ("a", {"x": "a", "y": "a"}),
+    ],
 )
 async def test_structured_content_that_says_more_is_counted_and_kept(
     said: str, structured: dict[str, Any]

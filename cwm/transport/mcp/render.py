@@ -15,6 +15,7 @@ from cwm.services.delete import Deleted
 from cwm.services.freeze import Frozen
 from cwm.services.generate import Generated
 from cwm.services.inspect import CacheStats, Health
+from cwm.services.savings import Savings
 from cwm.services.thaw import Receipt, Thawed
 from cwm.transport.mcp import schemas
 
@@ -257,7 +258,7 @@ def deleted(result: Deleted) -> schemas.Deleted:
     return shown
 
 
-def cache_stats(stats: CacheStats) -> schemas.CacheStats:
+def cache_stats(stats: CacheStats, savings: Savings) -> schemas.CacheStats:
     tiers: list[schemas.TierUsage] = []
     for usage in stats.tiers:
         tiers.append({"tier": _tier(usage.tier), "used_bytes": usage.used_bytes})
@@ -275,6 +276,14 @@ def cache_stats(stats: CacheStats) -> schemas.CacheStats:
             "connected": stats.vllm_connected,
             "hit_rate": stats.vllm_hit_rate,
             "cached_tokens": stats.cached_tokens,
+        },
+        "results": {
+            "had_tokens": savings.had,
+            "delivered_tokens": savings.delivered,
+            "read_later_tokens": savings.read_later,
+            "saved_tokens": savings.saved,
+            "previewed": savings.previewed,
+            "not_kept": savings.unkept,
         },
     }
 

@@ -38,7 +38,8 @@ async def stats(caller: Caller = CALLER) -> str:
     """Cache statistics, as cache_stats answers, and the health of every component under health."""
     cache = await caller.services.inspect.cache_stats(caller.principal)
     health = await caller.services.inspect.health()
-    return json.dumps({**render.cache_stats(cache), "health": render.health(health)})
+    told = render.cache_stats(cache, caller.services.delivery.savings)
+    return json.dumps({**told, "health": render.health(health)})
 
 
 async def status(caller: Caller = CALLER) -> str:

@@ -264,10 +264,24 @@ class Vllm(TypedDict):
     cached_tokens: Annotated[int, Field(description="Prompt tokens not computed since its start")]
 
 
+class ResultTokens(TypedDict):
+    """Of this gateway since it started."""
+
+    had_tokens: Annotated[int, Field(description="Tokens that results of tools held")]
+    delivered_tokens: Annotated[int, Field(description="What of them was delivered at once")]
+    read_later_tokens: Annotated[
+        int, Field(description="What result_read and result_query delivered after that")
+    ]
+    saved_tokens: Annotated[int, Field(description="What of them reached no agent")]
+    previewed: Annotated[int, Field(description="Results that were over budget")]
+    not_kept: Annotated[int, Field(description="Those of them whose rest could not be stored")]
+
+
 class CacheStats(TypedDict):
     success: bool
     kv_store: KvStore
     vllm: Vllm
+    results: ResultTokens
 
 
 class AgentSessionCreated(TypedDict):

@@ -14,6 +14,7 @@ from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
+from cwm.transport.mcp.budgets import References, ResultBudgets
 from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
@@ -66,7 +67,13 @@ def build_mcp(
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
-        middleware=[CodedErrors(), UpstreamCalls(upstreams, agency)],
+        # The outermost first.
+        middleware=[
+            CodedErrors(),
+            ResultBudgets(services.delivery, agency, upstreams),
+            References(services.by_reference, services.delivery, agency),
+            UpstreamCalls(upstreams, agency),
+        ],
         on_duplicate="error",
         mask_error_details=True,
         # The schema is the promise: "yes" is no boolean, least of all for force.

@@ -18,11 +18,13 @@ async def cache_stats(caller: Caller = CALLER) -> schemas.CacheStats:
 
     kv_store counts the distinct blocks of your windows and one copy of their bytes; its hit_rate, and all of
     vllm, are the engine's own totals since it started. Rates are shares from 0 to 1. An engine that does
-    not answer shows as connected: false with zeros.
+    not answer shows as connected: false with zeros. results counts the tokens of tool results that passed this
+    gateway since it started, and what its budgets saved of them.
 
     Errors: CWM-4002 the registry cannot be read (retryable).
     """
-    return render.cache_stats(await caller.services.inspect.cache_stats(caller.principal))
+    stats = await caller.services.inspect.cache_stats(caller.principal)
+    return render.cache_stats(stats, caller.services.delivery.savings)
 
 
 async def health_check(

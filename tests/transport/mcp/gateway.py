@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.sql import schema
 from cwm.app import DrainingServer, Parts, build_parts
+from cwm.domain.budgets import Budgets
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import UpstreamSpec
@@ -113,6 +114,7 @@ async def gateway(
     upstreams: Sequence[UpstreamSpec] = (),
     interest: ResourceInterest | None = None,
     shared: Shared | None = None,
+    budgets: Budgets | None = None,
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -121,6 +123,7 @@ async def gateway(
             engine=engine or Engine(vllm_url=url, lmcache_url=url, coordinator_url=url),
             isolation=Isolation(secret="a test's secret", tenant="acme"),
             shared=shared or Shared(),
+            budgets=budgets or Budgets(),
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)

@@ -228,11 +228,15 @@ async def test_statistics_of_a_silent_engine_are_zeros_and_count_the_registry(
     gateway: Gateway, agent: Agent
 ) -> None:
     await freeze(gateway.parts.registry, "w", "aa", "bb", tenant=agent.tenant)
-    assert (await agent.call("cache_stats")).value == {
+    statistics = (await agent.call("cache_stats")).value
+    assert statistics == {
         "success": True,
         "kv_store": {"total_blocks": 2, "total_bytes": 200, "hit_rate": 0.0, "tiers": []},
         "vllm": {"connected": False, "hit_rate": 0.0, "cached_tokens": 0},
+        "results": statistics["results"],
     }
+    told = statistics["results"]
+    assert told["saved_tokens"] == told["had_tokens"] - told["delivered_tokens"] - told["read_later_tokens"]
 
 
 async def test_health_tells_each_component(agent: Agent) -> None:
