@@ -9,7 +9,7 @@ from typing import Any, Final
 
 _PHRASES: Final = 6
 _NAMES: Final = 8
-_OVER: Final = " It is over the budget: less can not be said validly."
+_OVER: Final = " It can be cut no further, and is over the budget."
 
 
 class Unit(StrEnum):
