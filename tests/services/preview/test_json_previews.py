@@ -218,6 +218,20 @@ EVENTS = {
     "required": ["events", "digest"],
 }
 
+HIDDEN = {
+    "properties": {
+        "items": {
+            "items": {
+                "oneOf": [
+                    {"properties": {"closed_at": {"type": "null"}}, "not": {"not": {"required": ["closed_at"]}}},
+                    {"required": ["closed_at"], "properties": {"closed_at": {"format": "date-time", "minLength": 9}}},
+                ],
+                "not": {"properties": {"body": {"maxLength": 100}}},
+            }
+        }
+    }
+}
+
 
 def tree(depth: int) -> dict[str, Any]:
     if depth == 0:
@@ -237,8 +251,9 @@ EVENT_LIST = [
         ({"result": ISSUES["items"]}, LISTING),
         ({"root": tree(5)}, TREE),
         ({"events": EVENT_LIST, "digest": "0123456789abcdef" * 4}, EVENTS),
+        (ISSUES, HIDDEN),
     ],
-    ids=["listing", "tree", "events"],
+    ids=["listing", "tree", "events", "hidden"],
 )
 @pytest.mark.parametrize("budget", [150, 2000])
 @pytest.mark.parametrize("kind", PreviewKind)

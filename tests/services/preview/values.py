@@ -86,6 +86,7 @@ def _schema(draw: st.DrawFn, value: Any) -> dict[str, Any]:
                 {"anyOf": [{"const": "none of it"}, schema]},
                 {"oneOf": [{"type": "array", "maxItems": 0, "minItems": 1}, schema]},
                 {"allOf": [schema, {}]},
+            {"not": {"not": schema}},
                 {"if": schema, "then": schema, "else": False},
             )
         )
