@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -223,8 +223,14 @@ HIDDEN = {
         "items": {
             "items": {
                 "oneOf": [
-                    {"properties": {"closed_at": {"type": "null"}}, "not": {"not": {"required": ["closed_at"]}}},
-                    {"required": ["closed_at"], "properties": {"closed_at": {"format": "date-time", "minLength": 9}}},
+                    {
+                        "properties": {"closed_at": {"type": "null"}},
+                        "not": {"not": {"required": ["closed_at"]}},
+                    },
+                    {
+                        "required": ["closed_at"],
+                        "properties": {"closed_at": {"format": "date-time", "minLength": 9}},
+                    },
                 ],
                 "not": {"properties": {"body": {"maxLength": 100}}},
             }
