@@ -31,6 +31,7 @@ from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.telemetry.logging import set_level
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
@@ -62,6 +63,7 @@ from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.scopes import Scopes
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
+from cwm.services.token_drift import TokenDrift
 from cwm.services.turns import Turns
 from cwm.services.upstreams import Upstreams
 from cwm.services.verify import Verify
@@ -114,6 +116,8 @@ class Parts:
     pass_through: PassThrough
     agents: Agents
     upstreams: Upstreams
+    token_counter: BpeTokenCounter
+    token_drift: TokenDrift
     reconfigure: tuple[Reconfigure, ...]
     shared: SharedStore
     close: Callable[[], AsyncExitStack]
@@ -171,6 +175,8 @@ def build_parts(settings: Settings) -> Parts:
     )
     connector = SdkConnector()
     upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
+    token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
+    token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -214,6 +220,7 @@ def build_parts(settings: Settings) -> Parts:
         stack.push_async_callback(shared.close)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
+        stack.push_async_callback(token_drift.aclose)
         stack.push_async_callback(connector.aclose)
         stack.push_async_callback(upstreams.aclose)
         stack.push_async_callback(agents.aclose)
@@ -236,6 +243,8 @@ def build_parts(settings: Settings) -> Parts:
         pass_through,
         agents,
         upstreams,
+        token_counter,
+        token_drift,
         (_set_log_level, _set_upstreams(upstreams)),
         shared,
         close,

@@ -15,6 +15,9 @@ class Meter(Protocol):
     def tokens(self, source: str, count: int) -> None:
         """Count prompt tokens by where their KV came from."""
 
+    def drift(self, counted: int, served: int) -> None:
+        """Note how many tokens CWM counted in a text, and how many the served model makes of it."""
+
     def event(self, name: str) -> None:
         """Count something that happened."""
 

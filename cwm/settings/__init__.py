@@ -23,6 +23,7 @@ from cwm.settings.groups import (
     Shared,
     Storage,
     Thaw,
+    Tokens,
     Verification,
 )
 from cwm.settings.load import CONFIG_ENV, Settings, Source, load
@@ -46,6 +47,7 @@ __all__ = [
     "Source",
     "Storage",
     "Thaw",
+    "Tokens",
     "Verification",
     "load",
 ]

@@ -236,6 +236,34 @@ class Shared(Group):
     )
 
 
+class Tokens(Group):
+    """How tokens of tool results are counted."""
+
+    title = "tokens"
+
+    token_vocabulary: Literal[
+        "o200k_base",
+        "cl100k_base",
+        "llama3",
+        "qwen3",
+        "deepseek_v3",
+        "glm4",
+        "kimi_k2",
+        "mistral_v3",
+        "phi4",
+        "olmo2",
+    ] = Field(
+        "o200k_base",
+        description="Vocabulary that tokens are counted in: the one nearest to your agents' models.",
+    )
+    token_drift_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of results whose tokens the engine is asked for, too (metric cwm_token_drift).",
+    )
+
+
 class LocalEngine(Group):
     """The engine that ``cwm up`` prepares and starts."""
 
@@ -299,6 +327,7 @@ GROUPS: dict[str, type[Group]] = {
         Isolation,
         Storage,
         Shared,
+        Tokens,
         LocalEngine,
         Logging,
     )

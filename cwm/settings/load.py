@@ -27,6 +27,7 @@ from cwm.settings.groups import (
     Shared,
     Storage,
     Thaw,
+    Tokens,
     Verification,
 )
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
@@ -76,6 +77,7 @@ class Settings:
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)
+    tokens: Tokens = field(default_factory=Tokens)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()

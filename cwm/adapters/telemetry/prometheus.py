@@ -42,6 +42,7 @@ _BUCKETS_MS: Final = (
     60_000,
     300_000,
 )
+_BUCKETS_DRIFT: Final = (0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0)
 _MOST_LABELS: Final = 64
 _OTHER: Final = "other"
 _WINDOW: Final = 1024
@@ -73,6 +74,18 @@ class PrometheusMeter:
         self._tokens = Counter(
             "cwm_prompt_tokens", "Prompt tokens by where their KV came from", ["source"], registry=registry
         )
+        self._drift = Histogram(
+            "cwm_token_drift",
+            "Tokens the served model makes of a sampled text for each one that was counted",
+            buckets=_BUCKETS_DRIFT,
+            registry=registry,
+        )
+        self._sampled = Counter(
+            "cwm_sampled_tokens",
+            "Tokens of sampled texts as they were counted, and as the served model makes them",
+            ["by"],
+            registry=registry,
+        )
         self._events = Counter("cwm_events", "Things that happened", ["event"], registry=registry)
         self._looks = Counter(
             "cwm_watchdog_checks", "Looks of the watchdog by what they found", ["outcome"], registry=registry
@@ -102,6 +115,11 @@ class PrometheusMeter:
 
     def tokens(self, source: str, count: int) -> None:
         self._tokens.labels(self._sources.bounded(source)).inc(count)
+
+    def drift(self, counted: int, served: int) -> None:
+        self._drift.observe(served / counted)
+        self._sampled.labels("counted").inc(counted)
+        self._sampled.labels("served").inc(served)
 
     def event(self, name: str) -> None:
         self._events.labels(self._event_names.bounded(name)).inc()

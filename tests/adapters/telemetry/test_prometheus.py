@@ -57,6 +57,16 @@ async def test_a_cancelled_operation_ended_in_error(meter: PrometheusMeter) -> N
     assert value(meter.samples(), "cwm_operation_total", operation="window_thaw", status="error") == 1
 
 
+def test_drift_is_told_by_text_and_by_token(meter: PrometheusMeter) -> None:
+    meter.drift(100, 104)
+    meter.drift(1_000, 1_300)
+    samples = meter.samples()
+    assert value(samples, "cwm_token_drift_count") == 2
+    assert value(samples, "cwm_token_drift_bucket", le="1.05") == 1
+    assert value(samples, "cwm_sampled_tokens_total", by="counted") == 1_100
+    assert value(samples, "cwm_sampled_tokens_total", by="served") == 1_404
+
+
 def test_durations_are_milliseconds(meter: PrometheusMeter, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 10.25])
     by_hand = SimpleNamespace(perf_counter=lambda: next(clock))

@@ -69,6 +69,9 @@ class TallyMeter:
     def tokens(self, source: str, count: int) -> None:
         self.counts[f"tokens {source}"] += count
 
+    def drift(self, counted: int, served: int) -> None:
+        self.counts.update(counted=counted, served=served)
+
     def event(self, name: str) -> None:
         self.counts[f"event {name}"] += 1
 
