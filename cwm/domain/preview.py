@@ -9,7 +9,7 @@ from typing import Any, Final
 
 _PHRASES: Final = 6
 _NAMES: Final = 8
-_OVER: Final = " It is over the budget: less can not be said validly."
+_OVER: Final = " It can be cut no further, and is over the budget."
 
 
 class Unit(StrEnum):
@@ -54,13 +54,16 @@ class Omission:
     @property
     def phrase(self) -> str:
         """Such as ``items 20 of 4,000``, or ``items[*] without body, etag (2 of 9 fields)``."""
+        path = _short(self.path, 80)
         if self.unit is Unit.FIELDS:
-            return f"{self.path or 'top level'} without {self._names} ({len(self.names):,} of {self.total:,} fields)"
+            return (
+                f"{path or 'top level'} without {self._names} ({len(self.names):,} of {self.total:,} fields)"
+            )
         what = f"{self.shown:,} of {self.total:,}"
         if not self.path or self.unit not in {Unit.ITEMS, Unit.ENTRIES}:
             what += f" {self.unit}"
-        if self.path:
-            what = f"{self.path} {what}"
+        if path:
+            what = f"{path} {what}"
         if self.places > 1:
             what += f" in {self.places:,} places"
         return f"{what} ({self._names})" if self.names else what
@@ -68,7 +71,15 @@ class Omission:
     @property
     def _names(self) -> str:
         more = len(self.names) - _NAMES
-        return ", ".join(self.names[:_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+        return ", ".join(_short(name, 40) for name in self.names[:_NAMES]) + (
+            f" and {more:,} more" if more > 0 else ""
+        )
+
+
+def _short(name: str, limit: int) -> str:
+    """A name of somebody else's making, fit for a line."""
+    plain = " ".join(name.split())
+    return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 
 _DEEP: Final = "**"
-_STEP: Final = re.compile(r'\[\*\]|\.?(?:"(?P<quoted>[^"]+)"|(?P<name>[^.\[\]"*]+)|(?P<wild>\*\*?))')
+_STEP: Final = re.compile(r'\[\*\]|(?P<dot>\.?)(?:"(?P<quoted>[^"]+)"|(?P<name>[^.\[\]"*]+)|(?P<wild>\*\*?))')
+
 
 Step = tuple[str, bool]
 """A name and whether it is a wildcard."""
@@ -20,10 +21,10 @@ Step = tuple[str, bool]
 def parse_path(text: str) -> tuple[Step, ...]:
     """The steps of a path. Raises ValueError, which says where it can't be read."""
     steps: list[Step] = []
-    at = 2 if text.startswith("$.") else 0
+    start = at = 2 if text.startswith("$.") else 0
     while at < len(text):
         match = _STEP.match(text, at)
-        if match is None or (at == 0 and text[0] == "."):
+        if match is None or (match["dot"] is not None and bool(match["dot"]) != (at > start)):
             raise ValueError(f"the path {text!r} can't be read from character {at + 1} on")
         if (name := match["quoted"] or match["name"]) is not None:
             steps.append((name, False))

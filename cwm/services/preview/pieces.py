@@ -18,6 +18,7 @@ from cwm.services.preview.texts import Text
 from cwm.services.preview.validity import Validity
 
 _NO_JSON: Final = object()
+_LONGEST_NAME: Final = 120
 _LINK: Final = {
     "required": ["type", "uri", "name"],
     "properties": {"type": {"const": "resource_link"}, "uri": {"format": "uri"}},
@@ -117,9 +118,10 @@ class DataPiece:
 
     def cut(self, _budget: int, counter: TokenCounter) -> Shown:
         size = len(self.text) * 3 // 4 - self.text[-2:].count("=")
-        where = f" of {self.uri}" if self.uri else ""
-        note = f"[{self.media_type}, {size:,} bytes{where}: not shown]"
-        omission = Omission("", Unit.BYTES, 0, size, names=(self.media_type,))
+        where = f" of {self.uri[:_LONGEST_NAME]}" if self.uri else ""
+        media_type = self.media_type[:_LONGEST_NAME]
+        note = f"[{media_type}, {size:,} bytes{where}: not shown]"
+        omission = Omission("", Unit.BYTES, 0, size, names=(media_type,))
         return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
 
 
@@ -140,7 +142,7 @@ class OtherPiece:
         if self.item.get("type") == "resource_link":
             fitted = fit_json(dict(self.item), _LINK, ToolPolicy(), budget, counter)
             return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
-        note = f"[{str(self.item.get('type'))[:40]}: not shown]"
+        note = f"[{str(self.item.get('type'))[:_LONGEST_NAME]}: not shown]"
         omission = Omission("", Unit.CHARACTERS, 0, len(self.text))
         return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
 

@@ -148,12 +148,11 @@ def _anchored(root: Schema, anchor: str) -> Any:
 
 def _of_field(schema: Schema, name: str) -> Iterator[Schema]:
     properties = schema.get("properties")
-    named = isinstance(properties, Mapping) and name in properties
-    if named:
-        yield from _schemas([properties[name]])
+    own = properties.get(name) if isinstance(properties, Mapping) else None
+    yield from _schemas([own])
     # Which names a pattern means is not tried: it may take for ever.
     yield from _schemas(_values(schema.get("patternProperties")))
-    if not named:
+    if own is None:
         yield from _schemas([schema.get("additionalProperties"), schema.get("unevaluatedProperties")])
 
 

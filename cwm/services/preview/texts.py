@@ -43,6 +43,9 @@ class Text:
         self._kind = kind
         words = "|".join(re.escape(keyword) for keyword in keywords if keyword.strip())
         self._keyword = re.compile(words, re.IGNORECASE) if words else None
+        self._looked_at = 0
+        self._sentences: list[Span] = []
+        self._wanted: dict[int, None] = {}
 
     def shorten(self, limit: int) -> Shortened | None:
         """In about ``limit`` characters, at least those that say what is missing; None when that is no shorter."""
@@ -68,11 +71,15 @@ class Text:
     def _line_count(self) -> int:
         return amount(self._whole, Unit.LINES)
 
-    @cached_property
-    def _sentences(self) -> list[Span]:
-        """Those at the beginning, and those further on with a keyword."""
-        near = sentences(self._whole, 0, _LOOKED_AT)
-        return near + [span for span in self._far() if span[0] >= (near[-1][1] if near else 0)]
+    def _look(self, room: int) -> None:
+        """Find the sentences that may be shown: those at the beginning, and those further on with a keyword."""
+        end = _LOOKED_AT if self._keyword else min(2 * room, _LOOKED_AT)
+        if end > self._looked_at:
+            self._looked_at = end
+            near = sentences(self._whole, 0, end)
+            far = (span for span in self._far() if not near or span[0] >= near[-1][1])
+            self._sentences = near + list(far)
+            self._wanted = self._with_keyword()
 
     def _far(self) -> Iterator[Span]:
         if self._keyword is None:
@@ -122,31 +129,29 @@ class Text:
 
     def _chosen(self, room: int) -> list[Span]:
         """The first sentence, those with a keyword, then those that follow the first, as far as there is room."""
+        self._look(room)
         spans = self._sentences
         if not spans or spans[0][1] > room:
             return []
         taken = {0}
         room -= spans[0][1]
-        for index in self._in_order:
-            cost = spans[index][1] - spans[index][0] + len(_GAP)
-            if index - 1 in taken or index + 1 in taken:
-                cost = max(cost, spans[index][1] - spans[index - 1][1])
+        for index in self._in_order():
+            follows = index - 1 in taken
+            cost = spans[index][1] - (spans[index - 1][1] if follows else spans[index][0] - len(_GAP))
             if cost <= room:
                 taken.add(index)
                 room -= cost
-            elif index - 1 in taken and index not in self._wanted:
+            elif follows and index not in self._wanted:
                 return self._with_part(_joined(spans, sorted(taken)), spans[index - 1][1], spans[index], room)
         return _joined(spans, sorted(taken))
 
-    @cached_property
-    def _wanted(self) -> dict[int, None]:
+    def _with_keyword(self) -> dict[int, None]:
         """Sentences with a keyword, by index."""
         if self._keyword is None:
             return {}
         found = (self._keyword.search(self._whole, *span) for span in self._sentences)
         return {index: None for index, hit in enumerate(found) if hit}
 
-    @cached_property
     def _in_order(self) -> list[int]:
         """Sentences by how much they matter, after the first."""
         rest = range(1, len(self._sentences))

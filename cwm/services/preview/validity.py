@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -16,14 +17,13 @@ class Validity:
     """A schema of an upstream's making: it is not followed out of the process, and its patterns can't hang it."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        from jsonschema_rs import FancyRegexOptions, validator_for
+        from jsonschema_rs import FancyRegexOptions, Validator, validator_for
 
         patterns = FancyRegexOptions(backtrack_limit=_BACKTRACKS)
-        try:
-            self._validator = validator_for(schema, offline=True, pattern_options=patterns)
-        except ValueError:
-            # No client can validate by it either.
-            self._validator = None
+        self._validator: Validator | None = None
+        # By a schema that can't be read, no client can validate either.
+        with suppress(ValueError):
+            self._validator = validator_for(dict(schema), offline=True, pattern_options=patterns)
 
     def errors(self, value: Any) -> list[Place]:
         """Where ``value`` fails, at most 50 places; the empty place is the whole."""

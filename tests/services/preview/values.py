@@ -9,23 +9,35 @@ from hypothesis import strategies as st
 
 from cwm.ports.token_counter import TokenCounter
 
-LETTERS = st.characters(codec="utf-8", exclude_characters="…[]", exclude_categories=("Cs",))
-SENTENCE = st.sampled_from((
-    "The build failed on the second machine. ",
-    "Dr. Osei paid $3.50 to Acme Inc. and left.\n",
-    "今日は雨です。明日は晴れるでしょう。",
-    "هل هذه جملة؟ ",
-    "2026-11-21T10:00:00Z ERROR worker-3 lost its connection\n",
-    "👩‍👩‍👧‍👦🇩🇪 e\u0301 ",
-    "aGVsbG8gd29ybGQgYW5kIGV2ZXJ5Ym9keQ",
-))
+LETTERS = st.characters(codec="utf-8", exclude_characters="…[]")
+SENTENCE = st.sampled_from(
+    (
+        "The build failed on the second machine. ",
+        "Dr. Osei paid $3.50 to Acme Inc. and left.\n",
+        "今日は雨です。明日は晴れるでしょう。",
+        "هل هذه جملة؟ ",
+        "2026-11-21T10:00:00Z ERROR worker-3 lost its connection\n",
+        "👩‍👩‍👧‍👦🇩🇪 e\u0301 ",
+        "aGVsbG8gd29ybGQgYW5kIGV2ZXJ5Ym9keQ",
+    )
+)
 LONG_TEXT = st.lists(SENTENCE, min_size=3, max_size=60).map("".join)
-NAMES = st.sampled_from(("id", "name", "status", "body", "items", "a.b", "total_count", "user", "url", "Notizen"))
-SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
+NAMES = st.sampled_from(
+    ("id", "name", "status", "body", "items", "a.b", "total_count", "user", "url", "Notizen")
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 TEXTS = st.text(LETTERS, max_size=20) | LONG_TEXT
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS | TEXTS,
-    lambda inner: st.lists(inner, max_size=12) | st.dictionaries(NAMES | st.text(LETTERS, max_size=6), inner, max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=12)
+        | st.dictionaries(NAMES | st.text(LETTERS, max_size=6), inner, max_size=8)
+    ),
     max_leaves=60,
 )
 OBJECTS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=6)
@@ -63,16 +75,21 @@ def _schema(draw: st.DrawFn, value: Any) -> dict[str, Any]:
     elif isinstance(value, str):
         schema = draw(_of_text(value))
     else:
-        schema = draw(st.sampled_from(({"enum": [value]}, {"not": {"type": "string"}}, {"type": _type(value)})))
+        schema = draw(
+            st.sampled_from(({"enum": [value]}, {"not": {"type": "string"}}, {"type": _type(value)}))
+        )
     return draw(
-        st.sampled_from((
-            schema,
-            schema,
-            {"anyOf": [{"const": "none of it"}, schema]},
-            {"oneOf": [{"type": "array", "maxItems": 0, "minItems": 1}, schema]},
-            {"allOf": [schema, {}]},
-            {"if": schema, "then": schema, "else": False},
-        ))
+        st.sampled_from(
+            (
+                schema,
+                schema,
+                {"anyOf": [{"const": "none of it"}, schema]},
+                {"oneOf": [{"type": "array", "maxItems": 0, "minItems": 1}, schema]},
+                {"allOf": [schema, {}]},
+                {"not": {"not": schema}},
+                {"if": schema, "then": schema, "else": False},
+            )
+        )
     )
 
 
@@ -81,7 +98,7 @@ def _of_object(draw: st.DrawFn, value: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}
     named = [name for name in value if draw(st.booleans())]
     schema["properties"] = {name: draw(_schema(value[name])) for name in named}
-    if value and draw(st.booleans()):
+    if draw(st.booleans()) and value:
         schema["required"] = draw(st.lists(st.sampled_from(list(value)), unique=True))
     if draw(st.booleans()):
         schema["minProperties"] = draw(st.integers(0, len(value)))
@@ -119,15 +136,17 @@ def _mixed(value: list[Any]) -> bool:
 def _of_text(draw: st.DrawFn, value: str) -> dict[str, Any]:
     start = value[:3]
     return draw(
-        st.sampled_from((
-            {"type": "string"},
-            {"type": "string", "minLength": len(value) // 2, "maxLength": len(value)},
-            {"minLength": len(value)},
-            {"const": value},
-            {"enum": [value, "other"]},
-            {"pattern": "^" + re.escape(start) if start.isalnum() else ""},
-            {"type": "string", "format": "uri-template"} if start.isalpha() else {},
-        ))
+        st.sampled_from(
+            (
+                {"type": "string"},
+                {"type": "string", "minLength": len(value) // 2, "maxLength": len(value)},
+                {"minLength": len(value)},
+                {"const": value},
+                {"enum": [value, "other"]},
+                {"pattern": "^" + re.escape(start) if start.isalnum() else ""},
+                {"type": "string", "format": "uri-template"} if start.isalpha() else {},
+            )
+        )
     )
 
 
