@@ -20,13 +20,15 @@ class ChangeKind(StrEnum):
     """What is kept for an agent session changed; ``Change.agent_session`` says for which."""
     ENDED = "ended"
     """An agent session ended; ``Change.agent_session`` says which."""
+    GIVEN_UP = "given_up"
+    """A client of ``Change.agent_session`` wants no answer to a request any more; ``Change.uri`` is the request's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """``agent_session`` is the key of the one it concerns, None for all; so is ``tenant``.
 
-    ``uri`` is as clients see it.
+    ``uri`` is as clients see it, but for ``GIVEN_UP``.
     """
 
     kind: ChangeKind
