@@ -16,6 +16,7 @@ from cwm.domain.errors import (
     InvalidParameterError,
     SnapshotNotFoundError,
     StorageCorruptionError,
+    StorageQuotaExceededError,
 )
 from cwm.domain.eviction import Eviction
 from cwm.domain.principal import Principal
@@ -141,8 +142,7 @@ class SharedContext:
             )
         with self.meter.operation("context_set"):
             writer = f"writing:{uuid4().hex}"
-            until = self.clock.now() + _WRITING
-            digest = await self.contents.keep(scope.tenant, value, writer, until, priority=setting.priority)
+            digest = await self._keep(scope, value, writer, setting.priority)
             write = Write(
                 setting.key,
                 digest,
@@ -262,6 +262,16 @@ class SharedContext:
         """The scope's agent session has ended."""
         await self.index.forget(scope)
         self.views.forget(scope)
+
+    async def _keep(self, scope: Scope, value: bytes, writer: str, priority: int) -> str:
+        """Where the tenant's quota is used up, the scope's past makes room."""
+        until = self.clock.now() + _WRITING
+        try:
+            return await self.contents.keep(scope.tenant, value, writer, until, priority=priority)
+        except StorageQuotaExceededError:
+            for digest in await self.index.trim(scope):
+                await self.contents.gone(scope.tenant, digest)
+            return await self.contents.keep(scope.tenant, value, writer, until, priority=priority)
 
     async def _entry(
         self, scope: Scope, key: str, version: int | None, snapshot: str | None

@@ -274,6 +274,16 @@ async def test_a_value_and_a_tenant_have_bounds(small: Replica) -> None:
     assert refused.value.context["quota_bytes"] == 10_000
 
 
+async def test_at_the_quota_the_past_of_the_scope_makes_room(redis_url: str, sqlite_url: str) -> None:
+    async with replica(redis_url, sqlite_url, quota=20_000) as one:
+        for number in range(60):
+            await one.set("k", [sha256(f"{number} {n}".encode()).hexdigest() for n in range(30)])
+        assert await one.get("k") is not None
+        assert await one.get("k", version=59) is not None
+        with pytest.raises(InvalidParameterError):
+            await one.get("k", version=2)
+
+
 async def test_a_version_that_is_not_kept_any_more_is_refused_with_those_that_are(small: Replica) -> None:
     for number in range(40):
         await small.set("k", number)
