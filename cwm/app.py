@@ -49,6 +49,7 @@ from cwm.services.catalogue import Services
 from cwm.services.clone import Clone
 from cwm.services.content_cache import ContentCache
 from cwm.services.contents import SharedContents
+from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
 from cwm.services.context_views import ContextViews
 from cwm.services.delete import Delete
@@ -69,7 +70,7 @@ from cwm.services.release import Release
 from cwm.services.replicas import Replicas
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.scopes import Scopes
-from cwm.services.shared_context import ContextLimits, SharedContext
+from cwm.services.shared_context import SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns

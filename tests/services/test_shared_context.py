@@ -20,8 +20,8 @@ from cwm.domain.errors import (
     StorageQuotaExceededError,
 )
 from cwm.domain.shared_context import scope_of
+from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
-from cwm.services.shared_context import ContextLimits
 from tests.services.context_of import ANN, BOB, TENANT, Replica, replica
 from tests.services.replicas_of import HandClock
 
