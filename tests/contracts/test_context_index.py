@@ -290,6 +290,21 @@ async def test_at_the_bound_the_oldest_snapshot_makes_room_and_lets_its_contents
     assert not await stores.is_kept("d1")
 
 
+async def test_a_trim_leaves_what_is_now_and_what_snapshots_show(stores: Stores) -> None:
+    for number in range(300):
+        await stores.set("k", f"o{number % 150}")
+        if number == 10:
+            await stores.index.take_snapshot(TENANT, "ten", "ann", 2)
+    gone = await stores.index.trim(TENANT)
+    assert set(gone) == {f"o{number}" for number in range(150)} - {"o10", "o149"}
+    head = await stores.index.head(TENANT)
+    assert (head.version, head.floor) == (300, 300)
+    assert await stores.now() == await stores.at(300) == {"k": "o149"}
+    assert await stores.at(11) == {"k": "o10"}
+    assert await stores.contents.used_bytes("acme") == len("o10o149")
+    assert list(await stores.index.trim(TENANT)) == []
+
+
 async def test_a_scope_that_is_forgotten_leaves_nothing(stores: Stores) -> None:
     await stores.set("a", "d1", PRIVATE)
     await stores.set("a", "d2", PRIVATE)

@@ -20,8 +20,8 @@ from cwm.domain.errors import (
     StorageQuotaExceededError,
 )
 from cwm.domain.shared_context import scope_of
+from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
-from cwm.services.shared_context import ContextLimits
 from tests.services.context_of import ANN, BOB, TENANT, Replica, replica
 from tests.services.replicas_of import HandClock
 
@@ -272,6 +272,16 @@ async def test_a_value_and_a_tenant_have_bounds(small: Replica) -> None:
     with pytest.raises(StorageQuotaExceededError) as refused:
         await small.set("more", [digest[::-1] for digest in noise])
     assert refused.value.context["quota_bytes"] == 10_000
+
+
+async def test_at_the_quota_the_past_of_the_scope_makes_room(redis_url: str, sqlite_url: str) -> None:
+    async with replica(redis_url, sqlite_url, quota=20_000) as one:
+        for number in range(60):
+            await one.set("k", [sha256(f"{number} {n}".encode()).hexdigest() for n in range(30)])
+        assert await one.get("k") is not None
+        assert await one.get("k", version=59) is not None
+        with pytest.raises(InvalidParameterError):
+            await one.get("k", version=2)
 
 
 async def test_a_version_that_is_not_kept_any_more_is_refused_with_those_that_are(small: Replica) -> None:
