@@ -22,13 +22,15 @@ class ChangeKind(StrEnum):
     """An agent session ended; ``Change.agent_session`` says which."""
     CONTENT = "content"
     """Nobody in ``Change.tenant`` holds the content any more whose digest is ``Change.uri``. Not for clients."""
+    GIVEN_UP = "given_up"
+    """A client of ``Change.agent_session`` wants no answer to a request any more; ``Change.uri`` is the request's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """``agent_session`` is the key of the one it concerns, None for all; so is ``tenant``.
 
-    ``uri`` is as clients see it. ``private_to`` is the key that state is kept under for the only one who may
+    ``uri`` is as clients see it where they hear of it. ``private_to`` is the key that state is kept under for the only one who may
     hear, be it an agent session or a principal without one.
     """
 
