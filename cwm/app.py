@@ -37,6 +37,7 @@ from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.errors import CwmError
+from cwm.domain.tool_policy import ToolPolicies
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
@@ -69,6 +70,7 @@ from cwm.services.release import Release
 from cwm.services.replicas import Replicas
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.scopes import Scopes
+from cwm.services.shared_answers import SharedAnswers
 from cwm.services.shared_context import ContextLimits, SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
@@ -126,6 +128,7 @@ class Parts:
     pass_through: PassThrough
     agents: Agents
     upstreams: Upstreams
+    answers: SharedAnswers
     contents: SharedContents
     context_upkeep: ContextUpkeep
     reconfigure: tuple[Reconfigure, ...]
@@ -190,6 +193,7 @@ def build_parts(settings: Settings) -> Parts:
     )
     connector = SdkConnector()
     upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
+    answers = SharedAnswers(shared_context, upstreams, ToolPolicies())
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -257,6 +261,7 @@ def build_parts(settings: Settings) -> Parts:
         pass_through,
         agents,
         upstreams,
+        answers,
         contents,
         context_upkeep,
         (_set_log_level, _set_upstreams(upstreams), _set_context(contents.cache)),
@@ -388,7 +393,13 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
 def _face(parts: Parts) -> McpFace:
     agency = Agency(parts.identity, parts.agents)
     return build_mcp(
-        parts.services, agency, parts.upstreams, parts.shared.changes, parts.meter, version=__version__
+        parts.services,
+        agency,
+        parts.upstreams,
+        parts.answers,
+        parts.shared.changes,
+        parts.meter,
+        version=__version__,
     )
 
 

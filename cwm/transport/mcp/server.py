@@ -12,6 +12,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.meter import Metrics
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
+from cwm.services.shared_answers import SharedAnswers
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.context_resources import context_templates
@@ -43,6 +44,7 @@ def build_mcp(
     services: Services,
     agency: Agency,
     upstreams: Upstreams,
+    answers: SharedAnswers,
     changes: Changes,
     metrics: Metrics,
     *,
@@ -63,7 +65,7 @@ def build_mcp(
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
-        middleware=[CodedErrors(), UpstreamCalls(upstreams, agency)],
+        middleware=[CodedErrors(), UpstreamCalls(upstreams, answers, agency)],
         on_duplicate="error",
         mask_error_details=True,
         # The schema is the promise: "yes" is no boolean, least of all for force.
