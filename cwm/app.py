@@ -82,6 +82,7 @@ from cwm.services.results import Results
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.savings import Savings
 from cwm.services.scopes import Scopes
+from cwm.services.shared_answers import SharedAnswers
 from cwm.services.shared_context import SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
@@ -141,6 +142,7 @@ class Parts:
     pass_through: PassThrough
     agents: Agents
     upstreams: Upstreams
+    answers: SharedAnswers
     token_counter: BpeTokenCounter
     token_drift: TokenDrift
     contents: SharedContents
@@ -219,6 +221,7 @@ def build_parts(settings: Settings) -> Parts:
         timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
     )
     delivery = Delivery(results, token_counter, token_drift, Ledger(agents), Savings(meter), settings.budgets)
+    answers = SharedAnswers(shared_context, upstreams, settings.budgets.policies)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -291,11 +294,17 @@ def build_parts(settings: Settings) -> Parts:
         pass_through,
         agents,
         upstreams,
+        answers,
         token_counter,
         token_drift,
         contents,
         context_upkeep,
-        (_set_log_level, _set_upstreams(upstreams), _set_budgets(delivery), _set_context(contents.cache)),
+        (
+            _set_log_level,
+            _set_upstreams(upstreams),
+            _set_budgets(delivery, answers),
+            _set_context(contents.cache),
+        ),
         shared,
         close,
     )
@@ -425,7 +434,13 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
 def _face(parts: Parts) -> McpFace:
     agency = Agency(parts.identity, parts.agents)
     return build_mcp(
-        parts.services, agency, parts.upstreams, parts.shared.changes, parts.meter, version=__version__
+        parts.services,
+        agency,
+        parts.upstreams,
+        parts.answers,
+        parts.shared.changes,
+        parts.meter,
+        version=__version__,
     )
 
 
@@ -462,9 +477,10 @@ def _set_context(cache: ContentCache) -> Reconfigure:
     return configure
 
 
-def _set_budgets(delivery: Delivery) -> Reconfigure:
+def _set_budgets(delivery: Delivery, answers: SharedAnswers) -> Reconfigure:
     async def configure(settings: Settings) -> None:
         delivery.configure(settings.budgets)
+        answers.policies = settings.budgets.policies
 
     return configure
 

@@ -145,10 +145,14 @@ def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) 
     return offered
 
 
+def only_reads(definition: Definition) -> bool:
+    """True for a tool that says that it changes nothing."""
+    return (definition.get("annotations") or {}).get("readOnlyHint") is True
+
+
 def may_repeat(definition: Definition) -> bool:
     """True for a tool that says that calling it twice is as good as once."""
-    hints = definition.get("annotations") or {}
-    return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+    return only_reads(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True
 
 
 def with_exposed_uris(upstream: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import (
+    ANSWERS,
     Entry,
     Scope,
     Snapshot,
@@ -265,6 +266,8 @@ class SharedContext:
         return written
 
     async def _tell(self, scope: Scope, key: str) -> None:
+        if scope.name == ANSWERS:
+            return
         only = scope.key.partition(":")[2] if scope.is_private else None
         uri = uri_of(scope.name, key)
         await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=only))

@@ -136,6 +136,11 @@ class Upstreams:
         link = self._links.get(upstream)
         return link is not None and link.shared
 
+    def knows_callers(self, upstream: str) -> bool:
+        """It is told who asks, so that its answers are one caller's own."""
+        link = self._links.get(upstream)
+        return link is not None and link.by_caller
+
     async def request(
         self,
         caller: CallerOf,

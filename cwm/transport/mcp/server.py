@@ -12,6 +12,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.meter import Metrics
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
+from cwm.services.shared_answers import SharedAnswers
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.budgets import References, ResultBudgets
@@ -47,6 +48,7 @@ def build_mcp(
     services: Services,
     agency: Agency,
     upstreams: Upstreams,
+    answers: SharedAnswers,
     changes: Changes,
     metrics: Metrics,
     *,
@@ -72,7 +74,7 @@ def build_mcp(
             CodedErrors(),
             ResultBudgets(services.delivery, agency, upstreams),
             References(services.by_reference, services.delivery, agency),
-            UpstreamCalls(upstreams, agency),
+            UpstreamCalls(upstreams, answers, agency),
         ],
         on_duplicate="error",
         mask_error_details=True,

@@ -35,6 +35,7 @@ from pydantic import ValidationError
 from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
+from cwm.services.shared_answers import Given, SharedAnswers
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, sdk_context
 from cwm.transport.mcp.errors import RefusedError
@@ -42,6 +43,9 @@ from cwm.transport.mcp.face import McpFace
 
 ABSENT_META: Final = "dev.cwm/absent"
 """Key of a list's ``_meta``: the upstreams whose part is missing, and why."""
+
+SHARED_META: Final = "dev.cwm/shared"
+"""Key of a result's ``_meta``: it was made for another call, so long ago."""
 
 HANDLE_ARGUMENT: Final = "agent_session"
 
@@ -74,8 +78,9 @@ _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 class UpstreamCalls(Middleware):
     """Passes calls of upstream tools on. Within the chain, so that what holds for every result holds for theirs."""
 
-    def __init__(self, upstreams: Upstreams, agency: Agency) -> None:
+    def __init__(self, upstreams: Upstreams, answers: SharedAnswers, agency: Agency) -> None:
         self._upstreams = upstreams
+        self._answers = answers
         self._agency = agency
 
     async def on_call_tool(
@@ -109,17 +114,22 @@ class UpstreamCalls(Middleware):
             del arguments[HANDLE_ARGUMENT]
             caller = await self._agency.caller(request, handle)
         relay = _Relay(asked) if meta.get("progressToken") is not None else None
-        answer = await self._upstreams.request(
-            caller,
-            offer.upstream,
-            "tools/call",
-            {"name": offer.own_name, "arguments": arguments, **_forwarded(meta)},
-            repeatable=may_repeat(offer.definition),
-            on_progress=relay,
-        )
-        if relay is not None:
-            await relay.told()
-        return _result(offer.upstream, answer)
+
+        async def ask() -> dict[str, Any]:
+            answer = await self._upstreams.request(
+                caller,
+                offer.upstream,
+                "tools/call",
+                {"name": offer.own_name, "arguments": arguments, **_forwarded(meta)},
+                repeatable=may_repeat(offer.definition),
+                on_progress=relay,
+            )
+            if relay is not None:
+                await relay.told()
+            return answer
+
+        given = await self._answers.call(caller, offer, name, arguments, ask)
+        return _result(offer.upstream, _marked(given))
 
 
 class UpstreamLists:
@@ -267,6 +277,13 @@ class _Relay:
         # A caller that is gone is told nothing, and misses nothing.
         with contextlib.suppress(Exception):
             await self._asked.report_progress(progress, total, message)
+
+
+def _marked(given: Given) -> dict[str, Any]:
+    if given.age_seconds is None:
+        return given.answer
+    told = {SHARED_META: {"age_seconds": round(given.age_seconds, 3)}}
+    return {**given.answer, "_meta": {**given.answer.get("_meta", {}), **told}}
 
 
 def _result(upstream: str, answer: dict[str, Any]) -> ToolResult:

@@ -159,6 +159,7 @@ def faced(
         services or parts.services,
         Agency(identity or HeaderIdentity(), parts.agents),
         parts.upstreams,
+        parts.answers,
         parts.shared.changes,
         parts.meter,
         version="9.9.9",

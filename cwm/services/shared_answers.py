@@ -1,0 +1,189 @@
+"""Answers of upstream tools that only read, given again to whoever asks the same."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final, TypeAlias
+
+from cwm.domain.canonical import canonical_json
+from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.shared_context import ANSWERS, Scope
+from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
+from cwm.domain.upstream import Offer, only_reads
+from cwm.ports.upstream import UpstreamError
+from cwm.services.context_answers import Setting
+from cwm.services.shared_context import SharedContext
+from cwm.services.upstreams import CallerOf, Upstreams
+
+Answer: TypeAlias = dict[str, Any]
+Ask: TypeAlias = Callable[[], Awaitable[Answer]]
+
+_EPOCH: Final = "epoch"
+# An upstream belongs to no tenant: what one changes there, all see.
+_NOBODYS: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An upstream's answer. ``age_seconds`` is None for one that was asked for by this very call."""
+
+    answer: Answer
+    age_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Asking:
+    """A call that is under way, and how many wait for it."""
+
+    task: asyncio.Task[Answer]
+    waiting: int = 0
+
+
+class SharedAnswers:
+    """Keeps answers in shared context for as long as the tool's policy says, and no longer than nothing was written.
+
+    Every upstream has an epoch, which ends before and after each call that may write to it; answers of another
+    epoch are not found. A gateway that dies in between, or cannot reach the store, leaves answers that may be
+    as old as their policy allows, and not older. Whatever fails here, the upstream is asked.
+    """
+
+    def __init__(self, context: SharedContext, upstreams: Upstreams, policies: ToolPolicies) -> None:
+        self.policies = policies
+        self._context = context
+        self._upstreams = upstreams
+        self._asking: dict[tuple[Scope, str], _Asking] = {}
+        self._overdue: set[str] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def call(
+        self, caller: CallerOf, offer: Offer, tool: str, arguments: Mapping[str, Any], ask: Ask
+    ) -> Given:
+        """``ask``, or what it gave before; raises what it raises. ``tool`` is the exposed name."""
+        if not only_reads(offer.definition):
+            return await self._writing(caller, offer.upstream, ask)
+        policy = self.policies.of(tool).cache
+        if policy is None:
+            return Given(await ask())
+        scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
+        try:
+            if offer.upstream in self._overdue:
+                await self._next_epoch(caller, offer.upstream)
+            key = f"{await self._epoch(offer.upstream)}/{self._key(caller, offer, arguments, policy)}"
+            kept = await self._kept(scope, key)
+        except CwmError:
+            self._count("unreachable")
+            return Given(await ask())
+        if kept is not None:
+            self._count("shared")
+            return kept
+        return await self._joined(caller, scope, key, policy, ask)
+
+    async def _joined(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Given:
+        """Ask, or wait for whoever asks just now; one who leaves takes nothing from the others."""
+        asking = self._asking.get((scope, key))
+        first = asking is None
+        if asking is None:
+            task = asyncio.create_task(self._asked(caller, scope, key, policy, ask))
+            asking = self._asking[scope, key] = _Asking(task)
+            task.add_done_callback(lambda _: self._asking.pop((scope, key)))
+        asking.waiting += 1
+        try:
+            answer = await asyncio.shield(asking.task)
+        except (CwmError, UpstreamError):
+            if first:
+                raise
+            # It may have failed for a reason of the other's own.
+            return Given(await ask())
+        finally:
+            asking.waiting -= 1
+            if not asking.waiting:
+                asking.task.cancel()
+        if first:
+            return Given(answer)
+        self._count("joined")
+        return Given(answer, 0.0)
+
+    async def _asked(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Answer:
+        answer = await ask()
+        self._count("asked")
+        if not answer.get("isError") and answer.get("resultType", "complete") == "complete":
+            kept = Setting(key, answer, ttl_seconds=policy.ttl_seconds)
+            try:
+                await self._context.set(caller.agent.principal, scope, kept)
+            except CwmError:
+                self._count("not_kept")
+        return answer
+
+    async def _writing(self, caller: CallerOf, upstream: str, ask: Ask) -> Given:
+        if not self._may_be_shared(upstream):
+            return Given(await ask())
+        await self._end_epoch(caller, upstream)
+        try:
+            return Given(await ask())
+        finally:
+            # Also of a call that failed or was given up: it may have been done.
+            ending = asyncio.create_task(self._end_epoch(caller, upstream))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            await asyncio.shield(ending)
+
+    async def _end_epoch(self, caller: CallerOf, upstream: str) -> None:
+        try:
+            await self._next_epoch(caller, upstream)
+        except CwmError:
+            self._overdue.add(upstream)
+            self._count("not_ended")
+
+    async def _next_epoch(self, caller: CallerOf, upstream: str) -> None:
+        await self._context.set(caller.agent.principal, _epochs(upstream), Setting(_EPOCH, True))
+        self._overdue.discard(upstream)
+
+    async def _epoch(self, upstream: str) -> int:
+        entry = (await self._context.get(_epochs(upstream), _EPOCH)).entry
+        return 0 if entry is None else entry.version
+
+    async def _kept(self, scope: Scope, key: str) -> Given | None:
+        try:
+            found = await self._context.get(scope, key)
+        except StorageCorruptionError:
+            return None
+        if found.entry is None:
+            return None
+        age = self._context.clock.now() - found.entry.written_at
+        return Given(found.value, max(0.0, age.total_seconds()))
+
+    def _key(self, caller: CallerOf, offer: Offer, arguments: Mapping[str, Any], policy: CachePolicy) -> str:
+        """Who may be answered alike, and what was asked; a digest of both."""
+        agent, who = caller.agent, ""
+        if policy.scope is SharingScope.SESSION:
+            who = f"session:{agent.key}"
+        elif self._upstreams.knows_callers(offer.upstream):
+            who = f"subject:{agent.principal.subject}"
+        names = policy.key or sorted(arguments)
+        asked = {name: arguments[name] for name in names if name in arguments}
+        return hashlib.sha256(canonical_json([who, offer.own_name, asked])).hexdigest()
+
+    def _may_be_shared(self, upstream: str) -> bool:
+        """Whether some tool of it may have a policy that shares its answers."""
+        policies = self.policies
+        return policies.default.cache is not None or any(
+            policy.cache is not None and _may_name(pattern, upstream)
+            for pattern, policy in policies.by_name.items()
+        )
+
+    def _count(self, what: str) -> None:
+        self._context.meter.event(f"upstream_answer_{what}")
+
+
+def _epochs(upstream: str) -> Scope:
+    return Scope(_NOBODYS, ANSWERS, f"{_EPOCH}:{upstream}")
+
+
+def _may_name(pattern: str, upstream: str) -> bool:
+    """Whether a tool's name or pattern can be one of this upstream's tools."""
+    first, underscore, _ = pattern.partition("_")
+    return fnmatchcase(upstream, first) if underscore else not {"*", "?", "["}.isdisjoint(pattern)
