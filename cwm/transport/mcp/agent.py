@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastmcp.server.dependencies import FastMCPRequestContext
 from mcp.server.context import ServerRequestContext
 
-from cwm.domain.errors import InvalidParameterError
+from cwm.domain.errors import InternalError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.agents import Agents
@@ -42,8 +42,10 @@ class Agency:
         if request is None:
             principal: Principal = await self.identity.authenticate({})
             agent_session = None if context is None else session_of(context)
+        elif (known := request.scope.get(PRINCIPAL)) is None:
+            raise InternalError("Nobody has authenticated the request.")
         else:
-            principal, agent_session = request.scope[PRINCIPAL], request.scope.get(AGENT_SESSION)
+            principal, agent_session = known, request.scope.get(AGENT_SESSION)
         given = handle if handle is not None else meta_of(context).get(HANDLE_META)
         if given is not None:
             agent_session = await self.agents.known(principal, _checked(given))
