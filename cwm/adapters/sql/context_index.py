@@ -25,6 +25,7 @@ from cwm.domain.shared_context import (
     Write,
     conflict,
     refusal_of,
+    scope_by_key,
 )
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import Delta, Written
@@ -176,7 +177,12 @@ class SqlContextIndex:
         wanted = select(scopes.c.tenant, scopes.c.scope).where(
             scopes.c.scope.like(f"{SESSION}:%"), scopes.c.written_at < written_before
         )
-        return [Scope(row.tenant, SESSION, row.scope) for row in connection.execute(wanted)]
+        return [scope_by_key(row.tenant, row.scope) for row in connection.execute(wanted)]
+
+    @reading
+    def scopes(self, connection: Connection, tenant: str) -> list[Scope]:
+        wanted = select(scopes.c.scope).where(scopes.c.tenant == tenant).order_by(scopes.c.scope)
+        return [scope_by_key(tenant, key) for key in connection.execute(wanted).scalars()]
 
     def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
         """Forget what nobody can ask for any more: the contents that went with it, and whether there was any."""
