@@ -37,6 +37,9 @@ _VACUUMED_AT_ONCE: Final = 256
 _GRACE: Final = timedelta(minutes=1)
 
 
+_ADD: Final = insert(entries)
+
+
 class SqlContextIndex:
     """``cwm.ports.context_index.ContextIndex`` on SQLite or Postgres.
 
@@ -110,7 +113,8 @@ class SqlContextIndex:
         gone: list[str] = []
         if moved.version % _VACUUM_EVERY == 0:
             gone, _ = self._vacuum(connection, scope, moved)
-        context_rows.supersede(connection, scope, [write.key for write in changing], moved.version)
+        known = [write.key for write in changing if write.key in current]
+        context_rows.supersede(connection, scope, known, moved.version)
         written = [_entry(write, moved, author) for write in changing]
         _add(connection, scope, written)
         for entry in written:
@@ -256,7 +260,7 @@ def _add(connection: Connection, scope: Scope, written: Sequence[Entry]) -> None
         }
         for entry in written
     ]
-    connection.execute(insert(entries), rows)
+    connection.execute(_ADD, rows)
 
 
 def _hold(connection: Connection, scope: Scope, entry: Entry, instead_of: str | None) -> None:
