@@ -30,8 +30,6 @@ from cwm.services.preview.pieces import (
 
 _LEAST_SHARE: Final = 160
 """Tokens: pieces that would get fewer each are not cut; the last are not shown unless they are small."""
-_DENSEST: Final = 12
-"""Characters of a token, at most: longer texts are not counted to find that they do not fit."""
 _STRUCTURED: Final = -1
 
 
@@ -132,27 +130,19 @@ def _shared_out(pieces: Mapping[int, Piece], policy: ToolPolicy, counter: TokenC
     if policy.preview is PreviewKind.TAIL:
         places = [place for place in places if place == _STRUCTURED] + [p for p in reversed(places) if p >= 0]
     at_once = max(room // _LEAST_SHARE, 1)
-    waiting = sorted(places[:at_once], key=lambda place: len(pieces[place].text))
+    waiting = sorted(places[:at_once], key=lambda place: pieces[place].size)
     shown: dict[int, Shown] = {}
     for number, place in enumerate(waiting):
         share = max(room // (len(waiting) - number), 0)
-        shown[place] = _within(pieces[place], share, counter) or pieces[place].cut(share, counter)
+        shown[place] = pieces[place].whole(share, counter) or pieces[place].cut(share, counter)
         room -= shown[place].tokens
     for place in places[at_once:]:
-        one = _within(pieces[place], room, counter)
+        one = pieces[place].whole(room, counter)
         if one is None:
             break
         shown[place] = one
         room -= one.tokens
     return dict(sorted(shown.items()))
-
-
-def _within(piece: Piece, budget: int, counter: TokenCounter) -> Shown | None:
-    """The piece as it is, if that fits."""
-    if len(piece.text) > budget * _DENSEST:
-        return None
-    tokens = counter.count(piece.text)
-    return piece.whole(tokens) if tokens <= budget else None
 
 
 def _account(shown: Mapping[int, Shown], total: int, policy: ToolPolicy) -> Account:
