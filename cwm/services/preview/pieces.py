@@ -204,9 +204,9 @@ class StructuredPiece:
 
     def _by_inner(self, budget: int, counter: TokenCounter) -> Fitted | None:
         """With a text that is JSON cut as JSON; None where there is none, or the schema wants another."""
-        if self.inner is None or not is_json(parsed(self.value[self.inner])):
+        inner = _NO_JSON if self.inner is None else parsed(self.value[self.inner])
+        if not is_json(inner):
             return None
-        inner = parsed(self.value[self.inner])
         fitted = fit_json(
             inner, None, self.policy, budget, counter, lambda value: dumped(self._around(value))
         )

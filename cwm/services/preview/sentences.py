@@ -49,6 +49,8 @@ def _block(text: str, language: str) -> list[Span]:
 
 def _language(sample: str) -> str:
     """By script alone: it decides which abbreviations end no sentence. ``en`` where the script tells nothing."""
+    if sample.isascii():
+        return "en"
     for language, letters in _SCRIPTS:
         if len(letters.findall(sample)) * 5 > len(sample):
             return language

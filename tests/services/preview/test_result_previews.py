@@ -6,6 +6,7 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,19 @@ def test_a_wrapped_text_that_is_json_stays_json() -> None:
     assert preview.structured["result"] == preview.content[0]["text"]
     assert json.loads(preview.structured["result"])["total_count"] == 300
     assert preview.account.tokens <= 400
+
+
+@pytest.mark.parametrize("kind", [PreviewKind.AUTO, PreviewKind.TAIL])
+def test_texts_that_are_one_by_one_the_items_of_the_structured_content_show_the_same_preview(
+    kind: PreviewKind,
+) -> None:
+    issues = ISSUES["items"]
+    texts = [{"type": "text", "text": json.dumps(issue, indent=2)} for issue in issues]  # type: ignore[attr-defined]
+    policy = ToolPolicy(preview_tokens=1000, preview=kind)
+    preview = of(*texts, structured={"result": issues}, schema=LISTING, policy=policy)
+    assert [json.loads(item["text"]) for item in preview.content] == preview.structured["result"]
+    assert preview.account.omissions[0] == Omission("result", Unit.ITEMS, len(preview.content), 300)
+    assert preview.account.tokens <= 1000
 
 
 def test_structured_content_and_a_text_that_says_something_else_share_the_budget() -> None:
