@@ -55,6 +55,7 @@ from cwm.services.catalogue import Services
 from cwm.services.clone import Clone
 from cwm.services.content_cache import ContentCache
 from cwm.services.contents import SharedContents
+from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
 from cwm.services.context_views import ContextViews
 from cwm.services.delete import Delete
@@ -77,7 +78,7 @@ from cwm.services.replicas import Replicas
 from cwm.services.results import Results
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.scopes import Scopes
-from cwm.services.shared_context import ContextLimits, SharedContext
+from cwm.services.shared_context import SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.token_drift import TokenDrift
@@ -291,6 +292,15 @@ def build_parts(settings: Settings) -> Parts:
         shared,
         close,
     )
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Parts]:
+    """The parts without a face, for work beside a gateway or without one."""
+    parts = build_parts(settings)
+    async with parts.close():
+        await _require_schema(settings, parts)
+        yield parts
 
 
 def create_app(settings: Settings) -> FastAPI:

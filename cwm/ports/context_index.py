@@ -71,8 +71,14 @@ class ContextIndex(Protocol):
     async def snapshots(self, scope: Scope) -> Sequence[Snapshot]:
         """The oldest first."""
 
+    async def trim(self, scope: Scope) -> Sequence[str]:
+        """Forget every version but the current one and those that a snapshot shows; digests as in ``gone``."""
+
     async def forget(self, scope: Scope) -> None:
         """All of it, with its past."""
+
+    async def scopes(self, tenant: str) -> Sequence[Scope]:
+        """Every scope of the tenant that was written, in the order of their keys."""
 
     async def private_scopes(self, written_before: datetime) -> Sequence[Scope]:
         """Scopes of agent sessions in which nothing was written since."""
