@@ -413,7 +413,6 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.context_upkeep.run()),
             asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
-            asyncio.create_task(asyncio.to_thread(parts.token_counter.load)),
             asyncio.create_task(_reload(settings, parts)),
         ]
         try:
