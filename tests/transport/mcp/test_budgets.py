@@ -263,6 +263,18 @@ async def test_a_result_that_cannot_be_kept_is_shown_with_a_warning(
     assert not [item for item in result.content if isinstance(item, ResourceLink)]
 
 
+async def test_a_result_that_no_preview_can_be_made_of_is_delivered_whole(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("never")
+
+    monkeypatch.setattr("cwm.services.delivery.preview_result", broken)
+    result = await call(agent, "t_prose", size=LONG)
+    assert is_whole(result)
+    assert texts(result) == [prose(LONG)]
+
+
 async def test_what_was_saved_is_told_net_of_what_was_read_later(agent: Agent, wire: Wire) -> None:
     async def told() -> dict[str, int]:
         return dict((await agent.call("cache_stats")).value["results"])
