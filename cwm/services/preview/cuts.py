@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 from typing import Final
 
 from cwm.domain.preview import Unit
@@ -13,6 +14,19 @@ _LONGEST_CLUSTER: Final = 32
 _WORD_LENGTH: Final = 16
 _NEAR: Final = 0.15
 _SPACE: Final = re.compile(r"\s")
+
+Span = tuple[int, int]
+"""Where a part of a text starts and ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """``shown`` of ``total`` units are in ``text``, which says at its cut how many are not."""
+
+    text: str
+    unit: Unit
+    shown: int
+    total: int
 
 
 def unit_of(text: str) -> Unit:

@@ -19,7 +19,7 @@ _GROWTHS: Final = 3
 _ENOUGH: Final = 0.88
 """Of a budget: to come closer is not worth another try."""
 _MARGIN: Final = 0.97
-_STEPS: Final = 6
+_STEPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)

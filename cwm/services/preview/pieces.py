@@ -19,6 +19,11 @@ from cwm.services.preview.validity import Validity
 
 _NO_JSON: Final = object()
 _LONGEST_NAME: Final = 120
+_DENSEST: Final = 12
+"""Characters of a token, at most: longer texts are not counted to find that they do not fit."""
+_IMAGE_TOKENS: Final = 1_600
+"""What a large picture takes in the models that see pictures; other bytes are read as the base64 they are."""
+_DATA_CHARACTERS: Final = 3
 _LINK: Final = {
     "required": ["type", "uri", "name"],
     "properties": {"type": {"const": "resource_link"}, "uri": {"format": "uri"}},
@@ -38,13 +43,21 @@ class Shown:
 
 class Piece(Protocol):
     @property
-    def text(self) -> str:
-        """What of it is counted."""
+    def size(self) -> int:
+        """About how much there is of it, in characters."""
 
-    def whole(self, tokens: int) -> Shown: ...
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        """As it is, if that takes at most so many tokens."""
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
         """In at most ``budget`` tokens, or the least there is."""
+
+
+def _whole(value: Any, text: str, most: int, counter: TokenCounter) -> Shown | None:
+    if len(text) > most * _DENSEST:
+        return None
+    tokens = counter.count(text)
+    return Shown(value, tokens) if tokens <= most else None
 
 
 def parsed(text: str) -> Any:
@@ -73,8 +86,12 @@ class TextPiece:
     text: str
     policy: ToolPolicy
 
-    def whole(self, tokens: int) -> Shown:
-        return Shown(self.item, tokens)
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        return _whole(self.item, self.text, most, counter)
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
         fitted = fit_text(self.text, self.policy, budget, counter)
@@ -113,8 +130,17 @@ class DataPiece:
     media_type: str
     uri: str = ""
 
-    def whole(self, tokens: int) -> Shown:
-        return Shown(self.item, tokens)
+    @property
+    def size(self) -> int:
+        return self._tokens * _DATA_CHARACTERS
+
+    def whole(self, most: int, _counter: TokenCounter) -> Shown | None:
+        return Shown(self.item, self._tokens) if self._tokens <= most else None
+
+    @property
+    def _tokens(self) -> int:
+        tokens = len(self.text) * 3 // 4
+        return min(tokens, _IMAGE_TOKENS) if self.item.get("type") == "image" else tokens
 
     def cut(self, _budget: int, counter: TokenCounter) -> Shown:
         size = len(self.text) * 3 // 4 - self.text[-2:].count("=")
@@ -135,8 +161,12 @@ class OtherPiece:
     def text(self) -> str:
         return dumped(self.item)
 
-    def whole(self, tokens: int) -> Shown:
-        return Shown(self.item, tokens)
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        return _whole(self.item, self.text, most, counter)
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
         if self.item.get("type") == "resource_link":
@@ -160,8 +190,12 @@ class StructuredPiece:
     def text(self) -> str:
         return dumped(self.value)
 
-    def whole(self, tokens: int) -> Shown:
-        return Shown(self.value, tokens)
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        return _whole(self.value, self.text, most, counter)
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
         fitted = self._by_inner(budget, counter)
@@ -170,9 +204,9 @@ class StructuredPiece:
 
     def _by_inner(self, budget: int, counter: TokenCounter) -> Fitted | None:
         """With a text that is JSON cut as JSON; None where there is none, or the schema wants another."""
-        if self.inner is None or not is_json(parsed(self.value[self.inner])):
+        inner = _NO_JSON if self.inner is None else parsed(self.value[self.inner])
+        if not is_json(inner):
             return None
-        inner = parsed(self.value[self.inner])
         fitted = fit_json(
             inner, None, self.policy, budget, counter, lambda value: dumped(self._around(value))
         )

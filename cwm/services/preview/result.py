@@ -13,7 +13,6 @@ from typing import Any, Final
 from cwm.domain.preview import Account, Omission, Preview, Unit
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
-from cwm.services.preview.fitting import dumped
 from cwm.services.preview.json_preview import Schema
 from cwm.services.preview.pieces import (
     DataPiece,
@@ -23,15 +22,12 @@ from cwm.services.preview.pieces import (
     Shown,
     StructuredPiece,
     TextPiece,
-    is_json,
-    parsed,
     with_text,
 )
+from cwm.services.preview.twins import Twins, twins_of
 
 _LEAST_SHARE: Final = 160
 """Tokens: pieces that would get fewer each are not cut; the last are not shown unless they are small."""
-_DENSEST: Final = 12
-"""Characters of a token, at most: longer texts are not counted to find that they do not fit."""
 _STRUCTURED: Final = -1
 
 
@@ -48,49 +44,37 @@ def preview_result(
     ``schema`` the tool's output schema, by which the preview's structured content is as valid as the
     result's. A text that says the same as the structured content is the same as its preview too.
     """
-    twins = _twins(content, structured)
+    twins = twins_of(content, structured)
+    if twins.each is not None:
+        return _one_by_one(content, structured, policy, counter, schema, twins)
     pieces = _pieces(content, structured, policy, schema, twins)
     shown = _shared_out(pieces, policy, counter)
-    account = _account(shown, len(pieces), policy)
-    new_structured = shown[_STRUCTURED].value if _STRUCTURED in shown else None
+    new = shown[_STRUCTURED].value if _STRUCTURED in shown else None
     items = []
     for place, item in enumerate(content):
-        if place in twins:
-            items.append(with_text(item, _twin_text(new_structured, twins[place])))
+        if place in twins.said:
+            items.append(with_text(item, twins.text(place, new)))
         elif place in shown:
             items.append(shown[place].value)
-    return Preview(tuple(items), new_structured, account)
+    return Preview(tuple(items), new, _account(shown, len(pieces), policy.preview_tokens))
 
 
-def _twins(content: Sequence[Item], structured: Any) -> dict[int, str | None]:
-    """Text items that say what the structured content says, or what is under its only key, which is named."""
-    if structured is None:
-        return {}
-    only = next(iter(structured)) if isinstance(structured, dict) and len(structured) == 1 else None
-    twins: dict[int, str | None] = {}
-    for place, item in enumerate(content):
-        if item.get("type") != "text":
-            continue
-        if only is not None and item["text"] == structured[only]:
-            twins[place] = only
-        elif is_json(value := parsed(item["text"])):
-            if _same(value, structured):
-                twins[place] = None
-            elif only is not None and _same(value, structured[only]):
-                twins[place] = only
-    return twins
-
-
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except RecursionError:
-        return False
-
-
-def _twin_text(structured: Any, key: str | None) -> str:
-    value = structured if key is None else structured[key]
-    return value if isinstance(value, str) else dumped(value)
+def _one_by_one(
+    content: Sequence[Item],
+    structured: Any,
+    policy: ToolPolicy,
+    counter: TokenCounter,
+    schema: Schema | None,
+    twins: Twins,
+) -> Preview:
+    """Of a list that is there twice, as structured content and a text for each item: each gets half of the budget."""
+    half = policy.preview_tokens // 2
+    piece = StructuredPiece(structured, schema, policy)
+    shown = piece.whole(half, counter) or piece.cut(half, counter)
+    texts = tuple(twins.texts(content, shown.value, last=policy.preview is PreviewKind.TAIL))
+    tokens = counter.count("\n".join(text["text"] for text in texts))
+    both = {_STRUCTURED: replace(shown, tokens=shown.tokens + tokens)}
+    return Preview(texts, shown.value, _account(both, 1, policy.preview_tokens))
 
 
 def _pieces(
@@ -98,16 +82,16 @@ def _pieces(
     structured: Any,
     policy: ToolPolicy,
     schema: Schema | None,
-    twins: Mapping[int, str | None],
+    twins: Twins,
 ) -> dict[int, Piece]:
     """By their place in the content; the structured content comes before all."""
     pieces: dict[int, Piece] = {}
     if structured is not None:
-        inner = next((key for key in twins.values() if key is not None), None)
+        inner = twins.wrapped_text
         quoted = inner if inner is not None and isinstance(structured[inner], str) else None
         pieces[_STRUCTURED] = StructuredPiece(structured, schema, policy, quoted)
     for place, item in enumerate(content):
-        if place not in twins:
+        if place not in twins.said:
             pieces[place] = _piece(item, policy)
     return pieces
 
@@ -132,14 +116,14 @@ def _shared_out(pieces: Mapping[int, Piece], policy: ToolPolicy, counter: TokenC
     if policy.preview is PreviewKind.TAIL:
         places = [place for place in places if place == _STRUCTURED] + [p for p in reversed(places) if p >= 0]
     at_once = max(room // _LEAST_SHARE, 1)
-    waiting = sorted(places[:at_once], key=lambda place: len(pieces[place].text))
+    waiting = sorted(places[:at_once], key=lambda place: pieces[place].size)
     shown: dict[int, Shown] = {}
     for number, place in enumerate(waiting):
         share = max(room // (len(waiting) - number), 0)
-        shown[place] = _within(pieces[place], share, counter) or pieces[place].cut(share, counter)
+        shown[place] = pieces[place].whole(share, counter) or pieces[place].cut(share, counter)
         room -= shown[place].tokens
     for place in places[at_once:]:
-        one = _within(pieces[place], room, counter)
+        one = pieces[place].whole(room, counter)
         if one is None:
             break
         shown[place] = one
@@ -147,22 +131,14 @@ def _shared_out(pieces: Mapping[int, Piece], policy: ToolPolicy, counter: TokenC
     return dict(sorted(shown.items()))
 
 
-def _within(piece: Piece, budget: int, counter: TokenCounter) -> Shown | None:
-    """The piece as it is, if that fits."""
-    if len(piece.text) > budget * _DENSEST:
-        return None
-    tokens = counter.count(piece.text)
-    return piece.whole(tokens) if tokens <= budget else None
-
-
-def _account(shown: Mapping[int, Shown], total: int, policy: ToolPolicy) -> Account:
+def _account(shown: Mapping[int, Shown], total: int, budget: int) -> Account:
     omissions = [Omission("", Unit.PARTS, len(shown), total)] if len(shown) < total else []
     cut = [place for place, one in shown.items() if place >= 0 and one.omissions]
     for place, one in shown.items():
         within = "" if total == 1 or place == _STRUCTURED else f"content[{place if len(cut) == 1 else '*'}]"
         omissions += (replace(omission, path=_joined(within, omission.path)) for omission in one.omissions)
     tokens = sum(one.tokens for one in shown.values())
-    return Account(tuple(_summed(omissions)), tokens, over_budget=tokens > policy.preview_tokens)
+    return Account(tuple(_summed(omissions)), tokens, over_budget=tokens > budget)
 
 
 def _joined(outer: str, inner: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from cwm.services.preview.cuts import Span
+
 _SAMPLE: Final = 2_000
 _BLOCK: Final = 2_048
 """Characters at a time: where no space is, what sentencex takes grows with the square of it."""
@@ -17,8 +19,6 @@ _SCRIPTS: Final = (
     ("el", re.compile(r"[\u0370-\u03ff]")),
     ("hy", re.compile(r"[\u0530-\u058f]")),
 )
-
-Span = tuple[int, int]
 
 
 def sentences(text: str, start: int = 0, end: int | None = None) -> list[Span]:
@@ -49,6 +49,8 @@ def _block(text: str, language: str) -> list[Span]:
 
 def _language(sample: str) -> str:
     """By script alone: it decides which abbreviations end no sentence. ``en`` where the script tells nothing."""
+    if sample.isascii():
+        return "en"
     for language, letters in _SCRIPTS:
         if len(letters.findall(sample)) * 5 > len(sample):
             return language

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Final
 
 from cwm.domain.preview import Unit
 from cwm.domain.tool_policy import PreviewKind
-from cwm.services.preview.cuts import amount, counted, cut_after, cut_before, unit_of
-from cwm.services.preview.sentences import Span, sentences
+from cwm.services.preview.cuts import Shortened, Span, amount, counted, cut_after, cut_before, unit_of
+from cwm.services.preview.lines import Lines
+from cwm.services.preview.sentences import sentences
 from cwm.services.preview.styles import Style, style_of
 
 _LOOKED_AT: Final = 32_768
@@ -21,16 +21,6 @@ _AROUND: Final = 400
 _HITS: Final = 16
 _GAP: Final = " … "
 _WORTH_CUTTING: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Shortened:
-    """``shown`` of ``total`` units are in ``text``, which says at its cut how many are not."""
-
-    text: str
-    unit: Unit
-    shown: int
-    total: int
 
 
 class Text:
@@ -51,7 +41,7 @@ class Text:
         """In about ``limit`` characters, at least those that say what is missing; None when that is no shorter."""
         if len(self._whole) <= limit:
             return None
-        short = self._by_lines(limit) if self._style is not Style.EXTRACT else None
+        short = self._lines.shorten(limit, self._style) if self._style is not Style.EXTRACT else None
         short = short or self._by_sentences(limit)
         return short if len(short.text) < len(self._whole) else None
 
@@ -68,8 +58,8 @@ class Text:
         return amount(self._whole, self._unit)
 
     @cached_property
-    def _line_count(self) -> int:
-        return amount(self._whole, Unit.LINES)
+    def _lines(self) -> Lines:
+        return Lines(self._whole, amount(self._whole, Unit.LINES), self._keyword)
 
     def _look(self, room: int) -> None:
         """Find the sentences that may be shown: those at the beginning, and those further on with a keyword."""
@@ -90,34 +80,6 @@ class Text:
                 start, end = max(hit.start() - _AROUND, end, _LOOKED_AT), hit.end() + _AROUND
                 found = sentences(self._whole, start, end)
                 yield from (span for span in found if self._keyword.search(self._whole, *span))
-
-    def _by_lines(self, limit: int) -> Shortened | None:
-        """None where not even one line would be whole."""
-        room = limit - len(counted(self._line_count, Unit.LINES, "earlier")) - len("… []\n\n")
-        share = {Style.HEAD: 1.0, Style.TAIL: 0.0, Style.ENDS: 1 / 3}[self._style]
-        head = self._first_lines(int(room * share))
-        tail = self._last_lines(room - len(head)) if share < 1 else ""
-        if not head and not tail:
-            return None
-        shown = sum(part.count("\n") + 1 for part in (head, tail) if part)
-        left = self._line_count - shown
-        if not tail:
-            text = f"{head}\n… [{counted(left, Unit.LINES, 'more')}]"
-        elif not head:
-            text = f"[{counted(left, Unit.LINES, 'earlier')}] …\n{tail}"
-        else:
-            text = f"{head}\n… [{counted(left, Unit.LINES, 'more')}] …\n{tail}"
-        return Shortened(text, Unit.LINES, shown, self._line_count)
-
-    def _first_lines(self, room: int) -> str:
-        return self._whole[: max(self._whole.rfind("\n", 0, room + 1), 0)] if room > 0 else ""
-
-    def _last_lines(self, room: int) -> str:
-        if room <= 0:
-            return ""
-        end = len(self._whole) - self._whole.endswith("\n")
-        start = self._whole.find("\n", max(end - room - 1, 0), end)
-        return self._whole[start + 1 : end] if start >= 0 else ""
 
     def _by_sentences(self, limit: int) -> Shortened:
         room = limit - len(counted(self._total, self._unit, "earlier")) - len(" … []")

@@ -6,6 +6,7 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,8 +48,10 @@ def test_the_parts_of_a_result_share_its_budget(
     preview = of(*content, policy=ToolPolicy(preview_tokens=budget, preview=kind))
     delivered = 0
     for item in preview.content:
-        resource = item.get("resource", item)
-        text = resource.get("text", resource.get("data"))
+        if (data := item.get("data")) is not None:
+            delivered += min(len(data) * 3 // 4, 1600 if item["type"] == "image" else len(data))
+            continue
+        text = item.get("resource", item).get("text")
         text = text if text is not None else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
         delivered += Thirds().count(text)
     assert delivered == preview.account.tokens <= budget
@@ -89,6 +92,19 @@ def test_a_wrapped_text_that_is_json_stays_json() -> None:
     assert preview.account.tokens <= 400
 
 
+@pytest.mark.parametrize("kind", [PreviewKind.AUTO, PreviewKind.TAIL])
+def test_texts_that_are_one_by_one_the_items_of_the_structured_content_show_the_same_preview(
+    kind: PreviewKind,
+) -> None:
+    issues = ISSUES["items"]
+    texts = [{"type": "text", "text": json.dumps(issue, indent=2)} for issue in issues]  # type: ignore[attr-defined]
+    policy = ToolPolicy(preview_tokens=1000, preview=kind)
+    preview = of(*texts, structured={"result": issues}, schema=LISTING, policy=policy)
+    assert [json.loads(item["text"]) for item in preview.content] == preview.structured["result"]
+    assert preview.account.omissions[0] == Omission("result", Unit.ITEMS, len(preview.content), 300)
+    assert preview.account.tokens <= 1000
+
+
 def test_structured_content_and_a_text_that_says_something_else_share_the_budget() -> None:
     preview = of({"type": "text", "text": STORY}, structured=ISSUES)
     assert preview.account.tokens <= 400
@@ -103,6 +119,13 @@ def test_an_image_over_the_budget_is_named_instead() -> None:
     assert preview.content[1] == {"type": "text", "text": "[image/png, 60,000 bytes: not shown]"}
     assert preview.account.omissions == (Omission("content[1]", Unit.BYTES, 0, 60_000, names=("image/png",)),)
     assert preview.account.line == "Shown: content[1] 0 of 60,000 bytes (image/png)."
+
+
+def test_a_picture_takes_what_models_see_of_it() -> None:
+    image = {"type": "image", "data": _encoded(bytes(60_000)), "mimeType": "image/png"}
+    preview = of({"type": "text", "text": STORY}, image, policy=ToolPolicy(preview_tokens=4000))
+    assert preview.content[1] == image
+    assert preview.account.tokens <= 4000
 
 
 def test_an_embedded_file_over_the_budget_is_named_with_its_uri() -> None:

@@ -98,6 +98,18 @@ def test_logs_show_how_they_began_and_more_of_how_they_ended() -> None:
     assert short.unit is Unit.LINES
 
 
+def test_lines_with_a_keyword_are_shown_between_the_ends_of_a_log() -> None:
+    log = LOG + "2026-11-21T11:00:00 ERROR out of memory\n2026-11-21T11:00:01 ERROR killed\n" + LOG
+    short = Text(log, PreviewKind.AUTO, ("error",)).shorten(800)
+    assert short is not None
+    assert (
+        " more lines] …\n2026-11-21T11:00:00 ERROR out of memory\n2026-11-21T11:00:01 ERROR killed\n…\n"
+        in short.text
+    )
+    assert is_shortening(log, short.text)
+    assert log.endswith(short.text.rpartition("\n…\n")[2] + "\n")
+
+
 def test_a_head_is_the_first_lines_and_a_tail_the_last() -> None:
     head, tail = Text(LOG, PreviewKind.HEAD).shorten(500), Text(LOG, PreviewKind.TAIL).shorten(500)
     assert head is not None

@@ -174,5 +174,5 @@ def is_reduction(original: Any, preview: Any) -> bool:
 def is_shortening(original: str, text: str) -> bool:
     if not _MARK.search(text) or len(text) >= len(original):
         return False
-    parts = [part for whole in _MARK.split(text) for part in whole.split(" … ")]
+    parts = [part for whole in _MARK.split(text) for part in re.split(r"\s…\s", whole)]
     return all(part.strip() in original for part in parts)
