@@ -25,15 +25,32 @@ _SLICE_CHARS: Final = 256
 _CUT_CHARS: Final = 1_024
 _SLICES: Final = COUNTED_CHARS // (2 * _SLICE_CHARS)
 _ERROR: Final = 0.015
+_UNBALANCED: Final = 0.002
 _LOOK_BACK_CHARS: Final = 512
 # Whatever the vocabulary, a word ends between a letter or digit and one of these.
 _WORD_END: Final = re.compile(r"[^\W_](?=[\s,.:;!?()\[\]{}<>\"=，。、；：！？（）「」])")
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Measure:
+    """Of a text or a slice of one. What has few spaces is dense: attachments, tables, scripts without any."""
+
     chars: int
-    tokens: int
+    spaces: int
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Tokens as a sum of what characters and spaces stand for; ``error`` is the standard error, relative.
+
+    ``spaced``: spaces per character where it was fitted.
+    """
+
+    per_char: float
+    per_space: float
+    spaced: float
+    error: float
 
 
 def count_whole(text: str, count: Count) -> int:
@@ -46,14 +63,14 @@ def estimate(text: str, count: Count) -> int:
     Slices are added until their standard error is 1.5 %, so a text of a kind takes few, and one in which kinds
     alternate takes many, at most the whole. The same text always gives the same number.
     """
-    slices = _SLICES
-    while len(text) > 2 * slices * _SLICE_CHARS:
-        sample = [Slice(len(piece), count(piece)) for piece in spread(text, slices)]
-        error = standard_error(sample)
-        if error <= _ERROR:
-            per_char = sum(s.tokens for s in sample) / sum(s.chars for s in sample)
-            return math.ceil(len(text) * per_char * (1 + error))
-        slices = math.ceil(slices * min(max(1.5, 1.2 * (error / _ERROR) ** 2), len(text)))
+    slices, chars, spaces = _SLICES, len(text), text.count(" ")
+    while chars > 2 * slices * _SLICE_CHARS:
+        line = fitted([Measure(len(piece), piece.count(" "), count(piece)) for piece in spread(text, slices)])
+        # Where a sample has more spaces than the text, what has none may not be in it.
+        if line.error <= _ERROR and line.spaced - spaces / chars <= _UNBALANCED:
+            tokens = line.per_char * chars + line.per_space * spaces
+            return math.ceil(tokens * (1 + line.error))
+        slices = math.ceil(slices * min(max(1.5, 1.2 * (line.error / _ERROR) ** 2), chars))
     return count_whole(text, count)
 
 
@@ -77,18 +94,24 @@ def spread(text: str, slices: int) -> Iterator[str]:
         yield text[_cut(text, start) : _cut(text, start + _SLICE_CHARS)]
 
 
-def standard_error(sample: Sequence[Slice]) -> float:
-    """Of the tokens per character of ``sample``, relative; infinite without tokens.
+def fitted(sample: Sequence[Measure]) -> Line:
+    """The line through the middle of ``sample`` that leaves least over; its error is infinite without tokens.
 
-    Told by how far neighbours differ: over a whole text its parts may differ much more, and all are in the sample.
+    The error is told by how far neighbours differ: over a whole text its parts may differ much more, and all are in
+    the sample.
     """
-    tokens = sum(s.tokens for s in sample)
+    chars, tokens = sum(m.chars for m in sample), sum(m.tokens for m in sample)
     if not tokens:
-        return math.inf
-    per_char = tokens / sum(s.chars for s in sample)
-    residuals = [s.tokens - per_char * s.chars for s in sample]
-    squares = sum((after - before) ** 2 for before, after in pairwise(residuals))
-    return math.sqrt(len(sample) / (2 * (len(sample) - 1)) * squares) / tokens
+        return Line(0, 0, 0, math.inf)
+    per_char, spaced = tokens / chars, sum(m.spaces for m in sample) / chars
+    more = [m.tokens - per_char * m.chars for m in sample]
+    wider = [m.spaces - spaced * m.chars for m in sample]
+    square = sum(x * x for x in wider)
+    slope = sum(x * y for x, y in zip(wider, more, strict=True)) / square if square else 0.0
+    left = [y - slope * x for x, y in zip(wider, more, strict=True)]
+    squares = sum((after - before) ** 2 for before, after in pairwise(left))
+    error = math.sqrt(len(sample) / (2 * (len(sample) - 1)) * squares) / tokens
+    return Line(per_char - slope * spaced, slope, spaced, error)
 
 
 def _cut(text: str, position: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 from cwm.domain.token_estimate import (
     CHUNK_CHARS,
     COUNTED_CHARS,
-    Slice,
+    Measure,
     chunks,
     count_whole,
     estimate,
+    fitted,
     spread,
-    standard_error,
 )
 
 
@@ -102,11 +103,21 @@ def test_slices_are_one_of_each_stretch() -> None:
     assert all(2_000 * i <= place < 2_000 * (i + 1) for i, place in enumerate(places))
 
 
+def test_the_line_is_found_where_there_is_one() -> None:
+    line = fitted([Measure(100 + i, 10 + i % 7, 2 * (100 + i) - 3 * (10 + i % 7)) for i in range(50)])
+    assert (line.per_char, line.per_space) == pytest.approx((2, -3))
+    assert line.error == pytest.approx(0, abs=1e-9)
+
+
 def test_slices_that_agree_have_no_error() -> None:
-    assert standard_error([Slice(100, 25)] * 10) == 0
+    assert fitted([Measure(100, 20, 25)] * 10).error == 0
 
 
-def test_a_trend_is_no_error_but_alternation_is() -> None:
-    rising = [Slice(100, 20 + i) for i in range(20)]
-    alternating = [Slice(100, 20 + 19 * (i % 2)) for i in range(20)]
-    assert standard_error(rising) < standard_error(alternating) / 5
+def test_a_sample_without_tokens_tells_nothing() -> None:
+    assert fitted([Measure(100, 100, 0)] * 10).error == math.inf
+
+
+def test_a_trend_is_less_of_an_error_than_alternation() -> None:
+    rising = [Measure(100, 0, 20 + i) for i in range(20)]
+    alternating = [Measure(100, 0, 20 + 19 * (i % 2)) for i in range(20)]
+    assert fitted(rising).error < fitted(alternating).error / 5
