@@ -55,6 +55,7 @@ from cwm.services.catalogue import Services
 from cwm.services.clone import Clone
 from cwm.services.content_cache import ContentCache
 from cwm.services.contents import SharedContents
+from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
 from cwm.services.context_views import ContextViews
 from cwm.services.delete import Delete
@@ -81,7 +82,7 @@ from cwm.services.results import Results
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.savings import Savings
 from cwm.services.scopes import Scopes
-from cwm.services.shared_context import ContextLimits, SharedContext
+from cwm.services.shared_context import SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.token_drift import TokenDrift

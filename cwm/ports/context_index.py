@@ -71,6 +71,9 @@ class ContextIndex(Protocol):
     async def snapshots(self, scope: Scope) -> Sequence[Snapshot]:
         """The oldest first."""
 
+    async def trim(self, scope: Scope) -> Sequence[str]:
+        """Forget every version but the current one and those that a snapshot shows; digests as in ``gone``."""
+
     async def forget(self, scope: Scope) -> None:
         """All of it, with its past."""
 

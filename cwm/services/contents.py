@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.changes import Change, ChangeKind
@@ -17,14 +16,11 @@ from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import Content, ContentStore
 from cwm.ports.meter import Meter
+from cwm.services.aside import aside
 from cwm.services.content_cache import NEVER, ContentCache, Key
 from cwm.services.content_form import digest_of, is_compressed, plain_form, stored_form
 
 DEFAULT_PRIORITY: Final = 5
-
-_IN_THREAD_BYTES: Final = 256 * 1024
-
-T = TypeVar("T")
 
 
 class SharedContents:
@@ -69,12 +65,12 @@ class SharedContents:
         priority: int = DEFAULT_PRIORITY,
     ) -> str:
         """As the port says; ``priority``, 0 to 10, is for how long memory keeps it. CWM-4003 over the quota."""
-        digest = await _aside(len(plain), lambda: digest_of(plain))
+        digest = await aside(len(plain), lambda: digest_of(plain))
         key, ends_at = (tenant, digest), _seconds(expires_at)
         if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
             self.cache.prolong(key, priority, ends_at)
             return digest
-        stored = await _aside(len(plain), lambda: stored_form(plain, self._compress_above))
+        stored = await aside(len(plain), lambda: stored_form(plain, self._compress_above))
         await self.store.put(tenant, digest, stored, holder, expires_at, self._quota_bytes)
         self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, ends_at)
         return digest
@@ -102,7 +98,7 @@ class SharedContents:
     async def _load(self, key: Key) -> bytes | None:
         warm = self.cache.stored(key, self._now())
         if warm is not None:
-            plain = await _aside(len(warm), lambda: plain_form(warm, key[1]))
+            plain = await aside(len(warm), lambda: plain_form(warm, key[1]))
             if plain is not None:
                 self.cache.counts.warm_hits += 1
                 self._remember(key, plain, warm, None)
@@ -113,7 +109,7 @@ class SharedContents:
         found = await self.store.get(*key)
         if found is None:
             return None
-        plain = await _aside(len(found.stored), lambda: plain_form(found.stored, key[1]))
+        plain = await aside(len(found.stored), lambda: plain_form(found.stored, key[1]))
         if plain is None:
             await self._drop_damaged(key)
             return None
@@ -165,8 +161,3 @@ class SharedContents:
 
 def _seconds(moment: datetime | None) -> float:
     return NEVER if moment is None else moment.timestamp()
-
-
-async def _aside(size: int, work: Callable[[], T]) -> T:
-    """In a thread when it takes long enough for others to notice."""
-    return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)

@@ -18,7 +18,7 @@ from cwm.ports.context_index import ContextIndex, Delta
 
 _VERSIONS_KEPT: Final = 32
 # Nodes of the map and of the list of keys, and what an entry refers to.
-_NODE_BYTES: Final = 200
+_NODE_BYTES: Final = 48
 
 Entries: TypeAlias = "Map[str, Entry]"
 
@@ -157,7 +157,7 @@ def _size(entries: Entries, versions: int) -> int:
         return _NODE_BYTES * versions
     each = sum(_entry_size(entry) for entry in sample) / len(sample)
     # A version has a path of nodes of its own; the rest it shares.
-    return int(each * len(entries)) + 8 * _NODE_BYTES * versions
+    return int(each * len(entries)) + 32 * _NODE_BYTES * versions
 
 
 def _entry_size(entry: Entry) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from cwm.domain.canonical import canonical_json
@@ -16,11 +16,10 @@ from cwm.domain.errors import (
     InvalidParameterError,
     SnapshotNotFoundError,
     StorageCorruptionError,
+    StorageQuotaExceededError,
 )
-from cwm.domain.eviction import Eviction
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import (
-    DEFAULT_PRIORITY,
     Entry,
     Scope,
     Snapshot,
@@ -33,8 +32,9 @@ from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import ContextIndex, Written
 from cwm.ports.meter import Meter
-from cwm.services.content_cache import CacheCounts
+from cwm.services.aside import aside
 from cwm.services.contents import SharedContents
+from cwm.services.context_answers import ContextLimits, ContextStats, Found, KeyPage, Restored, Setting
 from cwm.services.context_views import ContextViews
 
 MAX_PAGE: Final = 1000
@@ -43,75 +43,6 @@ MAX_PAGE: Final = 1000
 _WRITING: Final = timedelta(minutes=10)
 _RESTORES_TRIED: Final = 20
 _TOLD_AT_MOST: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class ContextLimits:
-    """Per value, per scope, and for how long what."""
-
-    value_bytes: int = 1024 * 1024
-    versions: int = 1000
-    snapshots: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a caller wants a key to be."""
-
-    key: str
-    value: Any
-    ttl_seconds: float | None = None
-    priority: int = DEFAULT_PRIORITY
-    immutable: bool = False
-    if_version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """``entry`` and its value; None and None where the key is not there. ``version`` is the scope's."""
-
-    entry: Entry | None
-    value: Any
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPage:
-    """Entries in the order of their keys; ``more`` follow the last. ``version`` is the scope's that they show."""
-
-    entries: tuple[Entry, ...]
-    version: int
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """``version`` is the scope's now; ``written`` and ``deleted`` count keys."""
-
-    snapshot: Snapshot
-    version: int
-    written: int
-    deleted: int
-
-
-@dataclass(frozen=True, slots=True)
-class ContextStats:
-    """Of one scope, of the tenant's part of the shared store, and of this process."""
-
-    version: int
-    oldest_version: int
-    keys: int
-    value_bytes: int
-    snapshots: tuple[Snapshot, ...]
-    tenant_bytes: int
-    tenant_quota_bytes: int | None
-    memory_bytes: int
-    memory_limit_bytes: int
-    eviction: Eviction
-    cached: int
-    hot: int
-    counts: CacheCounts
-    loads: int
 
 
 @dataclass(slots=True)
@@ -141,8 +72,7 @@ class SharedContext:
             )
         with self.meter.operation("context_set"):
             writer = f"writing:{uuid4().hex}"
-            until = self.clock.now() + _WRITING
-            digest = await self.contents.keep(scope.tenant, value, writer, until, priority=setting.priority)
+            digest = await self._keep(scope, value, writer, setting.priority)
             write = Write(
                 setting.key,
                 digest,
@@ -176,7 +106,8 @@ class SharedContext:
             raise StorageCorruptionError(
                 "The value was damaged or lost in the shared store, and dropped: set the key again.", key=key
             )
-        return Found(entry, json.loads(value), at)
+        plain = value
+        return Found(entry, await aside(len(plain), lambda: json.loads(plain)), at)
 
     async def delete(
         self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
@@ -262,6 +193,16 @@ class SharedContext:
         """The scope's agent session has ended."""
         await self.index.forget(scope)
         self.views.forget(scope)
+
+    async def _keep(self, scope: Scope, value: bytes, writer: str, priority: int) -> str:
+        """Where the tenant's quota is used up, the scope's past makes room."""
+        until = self.clock.now() + _WRITING
+        try:
+            return await self.contents.keep(scope.tenant, value, writer, until, priority=priority)
+        except StorageQuotaExceededError:
+            for digest in await self.index.trim(scope):
+                await self.contents.gone(scope.tenant, digest)
+            return await self.contents.keep(scope.tenant, value, writer, until, priority=priority)
 
     async def _entry(
         self, scope: Scope, key: str, version: int | None, snapshot: str | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -290,6 +290,21 @@ async def test_at_the_bound_the_oldest_snapshot_makes_room_and_lets_its_contents
     assert not await stores.is_kept("d1")
 
 
+async def test_a_trim_leaves_what_is_now_and_what_snapshots_show(stores: Stores) -> None:
+    for number in range(300):
+        await stores.set("k", f"o{number % 150}")
+        if number == 10:
+            await stores.index.take_snapshot(TENANT, "ten", "ann", 2)
+    gone = await stores.index.trim(TENANT)
+    assert set(gone) == {f"o{number}" for number in range(150)} - {"o10", "o149"}
+    head = await stores.index.head(TENANT)
+    assert (head.version, head.floor) == (300, 300)
+    assert await stores.now() == await stores.at(300) == {"k": "o149"}
+    assert await stores.at(11) == {"k": "o10"}
+    assert await stores.contents.used_bytes("acme") == len("o10o149")
+    assert list(await stores.index.trim(TENANT)) == []
+
+
 async def test_a_scope_that_is_forgotten_leaves_nothing(stores: Stores) -> None:
     await stores.set("a", "d1", PRIVATE)
     await stores.set("a", "d2", PRIVATE)
@@ -312,6 +327,33 @@ async def test_private_scopes_are_found_by_when_they_were_written(stores: Stores
     await stores.index.forget(PRIVATE)
     stores.clock.seconds += 1
     assert list(await stores.index.private_scopes(stores.clock.now())) == [other]
+
+
+async def test_without_a_clock_the_time_of_the_store_counts(shared_store_url: str) -> None:
+    client = connect(shared_store_url) if shared_store_url.startswith("redis") else None
+    database = None if client else open_database(shared_store_url)
+    index: ContextIndex
+    if client is not None:
+        index = RedisContextIndex(client)
+    else:
+        assert database is not None
+        index = SqlContextIndex(database)
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    written = await index.write(TENANT, [Write("k", "d", 1, ttl_ms=50)], "ann", keep=KEEP)
+    assert written is not None
+    entry = written.entries[0]
+    assert before < entry.written_at == written.head.now < before + timedelta(seconds=30)
+    async with asyncio.timeout(10):
+        while await index.past(TENANT, "k", 1) is not None:  # noqa: ASYNC110  A store tells nobody.
+            await asyncio.sleep(0.01)
+    head = await index.head(TENANT)
+    assert entry.expires_at is not None
+    assert head.version == 1
+    assert head.now >= entry.expires_at
+    if client is not None:
+        await client.aclose()
+    if database is not None:
+        await database.dispose()
 
 
 STEPS = st.lists(

@@ -21,8 +21,9 @@ from cwm.domain.shared_context import Scope, scope_of
 from cwm.ports.content_store import ContentStore
 from cwm.services.content_cache import ContentCache
 from cwm.services.contents import SharedContents
+from cwm.services.context_answers import ContextLimits, Setting
 from cwm.services.context_views import ContextViews
-from cwm.services.shared_context import ContextLimits, Setting, SharedContext
+from cwm.services.shared_context import SharedContext
 from tests.services.replicas_of import HandClock
 
 ANN, BOB = Principal("acme", "ann"), Principal("acme", "bob")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import Any
@@ -19,10 +20,10 @@ from cwm.domain.errors import (
     StorageCorruptionError,
     StorageQuotaExceededError,
 )
-from cwm.domain.shared_context import scope_of
+from cwm.domain.shared_context import Write, scope_of
+from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
-from cwm.services.shared_context import ContextLimits
-from tests.services.context_of import ANN, BOB, TENANT, Replica, replica
+from tests.services.context_of import ANN, BOB, MEGABYTE, TENANT, Replica, replica
 from tests.services.replicas_of import HandClock
 
 PRIVATE = scope_of("acme", "s1", "session")
@@ -274,6 +275,16 @@ async def test_a_value_and_a_tenant_have_bounds(small: Replica) -> None:
     assert refused.value.context["quota_bytes"] == 10_000
 
 
+async def test_at_the_quota_the_past_of_the_scope_makes_room(redis_url: str, sqlite_url: str) -> None:
+    async with replica(redis_url, sqlite_url, quota=20_000) as one:
+        for number in range(60):
+            await one.set("k", [sha256(f"{number} {n}".encode()).hexdigest() for n in range(30)])
+        assert await one.get("k") is not None
+        assert await one.get("k", version=59) is not None
+        with pytest.raises(InvalidParameterError):
+            await one.get("k", version=2)
+
+
 async def test_a_version_that_is_not_kept_any_more_is_refused_with_those_that_are(small: Replica) -> None:
     for number in range(40):
         await small.set("k", number)
@@ -318,3 +329,22 @@ async def test_a_gateway_that_starts_on_a_full_store_serves_the_first_reads(
             {"n": number} for number in range(50)
         ]
         assert len((await second.context.list(TENANT, "", None, 100)).entries) == 50
+
+
+async def test_knowing_which_keys_there_are_is_counted_too(redis_url: str, sqlite_url: str) -> None:
+    """Half of the memory at most: the scopes that were not looked at for longest are forgotten."""
+    async with replica(redis_url, sqlite_url, memory=MEGABYTE) as one:
+        cache, views = one.contents.cache, one.context.views
+        writes = [Write(f"k{number}", f"{number:064}", 1) for number in range(900)]
+        for name in "abc":
+            scope = scope_of("acme", "s1", f"workspace:{name}")
+            await one.context.index.write(scope, writes, "ann", keep=100)
+            tracemalloc.start()
+            before = tracemalloc.get_traced_memory()[0], cache.reserved
+            await views.now(scope)
+            taken = tracemalloc.get_traced_memory()[0] - before[0], cache.reserved - before[1]
+            tracemalloc.stop()
+            if name == "a":
+                assert 0.7 * taken[0] < taken[1] < 1.5 * taken[0]
+        assert len(views) == 1
+        assert cache.reserved <= MEGABYTE / 2

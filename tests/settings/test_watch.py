@@ -128,6 +128,27 @@ async def test_a_file_written_in_place_is_applied(config: Path) -> None:
     assert [entry["changed"] for entry in heard.logged] == [["upstreams.second"], ["upstreams.first"]]
 
 
+async def test_what_memory_may_take_and_what_leaves_it_first_is_applied(config: Path) -> None:
+    async with watching(config) as heard:
+        save(
+            config,
+            naming("second")
+            + "context: {context_memory_mb: 7, context_eviction: lfu, context_versions: 9}\n",
+        )
+        settings = await heard.upstreams("second")
+        waits = await heard.event("settings_changed")
+
+    context = settings.context
+    assert (context.context_memory_mb, context.context_eviction, context.context_versions) == (7, "lfu", 1000)
+    assert heard.logged[0]["changed"] == [
+        "upstreams.first",
+        "upstreams.second",
+        "context.context_eviction",
+        "context.context_memory_mb",
+    ]
+    assert waits["settings"] == ["context.context_versions"]
+
+
 async def test_a_file_saved_by_rename_is_applied_each_time(config: Path) -> None:
     async with watching(config) as heard:
         for name in ("a", "b", "c"):

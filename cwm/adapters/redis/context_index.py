@@ -31,6 +31,7 @@ class RedisContextIndex:
         self._state = client.register_script(context_scripts.STATE)
         self._write = client.register_script(context_scripts.WRITE)
         self._snapshot = client.register_script(context_scripts.SNAPSHOT)
+        self._trim = client.register_script(context_scripts.TRIM)
         self._forget = client.register_script(context_scripts.FORGET)
 
     async def head(self, scope: Scope) -> Head:
@@ -105,6 +106,15 @@ class RedisContextIndex:
         return sorted(
             (_snapshot_of(str(one)) for one in kept), key=lambda one: (one.version, one.taken_at, one.label)
         )
+
+    async def trim(self, scope: Scope) -> list[str]:
+        gone: list[str] = []
+        more = True
+        async with writing():
+            while more:
+                more, further = await self._trim(args=[_prefix(scope), scope.tenant, scope.key, self._now()])
+                gone.extend(further)
+        return gone
 
     async def forget(self, scope: Scope) -> None:
         async with writing():

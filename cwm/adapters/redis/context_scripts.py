@@ -76,6 +76,7 @@ local function vacuum(floor, gone)
     redis.call('ZREM', p .. 'superseded', due[i])
     if shown then redis.call('ZADD', p .. 'shown', ended, due[i]) else forget_past(due[i], gone) end
   end
+  local looked = #due
   for _, key in ipairs(redis.call(
     'ZRANGEBYSCORE', p .. 'deleted', '-inf', upto, 'LIMIT', 0, {_VACUUMED_AT_ONCE})) do
     redis.call('ZREM', p .. 'deleted', key)
@@ -88,7 +89,9 @@ local function vacuum(floor, gone)
     redis.call('HDEL', p .. 'keys', key)
     redis.call('ZREM', p .. 'log', key)
     redis.call('ZREM', p .. 'ends', key)
+    looked = looked + 1
   end
+  return looked
 end
 """
 
@@ -256,6 +259,17 @@ end
 local taken = cjson.encode({label = label, version = head_of(), author = author, at = now})
 redis.call('HSET', p .. 'snapshots', label, taken)
 return {taken, dropped}
+"""
+)
+
+TRIM: Final = (
+    _INDEX
+    + _VACUUM
+    + """
+local version, gone = head_of(), {}
+redis.call('HSET', p .. 'head', 'floor', string.format('%d', version))
+local looked = vacuum(version, gone)
+return {looked, gone}
 """
 )
 

@@ -106,7 +106,9 @@ class SqlContextIndex:
         if not changing:
             return Written(head, ())
         moved = Head(head.version + 1, max(head.floor, head.version + 1 - keep), head.now)
-        gone = self._vacuum(connection, scope, moved) if moved.version % _VACUUM_EVERY == 0 else []
+        gone: list[str] = []
+        if moved.version % _VACUUM_EVERY == 0:
+            gone, _ = self._vacuum(connection, scope, moved)
         context_rows.supersede(connection, scope, [write.key for write in changing], moved.version)
         written = [_entry(write, moved, author) for write in changing]
         _add(connection, scope, written)
@@ -150,6 +152,17 @@ class SqlContextIndex:
         return _snapshots(connection, scope)
 
     @writing
+    def trim(self, connection: Connection, scope: Scope) -> list[str]:
+        head = context_rows.locked(connection, scope, self._clock)
+        trimmed = Head(head.version, head.version, head.now)
+        context_rows.move_head(connection, scope, trimmed)
+        gone, more = self._vacuum(connection, scope, trimmed)
+        while more:
+            further, more = self._vacuum(connection, scope, trimmed)
+            gone += further
+        return gone
+
+    @writing
     def forget(self, connection: Connection, scope: Scope) -> None:
         head = context_rows.locked(connection, scope, self._clock)
         content_rows.lock(connection, scope.tenant)
@@ -165,8 +178,8 @@ class SqlContextIndex:
         )
         return [Scope(row.tenant, SESSION, row.scope) for row in connection.execute(wanted)]
 
-    def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> list[str]:
-        """Forget what nobody can ask for any more; the contents that went with it."""
+    def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
+        """Forget what nobody can ask for any more: the contents that went with it, and whether there was any."""
         content_rows.lock(connection, scope.tenant)
         of = of_scope(entries, scope)
         past = select(*ENTRY).where(
@@ -188,7 +201,7 @@ class SqlContextIndex:
             connection.execute(
                 delete(entries).where(of, entries.c.key == entry.key, entries.c.version == entry.version)
             )
-        return _release(connection, scope, unneeded, head.now)
+        return _release(connection, scope, unneeded, head.now), bool(unneeded)
 
 
 def _refuse(write: Write, current: Entry | None, now: datetime) -> None:

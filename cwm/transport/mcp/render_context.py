@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cwm.domain.shared_context import Entry, Scope, Snapshot, uri_of
-from cwm.services.shared_context import ContextStats, Found, KeyPage, Restored
+from cwm.services.context_answers import ContextStats, Found, KeyPage, Restored
 from cwm.transport.mcp import schemas_context as schemas
 from cwm.transport.mcp.render import moment
 

@@ -18,7 +18,8 @@ from cwm.domain.shared_context import (
     Scope,
     scope_of,
 )
-from cwm.services.shared_context import MAX_PAGE, Setting
+from cwm.services.context_answers import Setting
+from cwm.services.shared_context import MAX_PAGE
 from cwm.transport.mcp import inputs, render_context
 from cwm.transport.mcp import schemas_context as schemas
 from cwm.transport.mcp.face import CALLER, Caller

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cwm.domain.audit import Severity
+from cwm.domain.eviction import Eviction
 from cwm.domain.shared_context import scope_of
+from cwm.settings import Context, Settings
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, sdk_agent
+from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.wire import Wire
 
 
@@ -120,6 +124,18 @@ async def test_refusals_come_with_their_codes_and_what_to_do_next(agent: Agent) 
     for code, calls in refused.items():
         for tool, arguments in calls:
             assert (await agent.call(tool, arguments)).error["code"] == code, (tool, arguments)
+
+
+async def test_what_leaves_memory_first_can_change_while_it_serves(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway, fastmcp_agent(gateway.url, MODERN) as agent:
+        await agent.call("context_set", {"key": "k", "value": "x" * 10_000})
+        context = Context(context_memory_mb=1, context_eviction=Eviction.SIZE)
+        for reconfigure in gateway.parts.reconfigure:
+            await reconfigure(Settings(context=context))
+        memory = (await agent.call("context_stats")).value["memory"]
+        assert (memory["eviction"], memory["limit_bytes"]) == ("size", int(0.9 * 2**20))
+        assert (memory["values"], memory["hot_values"]) == (1, 1)
+        assert (await agent.call("context_get", {"key": "k"})).value["value"] == "x" * 10_000
 
 
 async def test_a_key_and_a_prefix_are_resources(agent: Agent) -> None:

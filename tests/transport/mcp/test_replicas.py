@@ -285,3 +285,27 @@ async def _all_hear(load: Load, redis_url: str) -> None:
                 await changes.publish(TOOLS)
                 await asyncio.sleep(0.05)
     await client.aclose()
+
+
+async def test_what_one_replica_sets_is_heard_and_read_on_the_other_at_once(
+    replicas: tuple[Replica, Replica],
+) -> None:
+    one, other = replicas
+    prefix = "cwm://context/workspace:build/files/*"
+    session = await other.wire.session()
+    for uri in (prefix, "cwm://context/session/mine"):
+        await other.wire.ask(session, "resources/subscribe", uri=uri)
+    async with (
+        other.wire.stream(session) as stream,
+        fastmcp_agent(one.gateway.url, MODERN, "acme") as writer,
+        fastmcp_agent(other.gateway.url, LEGACY, "acme") as reader,
+    ):
+        await writer.call("context_set", {"key": "mine", "value": 0})
+        for number in range(20):
+            place = {"key": "files/a", "scope": "workspace:build"}
+            await writer.call("context_set", {**place, "value": number})
+            assert (await reader.call("context_get", place)).value["value"] == number
+        assert (await stream.message())["params"] == {"uri": prefix}
+        assert (await reader.call("context_list", {"scope": "workspace:build"})).value["entries"][0][
+            "version"
+        ] == 20
