@@ -102,9 +102,14 @@ async def read_all(agent: Agent, cursor: str) -> dict[int, bytes]:
     return parts
 
 
+def in_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
+        ("t_list", {"count": 2}),
         ("t_prose", {"size": 300}),
         ("t_rows", {"count": 3}),
         ("t_mixed", {"size": 100}),
@@ -174,6 +179,16 @@ async def test_a_preview_keeps_to_the_schema_that_strict_clients_hold_it_against
     assert json.loads(texts(result)[0]) == result.structured_content
     assert 0 < len(result.structured_content["rows"]) < 300
     assert json.loads((await read_all(agent, kept(result)["cursor"]))[0]) == rows(300)
+
+
+async def test_a_list_with_a_text_for_each_item_is_kept_once_and_shown_alike_in_both(agent: Agent) -> None:
+    tools = {tool.name: tool for tool in await agent.client.list_tools()}
+    result = await call(agent, "t_list", count=300)
+    Draft202012Validator(tools["t_list"].output_schema).validate(result.structured_content)
+    shown = result.structured_content["result"]
+    assert 0 < len(shown) < 300
+    assert [json.loads(text) for text in texts(result)[:-1]] == shown
+    assert await read_all(agent, kept(result)["cursor"]) == {0: in_json({"result": rows(300)["rows"]})}
 
 
 async def test_something_in_a_stored_result_is_found_without_reading_it(agent: Agent) -> None:
