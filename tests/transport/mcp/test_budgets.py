@@ -18,7 +18,7 @@ from cwm.domain.errors import StorageWriteError
 from cwm.domain.tool_policy import PreviewKind, ToolPolicies, ToolPolicy
 from tests.transport.mcp.gateway import MODERN, Agent, Gateway, fastmcp_agent, gateway, sdk_agent
 from tests.transport.mcp.talkative_server import Given, prose, rows, talkative
-from tests.transport.mcp.wire import MODERN_META, Wire, wired
+from tests.transport.mcp.wire import MODERN_META, Wire, initialize, wired
 
 POLICY = ToolPolicy(max_tokens=1_500, preview_tokens=600)
 BUDGETS = Budgets(policies=ToolPolicies(POLICY))
@@ -161,6 +161,19 @@ async def test_the_whole_result_is_a_resource_that_the_preview_links_to(agent: A
     (read,) = await agent.client.read_resource(str(link.uri))
     assert isinstance(read, TextResourceContents)
     assert read.text == prose(LONG)
+
+
+@pytest.mark.parametrize(
+    ("version", "linked"), [("2025-03-26", False), ("2025-06-18", True), ("2025-11-25", True)]
+)
+async def test_only_clients_that_know_of_links_get_one(wire: Wire, version: str, linked: bool) -> None:
+    begun = await wire.post(initialize(protocolVersion=version))
+    headers = {"mcp_session_id": begun.headers["mcp-session-id"], "mcp_protocol_version": version}
+    params = {"name": "t_prose", "arguments": {"size": LONG}}
+    body = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}
+    answer = await wire.post(body, **headers)
+    assert "[CWM preview]" in answer.text
+    assert ('"resource_link"' in answer.text) is linked
 
 
 async def test_the_protocols_own_client_reads_on_too(fronted: Fronted, era: str) -> None:
