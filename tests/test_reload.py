@@ -11,6 +11,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
 
 from tests.cli.command import environment
 
@@ -53,3 +55,22 @@ def test_each_change_is_told_counted_and_kept_apart_from_what_needs_a_restart(tm
     assert refused["why"].startswith(f"upstreams.docs in {config}: ")
     assert 'cwm_events_total{event="config_reload_applied"} 1.0' in metrics
     assert 'cwm_events_total{event="config_reload_refused"} 1.0' in metrics
+
+
+async def test_a_new_policy_holds_for_the_next_call(tmp_path: Path) -> None:
+    config = tmp_path / "cwm.yaml"
+    with serving(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().split()[3]
+        log = (json.loads(line) for line in iter(process.stderr.readline, ""))
+        async with Client(StreamableHttpTransport(url)) as client:
+            before = await client.call_tool_mcp("get_metrics_data", {})
+            config.write_text("tools: {get_metrics_data: {max_tokens: 500}}\n")
+            applied = next(entry for entry in log if entry["event"] == "settings_applied")
+            after = await client.call_tool_mcp("get_metrics_data", {})
+
+    assert applied["changed"] == ["tools.get_metrics_data"]
+    assert "dev.cwm/result" not in (before.meta or {})
+    assert after.meta is not None
+    assert after.meta["dev.cwm/result"]["delivered_tokens"] <= 500

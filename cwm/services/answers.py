@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from cwm.domain.results import Part, PartKind
 from cwm.ports.token_counter import TokenCounter
+from cwm.services.preview.twins import Twins, twins_of
 
 JSON_TYPE: Final = "application/json"
 
@@ -33,14 +34,14 @@ class Answer:
     is_error: bool = False
 
     @cached_property
-    def said_in_text(self) -> bool:
-        """Whether one text says all that the structured content says.
+    def twins(self) -> Twins:
+        """The texts that say what the structured content says."""
+        return twins_of(self.content, self.structured)
 
-        It is that JSON, or the structured content is an object around the text, or around what the text is.
-        """
-        said = self.structured
-        alone = next(iter(said.values())) if isinstance(said, dict) and len(said) == 1 else None
-        return any(_says(item, said, alone) for item in self.content)
+    @property
+    def says_it_twice(self) -> bool:
+        """Whether the texts say all that the structured content says: clients show one of the two."""
+        return bool(self.twins.said) or self.twins.each is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +66,32 @@ async def count(answer: Answer, counter: TokenCounter) -> Counted:
 def parts_of(answer: Answer) -> list[Part]:
     """Everything in it, byte for byte: one part an item, then the structured content if no text says the same.
 
-    A text that is a JSON object or array is a JSON part. So many items that their parts could not be handled
-    one by one are one JSON part.
+    A text that is a JSON object or array is a JSON part. A list that is there twice, in the structured content
+    and in a text for each of its items, is one JSON part. So many items that their parts could not be
+    handled one by one are one JSON part, too.
     """
+    if answer.twins.each is not None:
+        listed = [_json_part(answer.structured)]
+        return listed if _is_spelled_alike(answer) else [*listed, _json_part(list(answer.content))]
     if len(answer.content) > _MOST_PARTS:
         whole: dict[str, Any] = {"content": list(answer.content)}
         if answer.structured is not None:
             whole["structuredContent"] = answer.structured
         return [_json_part(whole)]
     parts = [_part(item) for item in answer.content]
-    if answer.structured is not None and not answer.said_in_text:
+    if answer.structured is not None and not answer.says_it_twice:
         parts.append(_json_part(answer.structured))
     return parts
 
 
-def _says(item: Mapping[str, Any], structured: Any, alone: Any) -> bool:
-    text = item.get("text")
-    if item.get("type") != "text" or not isinstance(text, str):
-        return False
-    if alone is not None and alone == text:
-        return True
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return _same(said, structured) or (alone is not None and _same(said, alone))
-
-
-def _same(one: Any, other: Any) -> bool:
-    """To Python, true is 1."""
-    try:
-        return bool(one == other) and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    except RecursionError:
-        return False
+def _is_spelled_alike(answer: Answer) -> bool:
+    """Whether each text is what its item in the list is made to again, and nothing else stands by it."""
+    values = answer.structured[answer.twins.each]
+    return all(
+        item.keys() == {"type", "text"}
+        and item["text"] == (value if isinstance(value, str) else _dumped(value))
+        for item, value in zip(answer.content, values, strict=True)
+    )
 
 
 def _texts(answer: Answer) -> Iterator[str]:
@@ -109,7 +103,7 @@ def _texts(answer: Answer) -> Iterator[str]:
             yield str(item["resource"]["text"])
         elif kind not in {"image", "audio", "resource"}:
             yield json.dumps(item, ensure_ascii=False)
-    if answer.structured is not None and not answer.said_in_text:
+    if answer.structured is not None and not answer.says_it_twice:
         yield json.dumps(answer.structured, ensure_ascii=False)
 
 
@@ -173,6 +167,8 @@ def _binary_part(data: str, media_type: str) -> Part:
 
 
 def _json_part(value: Any) -> Part:
-    return Part(
-        PartKind.JSON, JSON_TYPE, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    )
+    return Part(PartKind.JSON, JSON_TYPE, _dumped(value).encode())
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

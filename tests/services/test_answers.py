@@ -114,6 +114,23 @@ def test_only_objects_and_arrays_are_json_parts() -> None:
     assert kinds == [PartKind.JSON, PartKind.TEXT, PartKind.TEXT, PartKind.TEXT]
 
 
+async def test_a_list_that_is_there_twice_is_counted_and_kept_once() -> None:
+    rows = [{"id": number, "name": f"é {number}"} for number in range(100)]
+    answer = Answer(
+        [text(json.dumps(row, ensure_ascii=False, separators=(",", ":"))) for row in rows], {"result": rows}
+    )
+    assert await tokens(answer) == sum(len(item["text"]) for item in answer.content)
+    (part,) = parts_of(answer)
+    assert json.loads(part.body) == {"result": rows}
+
+
+def test_a_list_whose_texts_are_spelled_otherwise_is_kept_both_ways() -> None:
+    answer = Answer([text('{"a": 1}'), text('{ "a": 2 }')], {"result": [{"a": 1}, {"a": 2}]})
+    listed, spelled = parts_of(answer)
+    assert json.loads(listed.body) == answer.structured
+    assert json.loads(spelled.body) == answer.content
+
+
 def test_very_many_items_are_one_part() -> None:
     answer = Answer([text(str(number)) for number in range(1_000)], {"a": 1})
     (part,) = parts_of(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import structlog
 from fastmcp.exceptions import FastMCPError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
@@ -24,6 +25,8 @@ from cwm.transport.mcp.upstreams import HANDLE_ARGUMENT
 
 _FOLLOW_UPS: Final = frozenset({"result_read", "result_query"})
 _FIRST_WITH_LINKS: Final = "2025-06-18"
+
+_log = structlog.get_logger("cwm.mcp")
 
 
 class ResultBudgets(Middleware):
@@ -45,6 +48,16 @@ class ResultBudgets(Middleware):
         result = await call_next(context)
         if type(result) is not ToolResult:
             return result
+        try:
+            return await self._within_budget(context, caller, result)
+        except Exception:  # noqa: BLE001 - logged with its cause
+            # The tool has done what it was asked to: what it says of that is worth more than a budget.
+            _log.exception("result_budget_failed", tool=context.message.name)
+            return result
+
+    async def _within_budget(
+        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf, result: ToolResult
+    ) -> ToolResult:
         call = Call(caller.agent, context.message.name, context.message.arguments or {})
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)

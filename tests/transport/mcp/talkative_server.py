@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,6 +33,9 @@ WORDS = (
     "violet",
     "🙂",
 )
+
+
+LISTED = {"type": "object", "properties": {"result": {"type": "array"}}, "required": ["result"]}
 
 
 class Row(TypedDict):
@@ -79,6 +83,16 @@ def talkative_server(given: Given) -> FastMCP[Any]:
     def tell_rows(count: int) -> Rows:
         """So many rows."""
         return rows(count)
+
+    @server.tool(name="list", output_schema=LISTED)
+    def tell_list(count: int) -> ToolResult:
+        """So many rows, each in a text of its own, too."""
+        listed = rows(count)["rows"]
+        texts = [
+            TextContent(type="text", text=json.dumps(row, ensure_ascii=False, separators=(",", ":")))
+            for row in listed
+        ]
+        return ToolResult(content=list(texts), structured_content={"result": listed})
 
     @server.tool
     def mixed(size: int) -> ToolResult:

@@ -18,7 +18,7 @@ from cwm.domain.errors import StorageWriteError
 from cwm.domain.tool_policy import PreviewKind, ToolPolicies, ToolPolicy
 from tests.transport.mcp.gateway import MODERN, Agent, Gateway, fastmcp_agent, gateway, sdk_agent
 from tests.transport.mcp.talkative_server import Given, prose, rows, talkative
-from tests.transport.mcp.wire import MODERN_META, Wire, wired
+from tests.transport.mcp.wire import MODERN_META, Wire, initialize, wired
 
 POLICY = ToolPolicy(max_tokens=1_500, preview_tokens=600)
 BUDGETS = Budgets(policies=ToolPolicies(POLICY))
@@ -102,9 +102,14 @@ async def read_all(agent: Agent, cursor: str) -> dict[int, bytes]:
     return parts
 
 
+def in_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
+        ("t_list", {"count": 2}),
         ("t_prose", {"size": 300}),
         ("t_rows", {"count": 3}),
         ("t_mixed", {"size": 100}),
@@ -158,6 +163,19 @@ async def test_the_whole_result_is_a_resource_that_the_preview_links_to(agent: A
     assert read.text == prose(LONG)
 
 
+@pytest.mark.parametrize(
+    ("version", "linked"), [("2025-03-26", False), ("2025-06-18", True), ("2025-11-25", True)]
+)
+async def test_only_clients_that_know_of_links_get_one(wire: Wire, version: str, linked: bool) -> None:
+    begun = await wire.post(initialize(protocolVersion=version))
+    headers = {"mcp_session_id": begun.headers["mcp-session-id"], "mcp_protocol_version": version}
+    params = {"name": "t_prose", "arguments": {"size": LONG}}
+    body = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": params}
+    answer = await wire.post(body, **headers)
+    assert "[CWM preview]" in answer.text
+    assert ('"resource_link"' in answer.text) is linked
+
+
 async def test_the_protocols_own_client_reads_on_too(fronted: Fronted, era: str) -> None:
     async with sdk_agent(fronted.gateway.url, era) as agent:
         answer = await agent.call("t_prose", {"size": LONG})
@@ -174,6 +192,16 @@ async def test_a_preview_keeps_to_the_schema_that_strict_clients_hold_it_against
     assert json.loads(texts(result)[0]) == result.structured_content
     assert 0 < len(result.structured_content["rows"]) < 300
     assert json.loads((await read_all(agent, kept(result)["cursor"]))[0]) == rows(300)
+
+
+async def test_a_list_with_a_text_for_each_item_is_kept_once_and_shown_alike_in_both(agent: Agent) -> None:
+    tools = {tool.name: tool for tool in await agent.client.list_tools()}
+    result = await call(agent, "t_list", count=300)
+    Draft202012Validator(tools["t_list"].output_schema).validate(result.structured_content)
+    shown = result.structured_content["result"]
+    assert 0 < len(shown) < 300
+    assert [json.loads(text) for text in texts(result)[:-1]] == shown
+    assert await read_all(agent, kept(result)["cursor"]) == {0: in_json({"result": rows(300)["rows"]})}
 
 
 async def test_something_in_a_stored_result_is_found_without_reading_it(agent: Agent) -> None:
@@ -261,6 +289,18 @@ async def test_a_result_that_cannot_be_kept_is_shown_with_a_warning(
     (note,) = [text for text in texts(result) if text.startswith("[CWM preview]")]
     assert "WARNING" in note
     assert not [item for item in result.content if isinstance(item, ResourceLink)]
+
+
+async def test_a_result_that_no_preview_can_be_made_of_is_delivered_whole(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("never")
+
+    monkeypatch.setattr("cwm.services.delivery.preview_result", broken)
+    result = await call(agent, "t_prose", size=LONG)
+    assert is_whole(result)
+    assert texts(result) == [prose(LONG)]
 
 
 async def test_what_was_saved_is_told_net_of_what_was_read_later(agent: Agent, wire: Wire) -> None:
