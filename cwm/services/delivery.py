@@ -111,11 +111,15 @@ class Delivery:
         """What begins after this goes by these."""
         self.budgets = budgets
 
-    async def weigh(self, call: Call, answer: Answer) -> Weighed:
+    async def allowance(self, agent: ContextManager, tool: str) -> int | None:
+        """Most tokens that one result of the tool may take now; None for any amount."""
         budgets = self.budgets
-        policy = budgets.policies.of(call.tool)
-        delivered = await self._ledger.delivered(call.agent)
-        return Weighed(await count(answer, self._counter), budgets.allowance(policy, delivered), policy)
+        return budgets.allowance(budgets.policies.of(tool), await self._ledger.delivered(agent))
+
+    async def weigh(self, call: Call, answer: Answer) -> Weighed:
+        policy = self.budgets.policies.of(call.tool)
+        allowance = await self.allowance(call.agent, call.tool)
+        return Weighed(await count(answer, self._counter), allowance, policy)
 
     async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
         """Take down that an answer goes out as it is; ``follow_up`` for one that reads on in another."""

@@ -21,9 +21,10 @@ from cwm.services.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.agent import Agency, Context, sdk_context
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.preview_notes import META_KEY, link, meta, note
+from cwm.transport.mcp.tools_results import DEFAULT_TOKENS, MIN_TOKENS
 from cwm.transport.mcp.upstreams import HANDLE_ARGUMENT
 
-_FOLLOW_UPS: Final = frozenset({"result_read", "result_query"})
+_FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
 _FIRST_WITH_LINKS: Final = "2025-06-18"
 
 _log = structlog.get_logger("cwm.mcp")
@@ -45,6 +46,8 @@ class ResultBudgets(Middleware):
         if not self._delivery.budgets.enabled:
             return await call_next(context)
         caller = await self._caller(context)
+        if context.message.name in _FOLLOW_UPS:
+            context = await self._lowered(context, caller)
         result = await call_next(context)
         if type(result) is not ToolResult:
             return result
@@ -55,6 +58,19 @@ class ResultBudgets(Middleware):
             _log.exception("result_budget_failed", tool=context.message.name)
             return result
 
+    async def _lowered(
+        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf
+    ) -> MiddlewareContext[CallToolRequestParams]:
+        """What reads on in a stored result asks for no more than the budget has."""
+        message = context.message
+        arguments = dict(message.arguments or {})
+        wanted = arguments.get("max_tokens", DEFAULT_TOKENS[message.name])
+        allowance = await self._delivery.allowance(caller.agent, message.name)
+        if allowance is None or type(wanted) is not int or wanted <= allowance:
+            return context
+        arguments["max_tokens"] = max(MIN_TOKENS, allowance)
+        return context.copy(message=message.model_copy(update={"arguments": arguments}))
+
     async def _within_budget(
         self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf, result: ToolResult
     ) -> ToolResult:
@@ -62,7 +78,7 @@ class ResultBudgets(Middleware):
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)
         weighed = await self._delivery.weigh(call, answer)
-        # What reads a stored result keeps to the budget itself; to store its answer would go round in circles.
+        # What reads a stored result was told the budget; to store its answer would go round in circles.
         if weighed.fits or follow_up:
             await self._delivery.whole(call, weighed, follow_up=follow_up)
             return result

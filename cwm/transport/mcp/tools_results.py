@@ -20,12 +20,14 @@ from cwm.transport.mcp import render, schemas_results
 from cwm.transport.mcp.face import CALLER, Caller
 from cwm.transport.mcp.tool import tool
 
+MIN_TOKENS: Final = 64
 MAX_TOKENS: Final = 10_000
+DEFAULT_TOKENS: Final[Mapping[str, int]] = {"result_read": 4_000, "result_query": 2_000}
 
 Handle: TypeAlias = Annotated[str, Field(pattern=HANDLE_PATTERN)]
 Cursor: TypeAlias = Annotated[str, Field(min_length=1, max_length=2 * CURSOR_CHARS)]
 PartIndex: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Tokens: TypeAlias = Annotated[int, Field(ge=64, le=MAX_TOKENS)]
+Tokens: TypeAlias = Annotated[int, Field(ge=MIN_TOKENS, le=MAX_TOKENS)]
 Expression: TypeAlias = Annotated[str, Field(min_length=1, max_length=2_000)]
 Pattern: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
 LineCount: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
@@ -46,7 +48,9 @@ async def result_read(
         PartIndex | None,
         Field(description="With handle: which part of the result, from 0; the first if left out"),
     ] = None,
-    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = 4_000,
+    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = DEFAULT_TOKENS[
+        "result_read"
+    ],
     caller: Caller = CALLER,
 ) -> ToolResult:
     """Read a stored tool result page by page, exactly as the tool returned it.
@@ -101,7 +105,9 @@ async def result_query(
     cursor: Annotated[
         Cursor | None, Field(description="next_cursor of the same query: goes on where it ended")
     ] = None,
-    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = 2_000,
+    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = DEFAULT_TOKENS[
+        "result_query"
+    ],
     caller: Caller = CALLER,
 ) -> ToolResult:
     """Find something in a stored tool result without reading all of it. Give exactly one kind of query.

@@ -245,6 +245,23 @@ async def test_what_reads_a_stored_result_is_not_stored_again(fronted: Fronted, 
         assert is_whole(await call(agent, tool, **arguments))
 
 
+async def test_what_reads_on_keeps_to_the_budget_however_much_it_is_asked_for(
+    fronted: Fronted, agent: Agent
+) -> None:
+    fronted.configure(Budgets(policies=ToolPolicies(ToolPolicy(max_tokens=300, preview_tokens=300))))
+    handle = kept(await call(agent, "t_prose", size=LONG))["handle"]
+    for tool, arguments in (
+        ("result_read", {}),
+        ("result_read", {"max_tokens": 10_000}),
+        ("result_query", {"search": "e", "max_tokens": 10_000}),
+    ):
+        answer = await call(agent, tool, handle=handle, **arguments)
+        assert 0 < answer.structured_content["tokens"] <= 300
+        assert answer.structured_content["next_cursor"]
+    asked = await call(agent, "result_read", handle=handle, max_tokens=100)
+    assert asked.structured_content["tokens"] <= 100
+
+
 async def test_a_tool_goes_by_its_own_policy_from_the_moment_that_it_changes(
     fronted: Fronted, agent: Agent
 ) -> None:
