@@ -216,6 +216,23 @@ async def test_what_was_damaged_in_the_store_is_an_error_until_it_is_set_again(
     assert await one.get("k") == "value " * 1000
 
 
+async def test_a_value_that_is_overwritten_and_trimmed_while_it_is_read_is_read_as_it_is_now(
+    replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = replicas
+    await one.set("k", "before")
+    load = other.store.get
+
+    async def late(tenant: str, digest: str) -> Any:
+        monkeypatch.setattr(other.store, "get", load)
+        await one.set("k", "after")
+        await one.context.index.trim(TENANT)
+        return await load(tenant, digest)
+
+    monkeypatch.setattr(other.store, "get", late)
+    assert await other.get("k") == "after"
+
+
 async def test_each_write_tells_those_it_may_concern(
     replicas: tuple[Replica, Replica], changes: InProcessChanges
 ) -> None:
@@ -231,6 +248,28 @@ async def test_each_write_tells_those_it_may_concern(
         Change(ChangeKind.RESOURCE, "cwm://context/session/k", tenant="acme", private_to="s1"),
         Change(ChangeKind.RESOURCE, "cwm://context/tenant/a%20b/%2A", tenant="acme"),
     ]
+
+
+async def test_a_write_that_its_caller_gave_up_is_told_if_it_was_done(
+    replicas: tuple[Replica, Replica], changes: InProcessChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = replicas
+    under_way, heard = asyncio.Event(), asyncio.Event()
+    changes.subscribe(lambda _: heard.set())
+    write = one.context.index.write
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        under_way.set()
+        return await write(*given, **named)
+
+    monkeypatch.setattr(one.context.index, "write", slow)
+    setting = asyncio.create_task(one.set("k", 1))
+    await under_way.wait()
+    setting.cancel()
+    async with asyncio.timeout(10):
+        await heard.wait()
+    assert setting.cancelled()
+    assert await other.get("k") == 1
 
 
 async def test_a_private_scope_goes_with_its_agent_session(
