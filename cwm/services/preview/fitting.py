@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 
 from cwm.ports.token_counter import TokenCounter
@@ -20,6 +19,7 @@ _ENOUGH: Final = 0.88
 """Of a budget: to come closer is not worth another try."""
 _MARGIN: Final = 0.97
 _STEPS: Final = 8
+_UNBOUNDED: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class Candidate:
 def fit(within: Callable[[int], Candidate], budget: int, counter: TokenCounter) -> Fitted:
     """The largest candidate of at most ``budget`` tokens; ``within`` makes one of at most so many characters."""
     best: Fitted | None = None
-    room = int(budget * _FIRST_GUESS)
-    for number in count(1):
+    room, number = int(budget * _FIRST_GUESS), 0
+    while True:
+        number += 1
         candidate = within(room)
         length, tokens = len(candidate.text), counter.count(candidate.text)
         found = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
@@ -73,7 +74,6 @@ def fit(within: Callable[[int], Candidate], budget: int, counter: TokenCounter) 
             return found
         else:
             room = min(likely, length - 1)
-    raise AssertionError
 
 
 @dataclass(slots=True)
@@ -175,6 +175,3 @@ class JsonWithin:
                 each = (len(made.text) - size) / (step - low)
                 low, detail, candidate = step, showing(step), made
         return detail, candidate
-
-
-_UNBOUNDED: Final = 1 << 60

@@ -10,8 +10,8 @@ from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.preview.detail import LEVELS, PROJECTING, Detail
 from cwm.services.preview.fitting import Fitted, JsonWithin, dumped, fit
+from cwm.services.preview.masks import Mask
 from cwm.services.preview.omitted import Omitted
-from cwm.services.preview.paths import Mask
 from cwm.services.preview.reduction import Reduction
 from cwm.services.preview.shapes import Shape
 from cwm.services.preview.validity import Validity

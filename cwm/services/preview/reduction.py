@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from cwm.domain.preview import Unit
 from cwm.domain.tool_policy import PreviewKind
 from cwm.services.preview.detail import DEEPEST, RECORD_FIELDS, SPINE, Detail
+from cwm.services.preview.masks import NOTHING, Mask
 from cwm.services.preview.omitted import EACH, Omitted, Path
-from cwm.services.preview.paths import NOTHING, Mask
 from cwm.services.preview.ranks import rank
 from cwm.services.preview.shapes import Shape
 from cwm.services.preview.texts import Text

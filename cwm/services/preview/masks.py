@@ -1,39 +1,14 @@
-"""Paths of the fields that a projection keeps: ``id``, ``user.login``, ``items[*].name``, ``*.size``, ``**.id``.
-
-Lists are stepped through wherever they are, so ``[*]`` may be left out. ``*`` is any one field, ``**`` any
-number of them. A name with a dot or a bracket in it stands in double quotes.
-"""
+"""Where the paths of a projection have got to, at one place of a value."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
-_DEEP: Final = "**"
-_STEP: Final = re.compile(r'\[\*\]|(?P<dot>\.?)(?:"(?P<quoted>[^"]+)"|(?P<name>[^.\[\]"*]+)|(?P<wild>\*\*?))')
+from cwm.domain.field_paths import Step, parse_path
 
-
-Step = tuple[str, bool]
-"""A name and whether it is a wildcard."""
-
-
-def parse_path(text: str) -> tuple[Step, ...]:
-    """The steps of a path. Raises ValueError, which says where it can't be read."""
-    steps: list[Step] = []
-    start = at = 2 if text.startswith("$.") else 0
-    while at < len(text):
-        match = _STEP.match(text, at)
-        if match is None or (match["dot"] is not None and bool(match["dot"]) != (at > start)):
-            raise ValueError(f"the path {text!r} can't be read from character {at + 1} on")
-        if (name := match["quoted"] or match["name"]) is not None:
-            steps.append((name, False))
-        elif match["wild"]:
-            steps.append((match["wild"], True))
-        at = match.end()
-    if not steps:
-        raise ValueError(f"the path {text!r} names no field")
-    return tuple(steps)
+_DEEP: Final = ("**", True)
 
 
 class Mask:
@@ -49,13 +24,18 @@ class Mask:
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> Mask:
-        return cls((parse_path(path), 0) for path in paths)
+        """Paths that can't be read lead nowhere: whoever takes them from a person refuses them there."""
+        readable: list[tuple[Step, ...]] = []
+        for path in paths:
+            with suppress(ValueError):
+                readable.append(parse_path(path))
+        return cls((path, 0) for path in readable)
 
     def at(self, name: str) -> Mask | None:
         """The mask for a field, None when no path leads through it."""
         if name not in self._steps:
             mask = Mask(
-                (path, at if path[at] == (_DEEP, True) else at + 1)
+                (path, at if path[at] == _DEEP else at + 1)
                 for path, at in self._states
                 if at < len(path) and _matches(path[at], name)
             )
@@ -68,7 +48,7 @@ def _closed(states: Iterable[tuple[tuple[Step, ...], int]]) -> Iterable[tuple[tu
     for path, start in states:
         yield path, start
         at = start
-        while at < len(path) and path[at] == (_DEEP, True):
+        while at < len(path) and path[at] == _DEEP:
             at += 1
             yield path, at
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.services.preview.paths import Mask, parse_path
+from cwm.domain.field_paths import parse_path
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,3 @@ def test_a_path_is_read_as_its_steps(text: str, steps: list[tuple[str, bool]]) -
 def test_a_path_that_can_not_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="path"):
         parse_path(text)
-
-
-def test_any_depth_includes_none() -> None:
-    mask = Mask.of(["a.**.id"])
-    inner = mask.at("a")
-    assert inner is not None
-    found = inner.at("id")
-    assert found is not None
-    assert found.selects
-    assert mask.at("b") is None

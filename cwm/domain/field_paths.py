@@ -1,0 +1,34 @@
+"""Paths of the fields that a projection keeps: ``id``, ``user.login``, ``items[*].name``, ``*.size``, ``**.id``.
+
+Lists are stepped through wherever they are, so ``[*]`` may be left out. ``*`` is any one field, ``**`` any
+number of them. A name with a dot or a bracket in it stands in double quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_STEP: Final = re.compile(r'\[\*\]|(?P<dot>\.?)(?:"(?P<quoted>[^"]+)"|(?P<name>[^.\[\]"*]+)|(?P<wild>\*\*?))')
+
+
+Step = tuple[str, bool]
+"""A name and whether it is a wildcard."""
+
+
+def parse_path(text: str) -> tuple[Step, ...]:
+    """The steps of a path. Raises ValueError, which says where it can't be read."""
+    steps: list[Step] = []
+    start = at = 2 if text.startswith("$.") else 0
+    while at < len(text):
+        match = _STEP.match(text, at)
+        if match is None or (match["dot"] is not None and bool(match["dot"]) != (at > start)):
+            raise ValueError(f"the path {text!r} can't be read from character {at + 1} on")
+        if (name := match["quoted"] or match["name"]) is not None:
+            steps.append((name, False))
+        elif match["wild"]:
+            steps.append((match["wild"], True))
+        at = match.end()
+    if not steps:
+        raise ValueError(f"the path {text!r} names no field")
+    return tuple(steps)
