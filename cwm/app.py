@@ -301,6 +301,15 @@ def build_parts(settings: Settings) -> Parts:
     )
 
 
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Parts]:
+    """The parts without a face, for work beside a gateway or without one."""
+    parts = build_parts(settings)
+    async with parts.close():
+        await _require_schema(settings, parts)
+        yield parts
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)

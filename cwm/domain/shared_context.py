@@ -55,6 +55,11 @@ def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
     return Scope(tenant, name, f"{SESSION}:{agent_session}" if name == SESSION else name)
 
 
+def scope_by_key(tenant: str, key: str) -> Scope:
+    """The scope that has this ``key``."""
+    return Scope(tenant, SESSION if key.startswith(f"{SESSION}:") else key, key)
+
+
 def require_key(key: str, *, prefix: bool = False) -> str:
     """Return ``key`` or raise CWM-1003. A ``prefix`` may be empty."""
     if len(key) > MAX_KEY_CHARS or not (key or prefix):

@@ -77,5 +77,8 @@ class ContextIndex(Protocol):
     async def forget(self, scope: Scope) -> None:
         """All of it, with its past."""
 
+    async def scopes(self, tenant: str) -> Sequence[Scope]:
+        """Every scope of the tenant that was written, in the order of their keys."""
+
     async def private_scopes(self, written_before: datetime) -> Sequence[Scope]:
         """Scopes of agent sessions in which nothing was written since."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from cwm.domain.canonical import canonical_json
@@ -99,15 +99,19 @@ class SharedContext:
         require_key(key)
         with self.meter.operation("context_get"):
             at, entry = await self._entry(scope, key, version, snapshot)
-            if entry is None or entry.digest is None:
-                return Found(None, None, at)
-            value = await self.contents.read(scope.tenant, entry.digest)
-        if value is None:
-            raise StorageCorruptionError(
-                "The value was damaged or lost in the shared store, and dropped: set the key again.", key=key
-            )
-        plain = value
-        return Found(entry, await aside(len(plain), lambda: json.loads(plain)), at)
+            while entry is not None and entry.digest is not None:
+                value = await self.contents.read(scope.tenant, entry.digest)
+                if value is not None:
+                    return Found(entry, await _parsed(value), at)
+                seen = entry
+                at, entry = await self._entry(scope, key, version, snapshot)
+                # Unless it was overwritten, and its past trimmed, in this very moment.
+                if entry is not None and entry.version == seen.version:
+                    raise StorageCorruptionError(
+                        "The value was damaged or lost in the shared store, and dropped: set the key again.",
+                        key=key,
+                    )
+            return Found(None, None, at)
 
     async def delete(
         self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
@@ -268,6 +272,10 @@ class SharedContext:
         only = scope.key.partition(":")[2] if scope.is_private else None
         uri = uri_of(scope.name, key)
         await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=only))
+
+
+async def _parsed(value: bytes) -> Any:
+    return await aside(len(value), lambda: json.loads(value))
 
 
 def _difference(wanted: dict[str, Entry], current: dict[str, Entry]) -> list[Write]:

@@ -327,6 +327,8 @@ async def test_private_scopes_are_found_by_when_they_were_written(stores: Stores
     await stores.index.forget(PRIVATE)
     stores.clock.seconds += 1
     assert list(await stores.index.private_scopes(stores.clock.now())) == [other]
+    assert list(await stores.index.scopes("acme")) == [other, WORKSPACE]
+    assert list(await stores.index.scopes("nobody")) == []
 
 
 async def test_without_a_clock_the_time_of_the_store_counts(shared_store_url: str) -> None:

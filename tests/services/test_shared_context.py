@@ -216,6 +216,23 @@ async def test_what_was_damaged_in_the_store_is_an_error_until_it_is_set_again(
     assert await one.get("k") == "value " * 1000
 
 
+async def test_a_value_that_is_overwritten_and_trimmed_while_it_is_read_is_read_as_it_is_now(
+    replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = replicas
+    await one.set("k", "before")
+    load = other.store.get
+
+    async def late(tenant: str, digest: str) -> Any:
+        monkeypatch.setattr(other.store, "get", load)
+        await one.set("k", "after")
+        await one.context.index.trim(TENANT)
+        return await load(tenant, digest)
+
+    monkeypatch.setattr(other.store, "get", late)
+    assert await other.get("k") == "after"
+
+
 async def test_each_write_tells_those_it_may_concern(
     replicas: tuple[Replica, Replica], changes: InProcessChanges
 ) -> None:

@@ -14,7 +14,7 @@ from cwm.adapters.redis import context_scripts
 from cwm.adapters.redis.connection import KEY_PREFIX
 from cwm.adapters.redis.content_store import milliseconds, reading, writing
 from cwm.domain.errors import ContextConflictError
-from cwm.domain.shared_context import SESSION, Entry, Head, Refusal, Scope, Snapshot, Write, conflict
+from cwm.domain.shared_context import Entry, Head, Refusal, Scope, Snapshot, Write, conflict, scope_by_key
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import Delta, Written
 
@@ -77,7 +77,7 @@ class RedisContextIndex:
             -1 if at is None else at,
             keep,
             spelled,
-            _private(scope),
+            _name(scope),
         ]
         async with writing():
             outcome, *told = await self._write(args=[*where, *how])
@@ -118,14 +118,20 @@ class RedisContextIndex:
 
     async def forget(self, scope: Scope) -> None:
         async with writing():
-            await self._forget(args=[_prefix(scope), scope.tenant, scope.key, self._now(), _private(scope)])
+            await self._forget(args=[_prefix(scope), scope.tenant, scope.key, self._now(), _name(scope)])
 
     async def private_scopes(self, written_before: datetime) -> list[Scope]:
+        found = await self._scopes(f"({milliseconds(written_before)}")
+        return [scope for scope in found if scope.is_private]
+
+    async def scopes(self, tenant: str) -> list[Scope]:
+        found = await self._scopes("+inf")
+        return sorted((scope for scope in found if scope.tenant == tenant), key=lambda scope: scope.key)
+
+    async def _scopes(self, written_up_to: str) -> list[Scope]:
         async with reading():
-            found = await self._client.zrangebyscore(
-                context_scripts.PRIVATE_KEY, "-inf", f"({milliseconds(written_before)}"
-            )
-        return [Scope(tenant, SESSION, key) for tenant, key in (json.loads(str(one)) for one in found)]
+            found = await self._client.zrangebyscore(context_scripts.SCOPES_KEY, "-inf", written_up_to)
+        return [scope_by_key(*json.loads(str(one))) for one in found]
 
     def _now(self) -> str:
         return "" if self._clock is None else str(milliseconds(self._clock.now()))
@@ -136,8 +142,9 @@ def _prefix(scope: Scope) -> str:
     return f"{KEY_PREFIX}context:{quote(scope.tenant, safe='')}/{quote(scope.key, safe=':')}/"
 
 
-def _private(scope: Scope) -> str:
-    return json.dumps([scope.tenant, scope.key]) if scope.is_private else ""
+def _name(scope: Scope) -> str:
+    """By which it is found among all."""
+    return json.dumps([scope.tenant, scope.key])
 
 
 def _spelled(write: Write) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Under the prefix of a scope: ``head`` (version, floor), ``keys`` (what each key is now, as JSON), ``log`` (keys by
 the version that wrote or deleted them), ``deleted`` (those that are not there), ``ends`` (by when they expire),
 ``past:<key>`` (what it was, by version), ``superseded`` and ``shown`` (``<version>:<key>`` by the version that
-superseded it; ``shown`` are those that only a snapshot keeps), ``snapshots`` (by label, as JSON).
+superseded it; ``shown`` are those that only a snapshot keeps), ``snapshots`` (by label, as JSON). All scopes
+stand in one sorted set by when they were written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from cwm.adapters.redis.content_scripts import FUNCTIONS
 
-PRIVATE_KEY: Final = "cwm:context-private"
+SCOPES_KEY: Final = "cwm:context-scopes"
 
 # A scope is cleaned up with every so many of its writes, so much at a time.
 _VACUUM_EVERY: Final = 16
@@ -100,7 +101,7 @@ WRITE: Final = (
     + _VACUUM
     + f"""
 local author, instead_of, at, keep = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local writes, private = cjson.decode(ARGV[9]), ARGV[10]
+local writes, name = cjson.decode(ARGV[9]), ARGV[10]
 local version, floor = head_of()
 if at >= 0 and at ~= version then return {{'moved'}} end
 
@@ -128,7 +129,7 @@ if #changing > 0 then
   version = version + 1
   floor = math.max(floor, version - keep)
   redis.call('HSET', p .. 'head', 'version', string.format('%d', version), 'floor', string.format('%d', floor))
-  if private ~= '' then redis.call('ZADD', '{PRIVATE_KEY}', string.format('%.0f', now), private) end
+  redis.call('ZADD', '{SCOPES_KEY}', string.format('%.0f', now), name)
   if version % {_VACUUM_EVERY} == 0 then vacuum(floor, gone) end
 end
 
@@ -285,5 +286,5 @@ for _, name in ipairs({'head', 'keys', 'log', 'deleted', 'ends', 'superseded', '
   redis.call('DEL', p .. name)
 end
 """
-    + f"redis.call('ZREM', '{PRIVATE_KEY}', ARGV[5])"
+    + f"redis.call('ZREM', '{SCOPES_KEY}', ARGV[5])"
 )

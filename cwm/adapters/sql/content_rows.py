@@ -1,70 +1,109 @@
-"""What a transaction does with contents and their holders; it locks the tenant's first."""
+"""What a transaction does with contents and their holders; it locks the tenant's first.
+
+The statements of a put are built once: building one takes longer than running it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import Connection, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables import content_holders, content_usage, contents
 
+_DIALECTS: Final[Mapping[str, Any]] = {"sqlite": sqlite, "postgresql": postgresql}
+
+
+def _held_by(dialect: Any) -> Any:
+    row = dialect.insert(content_holders)
+    return row.on_conflict_do_update(
+        index_elements=["tenant", "digest", "holder"], set_={"expires_at": row.excluded.expires_at}
+    )
+
+
+_THIS_CONTENT: Final = and_(
+    contents.c.tenant == bindparam("of_tenant"), contents.c.digest == bindparam("of_digest")
+)
+_ITS_HOLDERS: Final = and_(
+    content_holders.c.tenant == bindparam("of_tenant"), content_holders.c.digest == bindparam("of_digest")
+)
+_FIRST_USE: Final = {
+    name: dialect.insert(content_usage).values(used_bytes=0).on_conflict_do_nothing()
+    for name, dialect in _DIALECTS.items()
+}
+_LOCK: Final = (
+    select(content_usage.c.used_bytes)
+    .where(content_usage.c.tenant == bindparam("of_tenant"))
+    .with_for_update()
+)
+_COUNT: Final = (
+    update(content_usage)
+    .where(content_usage.c.tenant == bindparam("of_tenant"))
+    .values(used_bytes=content_usage.c.used_bytes + bindparam("more"))
+)
+_IS_THERE: Final = select(contents.c.digest).where(_THIS_CONTENT)
+_ADD: Final = insert(contents)
+_ADD_HOLDER: Final = {name: _held_by(dialect) for name, dialect in _DIALECTS.items()}
+_DROP_HOLDER: Final = delete(content_holders).where(
+    _ITS_HOLDERS, content_holders.c.holder == bindparam("of_holder")
+)
+_DROP_HOLDERS: Final = delete(content_holders).where(_ITS_HOLDERS)
+_DROP: Final = delete(contents).where(_THIS_CONTENT).returning(contents.c.size_bytes)
+_DROP_UNHELD: Final = (
+    delete(contents)
+    .where(
+        _THIS_CONTENT,
+        ~exists().where(
+            content_holders.c.tenant == contents.c.tenant,
+            content_holders.c.digest == contents.c.digest,
+            or_(content_holders.c.expires_at.is_(None), content_holders.c.expires_at > bindparam("at")),
+        ),
+    )
+    .returning(contents.c.size_bytes)
+)
+
 
 def lock(connection: Connection, tenant: str) -> int:
     """Let nobody else change the tenant's contents until the transaction ends; the bytes that they take."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    nothing = dialect.insert(content_usage).values(tenant=tenant, used_bytes=0).on_conflict_do_nothing()
-    connection.execute(nothing)
-    locked = select(content_usage.c.used_bytes).where(content_usage.c.tenant == tenant).with_for_update()
-    return int(connection.execute(locked).scalar_one())
+    used = connection.execute(_LOCK, {"of_tenant": tenant}).scalar_one_or_none()
+    if used is None:
+        connection.execute(_FIRST_USE[connection.dialect.name], {"tenant": tenant})
+        used = connection.execute(_LOCK, {"of_tenant": tenant}).scalar_one()
+    return int(used)
 
 
 def is_there(connection: Connection, tenant: str, digest: str) -> bool:
-    row = select(contents.c.digest).where(contents.c.tenant == tenant, contents.c.digest == digest)
-    return connection.execute(row).first() is not None
+    return connection.execute(_IS_THERE, {"of_tenant": tenant, "of_digest": digest}).first() is not None
 
 
 def add(connection: Connection, tenant: str, digest: str, stored: bytes) -> None:
-    connection.execute(
-        insert(contents).values(tenant=tenant, digest=digest, stored=stored, size_bytes=len(stored))
-    )
+    row = {"tenant": tenant, "digest": digest, "stored": stored, "size_bytes": len(stored)}
+    connection.execute(_ADD, row)
     _count(connection, tenant, len(stored))
 
 
 def add_holder(
     connection: Connection, tenant: str, digest: str, holder: str, expires_at: datetime | None
 ) -> None:
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(
-        dialect.insert(content_holders)
-        .values(tenant=tenant, digest=digest, holder=holder, expires_at=expires_at)
-        .on_conflict_do_update(index_elements=["tenant", "digest", "holder"], set_={"expires_at": expires_at})
-    )
+    row = {"tenant": tenant, "digest": digest, "holder": holder, "expires_at": expires_at}
+    connection.execute(_ADD_HOLDER[connection.dialect.name], row)
 
 
 def drop_holder(connection: Connection, tenant: str, digest: str, holder: str) -> None:
-    connection.execute(
-        delete(content_holders).where(
-            content_holders.c.tenant == tenant,
-            content_holders.c.digest == digest,
-            content_holders.c.holder == holder,
-        )
-    )
+    which = {"of_tenant": tenant, "of_digest": digest, "of_holder": holder}
+    connection.execute(_DROP_HOLDER, which)
 
 
 def drop_unheld(connection: Connection, tenant: str, digests: Iterable[str], at: datetime) -> list[str]:
     """Those of ``digests`` that nobody holds at ``at`` go, and are returned."""
-    held = exists().where(
-        content_holders.c.tenant == contents.c.tenant,
-        content_holders.c.digest == contents.c.digest,
-        or_(content_holders.c.expires_at.is_(None), content_holders.c.expires_at > at),
-    )
-    return _drop(connection, tenant, digests, ~held)
+    return _drop(connection, tenant, digests, _DROP_UNHELD, {"at": at})
 
 
 def drop(connection: Connection, tenant: str, digest: str) -> None:
-    _drop(connection, tenant, [digest])
+    _drop(connection, tenant, [digest], _DROP, {})
 
 
 def drop_ended(connection: Connection, tenant: str, at: datetime) -> list[str]:
@@ -77,35 +116,21 @@ def drop_ended(connection: Connection, tenant: str, at: datetime) -> list[str]:
     return drop_unheld(connection, tenant, set(connection.execute(ended).scalars()), at)
 
 
-def _drop(connection: Connection, tenant: str, digests: Iterable[str], *only: object) -> list[str]:
-    wanted = sorted(digests)
-    if not wanted:
-        return []
-    # One after the other: databases bound how many values a statement takes.
+def _drop(
+    connection: Connection, tenant: str, digests: Iterable[str], statement: Any, also: Mapping[str, Any]
+) -> list[str]:
     gone, freed = [], 0
-    for digest in wanted:
-        row = (
-            delete(contents)
-            .where(contents.c.tenant == tenant, contents.c.digest == digest, *only)  # type: ignore[arg-type]
-            .returning(contents.c.size_bytes)
-        )
-        size = connection.execute(row).scalar_one_or_none()
+    for digest in sorted(digests):
+        which = {"of_tenant": tenant, "of_digest": digest}
+        size = connection.execute(statement, {**which, **also}).scalar_one_or_none()
         if size is not None:
             gone.append(digest)
             freed += int(size)
-            connection.execute(
-                delete(content_holders).where(
-                    content_holders.c.tenant == tenant, content_holders.c.digest == digest
-                )
-            )
-    _count(connection, tenant, -freed)
+            connection.execute(_DROP_HOLDERS, which)
+    if freed:
+        _count(connection, tenant, -freed)
     return gone
 
 
-def _count(connection: Connection, tenant: str, size: int) -> None:
-    if size:
-        connection.execute(
-            update(content_usage)
-            .where(content_usage.c.tenant == tenant)
-            .values(used_bytes=content_usage.c.used_bytes + size)
-        )
+def _count(connection: Connection, tenant: str, more: int) -> None:
+    connection.execute(_COUNT, {"of_tenant": tenant, "more": more})

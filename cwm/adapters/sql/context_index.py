@@ -25,6 +25,7 @@ from cwm.domain.shared_context import (
     Write,
     conflict,
     refusal_of,
+    scope_by_key,
 )
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import Delta, Written
@@ -34,6 +35,9 @@ _VACUUM_EVERY: Final = 16
 _VACUUMED_AT_ONCE: Final = 256
 # The store of contents goes by another clock: a value never ends before its key.
 _GRACE: Final = timedelta(minutes=1)
+
+
+_ADD: Final = insert(entries)
 
 
 class SqlContextIndex:
@@ -109,7 +113,8 @@ class SqlContextIndex:
         gone: list[str] = []
         if moved.version % _VACUUM_EVERY == 0:
             gone, _ = self._vacuum(connection, scope, moved)
-        context_rows.supersede(connection, scope, [write.key for write in changing], moved.version)
+        known = [write.key for write in changing if write.key in current]
+        context_rows.supersede(connection, scope, known, moved.version)
         written = [_entry(write, moved, author) for write in changing]
         _add(connection, scope, written)
         for entry in written:
@@ -176,7 +181,12 @@ class SqlContextIndex:
         wanted = select(scopes.c.tenant, scopes.c.scope).where(
             scopes.c.scope.like(f"{SESSION}:%"), scopes.c.written_at < written_before
         )
-        return [Scope(row.tenant, SESSION, row.scope) for row in connection.execute(wanted)]
+        return [scope_by_key(row.tenant, row.scope) for row in connection.execute(wanted)]
+
+    @reading
+    def scopes(self, connection: Connection, tenant: str) -> list[Scope]:
+        wanted = select(scopes.c.scope).where(scopes.c.tenant == tenant).order_by(scopes.c.scope)
+        return [scope_by_key(tenant, key) for key in connection.execute(wanted).scalars()]
 
     def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
         """Forget what nobody can ask for any more: the contents that went with it, and whether there was any."""
@@ -250,7 +260,7 @@ def _add(connection: Connection, scope: Scope, written: Sequence[Entry]) -> None
         }
         for entry in written
     ]
-    connection.execute(insert(entries), rows)
+    connection.execute(_ADD, rows)
 
 
 def _hold(connection: Connection, scope: Scope, entry: Entry, instead_of: str | None) -> None:

@@ -7,7 +7,19 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, exists, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    DateTime,
+    Row,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables import context_entries as entries
@@ -19,6 +31,31 @@ from cwm.ports.clock import Clock
 ENTRY: Final = tuple(
     entries.c["size_bytes" if field.name == "size" else field.name] for field in fields(Entry)
 )
+
+# The statements of a write are built once: building one takes longer than running it.
+_THIS_SCOPE: Final = and_(scopes.c.tenant == bindparam("of_tenant"), scopes.c.scope == bindparam("of_scope"))
+_HEAD: Final = select(scopes.c.version, scopes.c.floor).where(_THIS_SCOPE)
+_TIMED_HEAD: Final = _HEAD.add_columns(func.clock_timestamp(type_=DateTime(timezone=True)).label("now"))
+_HEADS: Final = {
+    (False, False): _HEAD,
+    (False, True): _HEAD.with_for_update(),
+    (True, False): _TIMED_HEAD,
+    (True, True): _TIMED_HEAD.with_for_update(),
+}
+"""By whether the database says what time it is, and whether the row is locked."""
+_MOVE_HEAD: Final = (
+    update(scopes)
+    .where(_THIS_SCOPE)
+    .values(version=bindparam("to_version"), floor=bindparam("to_floor"), written_at=bindparam("at"))
+)
+_THESE_NOW: Final = and_(
+    entries.c.tenant == bindparam("of_tenant"),
+    entries.c.scope == bindparam("of_scope"),
+    entries.c.superseded_at.is_(None),
+    entries.c.key.in_(bindparam("of_keys", expanding=True)),
+)
+_CURRENT: Final = select(*ENTRY).where(_THESE_NOW)
+_SUPERSEDE: Final = update(entries).where(_THESE_NOW).values(superseded_at=bindparam("by_version"))
 
 # Databases bound how many values a statement takes.
 _KEYS_AT_ONCE: Final = 500
@@ -63,11 +100,8 @@ def shown_by_a_snapshot() -> ColumnElement[bool]:
 def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: bool = False) -> Head:
     """Postgres says itself what time it is; a file has no clock but ours."""
     own_time = clock is None and connection.dialect.name == "postgresql"
-    columns = [scopes.c.version, scopes.c.floor]
-    if own_time:
-        columns.append(func.clock_timestamp().label("now"))  # type: ignore[arg-type]
-    wanted = select(*columns).where(of_scope(scopes, scope))
-    row = connection.execute(wanted.with_for_update() if lock else wanted).one_or_none()
+    wanted = _HEADS[own_time, lock]
+    row = connection.execute(wanted, _which(scope)).one_or_none()
     if row is not None and own_time:
         return Head(row.version, row.floor, row.now.astimezone(UTC))
     now = datetime.now(UTC) if clock is None else clock.now()
@@ -76,44 +110,41 @@ def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: boo
 
 def locked(connection: Connection, scope: Scope, clock: Clock | None) -> Head:
     """The head of a scope that nobody else writes until the transaction ends; it is made if need be."""
+    found = head(connection, scope, clock, lock=True)
+    if found.version:
+        return found
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    now = datetime.now(UTC) if clock is None else clock.now()
-    first = {"tenant": scope.tenant, "scope": scope.key, "version": 0, "floor": 0, "written_at": now}
+    first = {"tenant": scope.tenant, "scope": scope.key, "version": 0, "floor": 0, "written_at": found.now}
     connection.execute(dialect.insert(scopes).values(first).on_conflict_do_nothing())
     return head(connection, scope, clock, lock=True)
 
 
 def move_head(connection: Connection, scope: Scope, moved: Head) -> None:
-    connection.execute(
-        update(scopes)
-        .where(of_scope(scopes, scope))
-        .values(version=moved.version, floor=moved.floor, written_at=moved.now)
-    )
+    to = {"to_version": moved.version, "to_floor": moved.floor, "at": moved.now}
+    connection.execute(_MOVE_HEAD, {**_which(scope), **to})
 
 
 def current(connection: Connection, scope: Scope, keys: Sequence[str]) -> dict[str, Entry]:
     """What the keys are now, deletions and expired ones too."""
     found: dict[str, Entry] = {}
     for some in _split(keys):
-        wanted = select(*ENTRY).where(
-            of_scope(entries, scope), entries.c.superseded_at.is_(None), entries.c.key.in_(some)
-        )
-        found |= {row.key: entry_of(row) for row in connection.execute(wanted)}
+        rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": some})
+        found |= {row.key: entry_of(row) for row in rows}
     return found
 
 
 def supersede(connection: Connection, scope: Scope, keys: Sequence[str], version: int) -> None:
     for some in _split(keys):
-        connection.execute(
-            update(entries)
-            .where(of_scope(entries, scope), entries.c.superseded_at.is_(None), entries.c.key.in_(some))
-            .values(superseded_at=version)
-        )
+        connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": some, "by_version": version})
 
 
 def holder_of(scope: Scope, key: str, version: int) -> str:
     """By whom an entry's content is held."""
     return f"context:{scope.key}:{version}:{key}"
+
+
+def _which(scope: Scope) -> dict[str, Any]:
+    return {"of_tenant": scope.tenant, "of_scope": scope.key}
 
 
 def _split(keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -1,0 +1,98 @@
+"""``cwm context``: shared context goes into a file and comes back, on another store too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cwm.adapters.sql.schema import upgrade
+from cwm.domain.shared_context import scope_of
+from tests.cli.command import cwm, refused
+from tests.services.context_of import ANN, replica
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("anyio_backend")]
+
+BUILD = scope_of("default", "s", "workspace:build")
+TENANT = scope_of("default", "s", "tenant")
+PRIVATE = scope_of("default", "s", "session")
+
+
+@pytest.fixture
+async def saved(tmp_path: Path) -> Path:
+    """What an installation with a database file of its own saved."""
+    folder = tmp_path / "from"
+    folder.mkdir()
+    url = f"sqlite:///{folder / 'cwm.db'}"
+    await upgrade(url)
+    async with replica(url, url) as one:
+        for number in range(20):
+            await one.set(f"files/{number}", {"n": number, "text": "ä " * 1000}, BUILD)
+        await one.set("gone", 1, BUILD)
+        await one.context.delete(ANN, BUILD, "gone")
+        await one.set("fixed", "same", TENANT, immutable=True, priority=9, ttl_seconds=10**9)
+        await one.set("copy", "same", TENANT)
+        await one.set("secret", 1, PRIVATE)
+    run = cwm(folder, "context", "export", "context.cwm")
+    assert run.stderr == ""
+    assert run.stdout.startswith("Saved 22 keys of 2 scopes (")
+    assert [path.name for path in folder.iterdir() if "context" in path.name] == ["context.cwm"]
+    assert (folder / "context.cwm").stat().st_mode & 0o777 == 0o600
+    return folder / "context.cwm"
+
+
+async def test_what_was_saved_is_set_on_another_store(
+    saved: Path, tmp_path: Path, redis_url: str, sqlite_url: str
+) -> None:
+    for keys in (22, 0):
+        run = cwm(tmp_path, "context", "import", str(saved), CWM_SHARED_STORE_URL=redis_url)
+        assert run.stdout.startswith(f"Set {keys} keys of 2 scopes ("), run.stderr
+    async with replica(redis_url, sqlite_url) as one:
+        for number in range(20):
+            assert await one.get(f"files/{number}", BUILD) == {"n": number, "text": "ä " * 1000}
+        page = await one.context.list(TENANT, "", None, 10)
+        assert [(e.key, e.priority, e.immutable) for e in page.entries] == [
+            ("copy", 5, False),
+            ("fixed", 9, True),
+        ]
+        assert (await one.context.get(BUILD, "gone")).entry is None
+        assert (await one.context.get(BUILD, "files/0")).version == 1
+        await one.context.delete(ANN, BUILD, "files/0")
+    run = cwm(tmp_path, "context", "import", str(saved), CWM_SHARED_STORE_URL=redis_url)
+    assert run.stdout.startswith("Set 1 keys")
+
+
+@pytest.mark.parametrize("damage", ["nothing", "text", "cut", "byte", "end"])
+def test_a_file_that_is_damaged_or_something_else_is_refused(
+    saved: Path, tmp_path: Path, damage: str
+) -> None:
+    good = saved.read_bytes()
+    # The first content begins behind the header's line and its own.
+    at = good.index(b"\n", good.index(b"\n") + 1) + 5
+    bad = {
+        "nothing": b"",
+        "text": b"hello\nworld\n",
+        "cut": good[: len(good) // 2],
+        "byte": good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :],
+        "end": good[: good.rindex(b'{"end"')],
+    }[damage]
+    (tmp_path / "bad").write_bytes(bad)
+    run = cwm(tmp_path, "context", "import", "bad")
+    refused(run, "CWM-4004" if damage in {"cut", "byte", "end"} else "CWM-1003")
+
+
+def test_a_file_is_not_where_it_should_be(tmp_path: Path) -> None:
+    refused(cwm(tmp_path, "context", "import", "nowhere"), "CWM-4002")
+    refused(cwm(tmp_path, "context", "export", "no/folder/file"), "CWM-4001")
+
+
+def test_the_archive_is_lines_of_json_with_bytes_between(saved: Path) -> None:
+    with saved.open("rb") as file:
+        kinds = []
+        while line := file.readline():
+            record = json.loads(line)
+            kinds.append(next(iter(record)))
+            file.read(record["bytes"])
+    assert b"secret" not in saved.read_bytes()
+    assert kinds == ["cwm_context", *["content"] * 21, "scope", "scope", "end"]
