@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.local.secret import load_secret
+from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.app import create_app
 from cwm.settings import GROUPS, Settings, SettingsError, load
 
@@ -131,6 +131,19 @@ def test_an_empty_key_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("\n")
     with pytest.raises(SettingsError, match="empty"):
         load_secret(load({"CWM_SECRET_FILE": str(tmp_path / "secret")}).isolation)
+
+
+def test_the_secret_in_force_signs_and_the_one_before_it_still_counts() -> None:
+    assert signing_secrets(load({"CWM_SECRET": "new"}).isolation) == (b"new",)
+    both = {"CWM_SECRET": "new", "CWM_PREVIOUS_SECRET": "old"}
+    assert signing_secrets(load(both).isolation) == (b"new", b"old")
+    assert "old" not in str(load(both).isolation)
+
+
+def test_stored_results_have_a_quota_unless_it_is_zero() -> None:
+    assert load({}).stored_results.quota_bytes() == 2**30
+    assert load({"CWM_RESULT_QUOTA_MB": "0.5"}).stored_results.quota_bytes() == 2**19
+    assert load({"CWM_RESULT_QUOTA_MB": "0"}).stored_results.quota_bytes() is None
 
 
 def test_an_address_beyond_loopback_is_refused_without_authentication(tmp_path: Path) -> None:

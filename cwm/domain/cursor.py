@@ -24,9 +24,9 @@ from cwm.domain.results import HANDLE_BYTES, StoredPart, StoredResult, handle_of
 CURSOR_CHARS: Final = 120
 
 _VERSION: Final = 1
-_BINDING_BYTES: Final = 13
+_BINDING_BYTES: Final = 12
 _SIGNATURE_BYTES: Final = 32
-_PAYLOAD: Final = Struct(f">BBHQI{HANDLE_BYTES}s{_BINDING_BYTES}s{_BINDING_BYTES}s")
+_PAYLOAD: Final = Struct(f">BBIQI{HANDLE_BYTES}s{_BINDING_BYTES}s{_BINDING_BYTES}s")
 _KEY_LABEL: Final = b"cwm cursor 1"
 
 

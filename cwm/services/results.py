@@ -40,7 +40,7 @@ from cwm.ports.token_counter import TokenCounter
 
 _SWEEP_SECONDS: Final = 30.0
 _AT_ONCE: Final = 100
-_QUICKLY_PARSED_BYTES: Final = 64 * 1024
+_QUICKLY_READ_BYTES: Final = 64 * 1024
 
 _log = logging.getLogger("cwm.results")
 
@@ -98,7 +98,7 @@ class Results:
             handle=handle_of(secrets.token_bytes(HANDLE_BYTES)),
             owner=principal.subject,
             tool=tool,
-            parts=tuple(self._described(part, policy.preview_tokens) for part in parts),
+            parts=await self._described(parts, policy.preview_tokens),
             created_at=now,
             expires_at=now + timedelta(seconds=policy.result_ttl_seconds),
             shared=policy.shared,
@@ -230,7 +230,16 @@ class Results:
             except CwmError as away:
                 _log.warning("expired results could not be forgotten: %s", away.message)
 
-    def _described(self, part: Part, page_tokens: int) -> StoredPart:
+    async def _described(self, parts: Sequence[Part], page_tokens: int) -> tuple[StoredPart, ...]:
+        """In a thread when it takes long enough for others to notice."""
+
+        def described() -> tuple[StoredPart, ...]:
+            return tuple(self._description(part, page_tokens) for part in parts)
+
+        quick = sum(len(part.body) for part in parts) <= _QUICKLY_READ_BYTES
+        return described() if quick else await asyncio.to_thread(described)
+
+    def _description(self, part: Part, page_tokens: int) -> StoredPart:
         """A text that is no UTF-8 is binary: no page of it could be shown otherwise."""
         kind = part.kind if _is_text(part) else PartKind.BINARY
         return StoredPart(
@@ -282,7 +291,7 @@ def part_at(result: StoredResult, index: int) -> StoredPart:
 async def parsed(body: bytes) -> Any:
     """The value of a JSON text. CWM-1003 when it is nested too deeply; what takes time is parsed in a thread."""
     try:
-        if len(body) <= _QUICKLY_PARSED_BYTES:
+        if len(body) <= _QUICKLY_READ_BYTES:
             return json.loads(body)
         return await asyncio.to_thread(json.loads, body)
     except (ValueError, RecursionError):

@@ -30,7 +30,7 @@ POSITION = Position(RESULT.handle, 0, 8_000)
 positions = st.builds(
     Position,
     st.binary(min_size=16, max_size=16).map(handle_of),
-    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**32 - 1),
     st.integers(0, 2**64 - 1),
 )
 

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from cwm.adapters.local.query_engine import LocalQueryEngine
-from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.result_query import Query, QueryKind
 from cwm.services.query_result import MAX_MATCHES, AnswerPage, QueryResult
-from tests.services.kept import ANN, BOB, Desk, DictContents, desk
+from tests.services.kept import ANN, BOB, Desk, opened
 from tests.services.replicas_of import HandClock
 
 ROWS = {"items": [{"id": n, "name": f"row {n}", "city": "Köln"} for n in range(200)], "total": 200}
@@ -61,11 +59,9 @@ class Asking:
 @pytest.fixture
 async def ask(sqlite_url: str) -> AsyncIterator[Asking]:
     """Of a result with JSON, a log, and an image."""
-    database = open_database(sqlite_url)
-    one = desk(SqlResultRecords(database), DictContents(), HandClock(1_000_000.0))
-    result = await one.keep(json.dumps(ROWS, ensure_ascii=False), LOG, b"\x89PNG")
-    yield Asking(one, QueryResult(one.results, LocalQueryEngine()), result.handle)
-    await database.dispose()
+    async with opened(sqlite_url, sqlite_url, HandClock(4_000_000_000.0)) as one:
+        result = await one.keep(json.dumps(ROWS, ensure_ascii=False), LOG, b"\x89PNG")
+        yield Asking(one, QueryResult(one.results, LocalQueryEngine()), result.handle)
 
 
 async def refused(asked: Any) -> CwmError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -14,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.tokens.bpe import BpeTokenCounter
+from cwm.domain.cursor import Cursors
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
@@ -25,10 +25,10 @@ from cwm.domain.errors import (
     StorageWriteError,
 )
 from cwm.domain.principal import Principal
-from cwm.domain.results import Part, PartKind, StoredResult, handle_of
+from cwm.domain.results import Part, PartKind, handle_of
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.services.results import Page, holder_of
-from tests.services.kept import ANN, BOB, EVE, POLICY, Desk, DictContents, desk
+from tests.services.kept import ANN, BOB, EVE, POLICY, AwayOnce, Desk, FullContents, InMemory, opened
 from tests.services.replicas_of import HandClock
 
 LOG = "".join(f"line {number} of the log, é and 漢\n" for number in range(300))
@@ -36,20 +36,16 @@ BUDGET = 10_000
 
 
 @pytest.fixture
-def contents() -> DictContents:
-    return DictContents()
+async def one(shared_store_url: str, sqlite_url: str) -> AsyncIterator[Desk]:
+    async with opened(shared_store_url, sqlite_url, HandClock(4_000_000_000.0)) as gateway:
+        yield gateway
 
 
 @pytest.fixture
-async def records(sqlite_url: str) -> AsyncIterator[SqlResultRecords]:
-    database = open_database(sqlite_url)
-    yield SqlResultRecords(database)
-    await database.dispose()
-
-
-@pytest.fixture
-def one(records: SqlResultRecords, contents: DictContents) -> Desk:
-    return desk(records, contents, HandClock(1_000_000.0))
+async def other(shared_store_url: str, sqlite_url: str, one: Desk) -> AsyncIterator[Desk]:
+    """A gateway that shares the store and nothing else."""
+    async with opened(shared_store_url, sqlite_url, one.clock) as gateway:
+        yield gateway
 
 
 async def code_of(asked: Any) -> str:
@@ -144,7 +140,7 @@ bodies = st.one_of(
 @given(st.lists(bodies, min_size=1, max_size=3), st.integers(5, 200))
 def test_whatever_was_kept_is_read_byte_for_byte(kept: list[str | bytes], budget: int) -> None:
     async def read() -> None:
-        one = desk(_Records(), DictContents(), HandClock(1_000_000.0))
+        one = InMemory().desk()
         result = await one.keep(*kept)
         first = await one.results.read(ANN, handle=result.handle, budget_tokens=budget)
         pages = await all_pages(one, first, budget=budget)
@@ -152,29 +148,6 @@ def test_whatever_was_kept_is_read_byte_for_byte(kept: list[str | bytes], budget
             assert body_of(pages, part) == (body.encode() if isinstance(body, str) else body)
 
     asyncio.run(read())
-
-
-class _Records:
-    """One result, without a database in the way of many examples."""
-
-    def __init__(self) -> None:
-        self.kept: StoredResult | None = None
-
-    async def keep(self, result: StoredResult, quota_bytes: int | None) -> bool:
-        self.kept = result
-        return True
-
-    async def find(self, tenant: str, handle: str) -> StoredResult | None:
-        return self.kept
-
-    async def used_bytes(self, tenant: str, owner: str, at: Any) -> int:
-        return 0
-
-    async def expired_of_every_tenant(self, at: Any, limit: int) -> list[StoredResult]:
-        return []
-
-    async def forget(self, result: StoredResult) -> None:
-        self.kept = None
 
 
 async def test_a_text_that_is_no_utf8_is_read_as_bytes(one: Desk) -> None:
@@ -189,9 +162,7 @@ async def test_unknown_expired_foreign_and_malformed_handles_get_the_same_answer
     result = await one.keep("text")
     expired = await one.keep("text", policy=replace(POLICY, result_ttl_seconds=1))
     lost = await one.keep("lost")
-    contents = one.results.contents
-    assert isinstance(contents, DictContents)
-    contents.bodies.pop(("acme", lost.parts[0].digest))
+    await one.results.contents.let_go("acme", lost.parts[0].digest, holder_of(lost))
     one.clock.seconds += 1
     answers = set()
     for principal, handle in (
@@ -269,77 +240,67 @@ async def test_what_cannot_be_read_is_a_wrong_parameter(one: Desk, given: dict[s
     assert await code_of(one.results.read(ANN, **given, budget_tokens=BUDGET)) == "CWM-1003"
 
 
-async def test_a_result_is_read_by_a_gateway_that_starts_later_with_the_same_secret(
-    one: Desk, sqlite_url: str, contents: DictContents
-) -> None:
+async def test_a_result_is_read_on_by_another_gateway(one: Desk, other: Desk) -> None:
+    result = await one.keep(LOG)
+    pages = [await one.results.read(ANN, handle=result.handle, budget_tokens=BUDGET)]
+    while pages[-1].next_cursor is not None:
+        reader = (one, other)[len(pages) % 2]
+        pages.append(await reader.results.read(ANN, cursor=pages[-1].next_cursor, budget_tokens=BUDGET))
+    assert body_of(pages) == LOG.encode()
+
+
+async def test_a_cursor_outlasts_a_change_of_the_secret_and_no_second_one(one: Desk, other: Desk) -> None:
     result = await one.keep(LOG)
     cursor = (await one.results.read(ANN, handle=result.handle, budget_tokens=BUDGET)).next_cursor
-    database = open_database(sqlite_url)
-    records = SqlResultRecords(database)
-    later = desk(records, contents, one.clock, secrets=(b"a new secret", b"a secret"))
-    page = await later.results.read(ANN, cursor=cursor, budget_tokens=BUDGET)
-    assert page == replace(
-        await one.results.read(ANN, cursor=cursor, budget_tokens=BUDGET), next_cursor=page.next_cursor
-    )
-    stranger = desk(records, contents, one.clock, secrets=(b"a new secret",))
+    changed = other.with_(cursors=Cursors([b"a new secret", b"a secret"]))
+    assert (await changed.results.read(ANN, cursor=cursor, budget_tokens=BUDGET)).page == 2
+    stranger = other.with_(cursors=Cursors([b"the newest", b"a new secret"]))
     read = stranger.results.read(ANN, cursor=cursor, budget_tokens=BUDGET)
     assert await reason_of(read) == "malformed"
-    await database.dispose()
 
 
-async def test_a_quota_refuses_and_keeps_nothing(records: SqlResultRecords, contents: DictContents) -> None:
-    one = desk(records, contents, HandClock(1_000_000.0), quota_bytes=1_000)
-    await one.keep("x" * 900)
+async def test_a_quota_refuses_and_keeps_nothing(one: Desk) -> None:
+    bounded = one.with_(quota_bytes=1_000)
+    first = await bounded.keep("x" * 900)
     with pytest.raises(StorageQuotaExceededError) as refused:
-        await one.keep("y" * 101)
+        await bounded.keep("y" * 101)
     assert (refused.value.code, refused.value.context["quota_bytes"]) == ("CWM-4003", 1_000)
-    assert list(contents.bodies.values()) == [b"x" * 900]
-    await one.keep("y" * 101, principal=BOB)
+    assert await one.results.records.used_bytes("acme", "ann", one.clock.now()) == 900
+    assert await one.results.contents.read("acme", hashlib.sha256(b"y" * 101).hexdigest()) is None
+    await bounded.keep("y" * 101, principal=BOB)
+    assert (await one.results.part(ANN, first.handle, 0)).body == b"x" * 900
 
 
-async def test_what_could_not_be_kept_whole_is_not_kept_at_all(
-    records: SqlResultRecords, contents: DictContents
-) -> None:
-    one = desk(records, contents, HandClock(1_000_000.0), quota_bytes=1_000)
-    contents.broken = StorageWriteError("The store is away.")
+async def test_what_could_not_be_kept_whole_is_not_kept_at_all(one: Desk) -> None:
     with pytest.raises(StorageWriteError):
-        await one.keep("x" * 900)
-    assert await records.used_bytes("acme", "ann", one.clock.now()) == 0
-    contents.broken = None
-    await one.keep("x" * 900)
+        await one.with_(contents=FullContents()).keep("x" * 900)
+    assert await one.results.records.used_bytes("acme", "ann", one.clock.now()) == 0
 
 
-async def test_expired_results_are_forgotten_with_all_that_they_held(
-    one: Desk, records: SqlResultRecords, contents: DictContents
-) -> None:
-    same = "the same text"
-    for seconds in (1, 2, 3):
-        await one.keep(same, same, policy=replace(POLICY, result_ttl_seconds=seconds))
+async def test_expired_results_are_forgotten_with_all_that_they_held(one: Desk) -> None:
+    same, short = "the same text", replace(POLICY, result_ttl_seconds=1)
+    for _ in range(3):
+        await one.keep(same, same, policy=short)
+    alone = await one.keep("nobody else has this", policy=short)
+    theirs = await one.keep("theirs", principal=EVE, policy=short)
     kept = await one.keep(same)
-    await one.keep("theirs", principal=EVE, policy=replace(POLICY, result_ttl_seconds=1))
     one.clock.seconds += 5
-    assert await one.results.forget_expired() == 4
+    assert await one.results.forget_expired() == 5
     assert await one.results.forget_expired() == 0
-    assert list(contents.holders.values()) == [{holder_of(kept)}]
-    assert await records.used_bytes("acme", "ann", one.clock.now()) == len(same)
+    for gone in (alone, theirs):
+        assert await one.results.records.find(gone.tenant, gone.handle) is None
+        assert await one.results.contents.read(gone.tenant, gone.parts[0].digest) is None
+    assert (await one.results.part(ANN, kept.handle, 0)).body == same.encode()
 
 
 async def test_a_sweep_goes_on_when_a_store_was_away(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     await one.keep("text", policy=replace(POLICY, result_ttl_seconds=1))
     one.clock.seconds += 5
     monkeypatch.setattr("cwm.services.results._SWEEP_SECONDS", 0)
-    broken, done, forget = [StorageWriteError("away")], asyncio.Event(), one.results.records.forget
-
-    async def away_once(result: StoredResult) -> None:
-        if broken:
-            raise broken.pop()
-        await forget(result)
-        done.set()
-
-    monkeypatch.setattr(one.results.records, "forget", away_once)
-    sweeping = asyncio.create_task(one.results.sweep())
+    records = AwayOnce(one.results.records)
+    sweeping = asyncio.create_task(one.with_(records=records).results.sweep())
     async with asyncio.timeout(10):
-        await done.wait()
+        await records.forgotten.wait()
     sweeping.cancel()
     with suppress(asyncio.CancelledError):
         await sweeping
@@ -384,11 +345,10 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-async def test_in_a_real_vocabulary_pages_take_about_what_a_preview_may(one: Desk, kind: str) -> None:
-    real = replace(one.results, tokens=BpeTokenCounter())
+async def test_in_a_real_vocabulary_pages_take_about_what_a_preview_may(kind: str) -> None:
+    one = InMemory().desk().with_(tokens=BpeTokenCounter())
     parts = [Part(PartKind.TEXT, "text/plain", TEXTS[kind].encode())]
-    result = await real.keep(ANN, "docs_read", "a1", parts, ToolPolicy(preview_tokens=2_000))
-    first = await real.read(ANN, handle=result.handle, budget_tokens=BUDGET)
-    pages = await all_pages(Desk(real, one.clock), first)
+    result = await one.results.keep(ANN, "docs_read", "a1", parts, ToolPolicy(preview_tokens=2_000))
+    pages = await all_pages(one, await one.results.read(ANN, handle=result.handle, budget_tokens=BUDGET))
     assert body_of(pages) == TEXTS[kind].encode()
     assert all(1_700 <= page.tokens <= 2_200 for page in pages[:-1])

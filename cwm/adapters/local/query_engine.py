@@ -17,7 +17,8 @@ from cwm.ports.query_engine import Matches
 _PROGRAM: Final = Path(__file__).with_name("jmespath_program.py")
 _ANSWER_BYTES: Final = 16 * 2**20
 _PATTERN_BYTES: Final = 8 * 2**20
-_AT_ONCE: Final = 4
+_PROCESSES_AT_ONCE: Final = 2
+_THREADS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class LocalQueryEngine:
     cpu_seconds: int = 2
     wall_seconds: float = 20.0
     memory_bytes: int = 2**30
-    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _processes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PROCESSES_AT_ONCE))
+    _threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_THREADS_AT_ONCE))
 
     async def jmespath(self, document: bytes, expression: str) -> bytes:
         asked = {
@@ -36,7 +38,7 @@ class LocalQueryEngine:
             "memory_bytes": self.memory_bytes,
             "answer_bytes": _ANSWER_BYTES,
         }
-        async with self._room:
+        async with self._processes:
             told = await self._run(json.dumps(asked).encode() + b"\n" + document)
         if told.startswith(b"="):
             return told[1:]
@@ -84,7 +86,7 @@ class LocalQueryEngine:
         finally:
             # It would keep what it compiled, many megabytes each.
             re2.purge()
-        async with self._room:
+        async with self._threads:
             return await asyncio.to_thread(self._scan, compiled, text, limit, name)
 
     def _scan(self, compiled: Any, text: bytes, limit: int, name: str) -> Matches:

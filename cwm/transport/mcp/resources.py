@@ -19,7 +19,7 @@ from cwm.transport.mcp import render
 from cwm.transport.mcp.face import CALLER, Caller
 
 _JSON: Final = "application/json"
-_LONGEST_INDEX: Final = 5
+_LONGEST_INDEX: Final = 9
 
 
 async def windows(caller: Caller = CALLER) -> str:

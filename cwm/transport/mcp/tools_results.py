@@ -24,7 +24,7 @@ MAX_TOKENS: Final = 10_000
 
 Handle: TypeAlias = Annotated[str, Field(pattern=HANDLE_PATTERN)]
 Cursor: TypeAlias = Annotated[str, Field(min_length=1, max_length=2 * CURSOR_CHARS)]
-PartIndex: TypeAlias = Annotated[int, Field(ge=0, le=65_535)]
+PartIndex: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Tokens: TypeAlias = Annotated[int, Field(ge=64, le=MAX_TOKENS)]
 Expression: TypeAlias = Annotated[str, Field(min_length=1, max_length=2_000)]
 Pattern: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
