@@ -108,7 +108,7 @@ class Delivery:
         self._ledger = ledger
 
     def configure(self, budgets: Budgets) -> None:
-        """What begins after this goes by these."""
+        """Answers that come after this go by these."""
         self.budgets = budgets
 
     async def allowance(self, agent: ContextManager, tool: str) -> int | None:

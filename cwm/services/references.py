@@ -5,6 +5,7 @@ A value goes from one tool to another without passing through a model.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -94,11 +95,15 @@ class ByReference:
         return filled
 
 
-def has_reference(value: Any) -> bool:
-    """Whether a reference stands anywhere in the arguments."""
+def have_reference(arguments: Mapping[str, Any]) -> bool:
+    """Whether a reference stands anywhere in the values of arguments; their names are the tool's own."""
+    return any(map(_has_reference, arguments.values()))
+
+
+def _has_reference(value: Any) -> bool:
     if isinstance(value, dict):
-        return KEY in value or any(map(has_reference, value.values()))
-    return isinstance(value, list) and any(map(has_reference, value))
+        return KEY in value or any(map(_has_reference, value.values()))
+    return isinstance(value, list) and any(map(_has_reference, value))
 
 
 @dataclass(slots=True)
@@ -129,12 +134,12 @@ class _Filling:
                 f"{place}: a call takes at most {self.bounds.most} by-reference arguments.", field=place
             )
         if reference not in self._known:
+            if reference.handle not in self.handles:
+                self.handles.append(reference.handle)
             found = await self.results.resolve(
                 self.principal, reference.handle, reference.pointer, reference.part
             )
-            self._known[reference] = found, len(json.dumps(found, ensure_ascii=False).encode())
-            if reference.handle not in self.handles:
-                self.handles.append(reference.handle)
+            self._known[reference] = found, await asyncio.to_thread(_size, found)
         found, size = self._known[reference]
         self.size += size
         if self.size > self.bounds.most_bytes:
@@ -143,6 +148,10 @@ class _Filling:
                 field=place,
             )
         return found
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _inside(place: str, name: str | int) -> str:

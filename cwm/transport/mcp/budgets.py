@@ -16,7 +16,7 @@ from cwm.domain.errors import CwmError, InternalError
 from cwm.ports.upstream import UpstreamError
 from cwm.services.answers import Answer
 from cwm.services.delivery import Call, Delivery, Shown, Weighed
-from cwm.services.references import ByReference, has_reference
+from cwm.services.references import ByReference, have_reference
 from cwm.services.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.agent import Agency, Context, sdk_context
 from cwm.transport.mcp.errors import RefusedError
@@ -147,7 +147,7 @@ class References(Middleware):
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
         message = context.message
-        if not message.arguments or not has_reference(message.arguments):
+        if not message.arguments or not have_reference(message.arguments):
             return await call_next(context)
         budgets = self._delivery.budgets
         try:

@@ -17,7 +17,7 @@ _MOST_OMISSIONS: Final = 32
 
 
 def note(shown: Shown, tokens: int, *, by_reference: bool) -> dict[str, Any]:
-    """One text item. It names no time of day but the result's end: the same result reads the same."""
+    """One text item: what is shown of what, and how to read on, or that nothing is kept."""
     if shown.kept is None:
         assert shown.refusal is not None
         told = _lost(shown.refusal, tokens)
