@@ -106,6 +106,7 @@ from cwm.transport.openai.routes import routes as openai_routes
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
 _KEEP_ALIVE_SECONDS: Final = 75
+_CANCEL_AGAIN_SECONDS: Final = 1.0
 
 Reconfigure: TypeAlias = Callable[[Settings], Awaitable[None]]
 
@@ -502,11 +503,15 @@ async def _require_schema(settings: Settings, parts: Parts) -> None:
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        # The client of Redis can lose a cancellation that comes as it finishes writing.
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_SECONDS)
     for task in tasks:
-        task.cancel()
-    for task in tasks:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        if not task.cancelled() and (failed := task.exception()) is not None:
+            raise failed
 
 
 def _shared_store(settings: Settings, database: Database, clock: Clock) -> SharedStore:

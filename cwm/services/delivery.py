@@ -143,7 +143,7 @@ class Delivery:
             _log.warning("a result was not kept: %s", refused.message)
             kept, refusal = None, refused
         most = weighed.allowance if kept is None else min(weighed.allowance, weighed.policy.preview_tokens)
-        policy = replace(weighed.policy, preview_tokens=max(most // 2, most - _TOKENS_OF_NOTE))
+        policy = replace(weighed.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
             # Some clients hold an error's structured content against the tool's schema.
             answer, schema = Answer(answer.content, is_error=True), None

@@ -7,9 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from cwm.domain.budgets import Budgets, References
+from cwm.domain.field_paths import parse_path
 from cwm.domain.tool_policy import CachePolicy, PreviewKind, SharingScope, ToolPolicies, ToolPolicy
 from cwm.settings.errors import SettingsError
 from cwm.settings.fields import Fields, first_fault
@@ -37,11 +45,18 @@ def _tokens(value: Any) -> Any:
     return value
 
 
+def _readable(path: str) -> str:
+    parse_path(path)
+    return path
+
+
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
 Seconds = Annotated[float, Field(gt=0)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Words = Annotated[list[Word], Field(max_length=64)]
+FieldPath = Annotated[Word, AfterValidator(_readable)]
+FieldPaths = Annotated[list[FieldPath], Field(max_length=64)]
 
 
 class ReferenceFields(Fields):
@@ -101,7 +116,7 @@ class ResultsFields(BudgetFields):
 
 class ToolFields(BudgetFields):
     preview: PreviewKind = PreviewKind.AUTO
-    fields: Words = Field(default_factory=list)
+    fields: FieldPaths = Field(default_factory=list)
     keywords: Words = Field(default_factory=list)
     references: bool = False
     cache: CacheFields | None = None

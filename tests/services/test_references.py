@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.budgets import References
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.services.audited import Journal
 from cwm.services.references import ByReference, Reference, have_reference
-from tests.services.kept import ANN, BOB, Desk, DictContents, desk
+from tests.services.kept import ANN, BOB, Desk, opened
 from tests.services.replicas_of import HandClock
 
 VALUES: dict[str, Any] = {"a": [1, None, "é 漢"], "b/c": {"~": True, " ": 1.5}}
@@ -50,9 +49,9 @@ class Filling:
 async def fill(sqlite_url: str) -> AsyncIterator[Filling]:
     database = open_database(sqlite_url)
     clock = HandClock(1_000_000.0)
-    desk_ = desk(SqlResultRecords(database), DictContents(), clock)
-    journal = Journal(SqlAuditLog(database), clock, PrometheusMeter(), InProcessChanges())
-    yield Filling(desk_, ByReference(desk_.results, journal))
+    async with opened(sqlite_url, sqlite_url, clock) as results:
+        journal = Journal(SqlAuditLog(database), clock, PrometheusMeter(), InProcessChanges())
+        yield Filling(results, ByReference(results.results, journal))
     await database.dispose()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, Final
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from cwm.adapters.memory.changes import InProcessChanges, Listener
 from cwm.adapters.redis.connection import KEY_PREFIX
 from cwm.domain.changes import Change, ChangeKind
 
+_FIELDS: Final = frozenset(field.name for field in fields(Change))
 _CHANNEL: Final = f"{KEY_PREFIX}changes"
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -87,7 +88,8 @@ class RedisChanges:
         try:
             told: dict[str, Any] = json.loads(message)
             if told.pop("from") != self._me:
-                self._here.tell(Change(**{**told, "kind": ChangeKind(told["kind"])}))
+                known = {name: value for name, value in told.items() if name in _FIELDS}
+                self._here.tell(Change(**{**known, "kind": ChangeKind(told["kind"])}))
         except (ValueError, TypeError, KeyError, AttributeError):
             # Another version's, or nobody's; neither may end the reading.
             _log.warning("change_not_understood")
