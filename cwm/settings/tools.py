@@ -7,9 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from cwm.domain.budgets import Budgets, References
+from cwm.domain.field_paths import parse_path
 from cwm.domain.tool_policy import CachePolicy, PreviewKind, SharingScope, ToolPolicies, ToolPolicy
 from cwm.settings.errors import SettingsError
 from cwm.settings.fields import Fields, first_fault
@@ -31,6 +39,11 @@ def _tokens_or_any(value: Any) -> Any:
     return value
 
 
+def _path(value: str) -> str:
+    parse_path(value)
+    return value
+
+
 def _tokens(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
         raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on")
@@ -41,6 +54,7 @@ Tokens = Annotated[int, BeforeValidator(_tokens)]
 TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
 Seconds = Annotated[float, Field(gt=0)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+FieldPath = Annotated[Word, AfterValidator(_path)]
 Words = Annotated[list[Word], Field(max_length=64)]
 
 
@@ -101,7 +115,7 @@ class ResultsFields(BudgetFields):
 
 class ToolFields(BudgetFields):
     preview: PreviewKind = PreviewKind.AUTO
-    fields: Words = Field(default_factory=list)
+    fields: Annotated[list[FieldPath], Field(max_length=64)] = Field(default_factory=list)
     keywords: Words = Field(default_factory=list)
     references: bool = False
     cache: CacheFields | None = None

@@ -125,6 +125,10 @@ def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern
             "tools.echo.preview in cwm.yaml: input should be 'auto', 'page', ",
         ),
         ("tools: {echo: {fields: a}}", "tools.echo.fields in cwm.yaml: must be a list."),
+        (
+            "tools: {echo: {fields: ['a[']}}",
+            "tools.echo.fields.0 in cwm.yaml: the path 'a[' can't be read from ",
+        ),
         ("tools: {echo: {keywords: ['']}}", "tools.echo.keywords.0 in cwm.yaml: "),
         ("tools: {echo: {ttl_seconds: 0}}", "tools.echo.ttl_seconds in cwm.yaml: "),
         ("tools: {echo: {cache: {key: [a]}}}", "tools.echo.cache.ttl_seconds in cwm.yaml: is required."),
