@@ -39,6 +39,11 @@ def _tokens_or_any(value: Any) -> Any:
     return value
 
 
+def _path(value: str) -> str:
+    parse_path(value)
+    return value
+
+
 def _tokens(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
         raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on")
@@ -54,6 +59,7 @@ Tokens = Annotated[int, BeforeValidator(_tokens)]
 TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
 Seconds = Annotated[float, Field(gt=0)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+FieldPath = Annotated[Word, AfterValidator(_path)]
 Words = Annotated[list[Word], Field(max_length=64)]
 FieldPath = Annotated[Word, AfterValidator(_readable)]
 FieldPaths = Annotated[list[FieldPath], Field(max_length=64)]
