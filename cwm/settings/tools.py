@@ -50,19 +50,12 @@ def _tokens(value: Any) -> Any:
     return value
 
 
-def _readable(path: str) -> str:
-    parse_path(path)
-    return path
-
-
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
 Seconds = Annotated[float, Field(gt=0)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 FieldPath = Annotated[Word, AfterValidator(_path)]
 Words = Annotated[list[Word], Field(max_length=64)]
-FieldPath = Annotated[Word, AfterValidator(_readable)]
-FieldPaths = Annotated[list[FieldPath], Field(max_length=64)]
 
 
 class ReferenceFields(Fields):
@@ -122,7 +115,7 @@ class ResultsFields(BudgetFields):
 
 class ToolFields(BudgetFields):
     preview: PreviewKind = PreviewKind.AUTO
-    fields: FieldPaths = Field(default_factory=list)
+    fields: Annotated[list[FieldPath], Field(max_length=64)] = Field(default_factory=list)
     keywords: Words = Field(default_factory=list)
     references: bool = False
     cache: CacheFields | None = None

@@ -47,11 +47,10 @@ class Filling:
 
 @pytest.fixture
 async def fill(sqlite_url: str) -> AsyncIterator[Filling]:
-    database = open_database(sqlite_url)
-    clock = HandClock(1_000_000.0)
-    async with opened(sqlite_url, sqlite_url, clock) as results:
-        journal = Journal(SqlAuditLog(database), clock, PrometheusMeter(), InProcessChanges())
-        yield Filling(results, ByReference(results.results, journal))
+    database, clock = open_database(sqlite_url), HandClock(1_000_000.0)
+    journal = Journal(SqlAuditLog(database), clock, PrometheusMeter(), InProcessChanges())
+    async with opened(sqlite_url, sqlite_url, clock) as desk:
+        yield Filling(desk, ByReference(desk.results, journal))
     await database.dispose()
 
 

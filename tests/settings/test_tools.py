@@ -126,8 +126,8 @@ def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern
         ),
         ("tools: {echo: {fields: a}}", "tools.echo.fields in cwm.yaml: must be a list."),
         (
-            "tools: {echo: {fields: ['a[0']}}",
-            "tools.echo.fields.0 in cwm.yaml: the path 'a[0' can't be read from character 2 on.",
+            "tools: {echo: {fields: ['a[']}}",
+            "tools.echo.fields.0 in cwm.yaml: the path 'a[' can't be read from ",
         ),
         ("tools: {echo: {keywords: ['']}}", "tools.echo.keywords.0 in cwm.yaml: "),
         ("tools: {echo: {ttl_seconds: 0}}", "tools.echo.ttl_seconds in cwm.yaml: "),
