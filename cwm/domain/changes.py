@@ -20,6 +20,8 @@ class ChangeKind(StrEnum):
     """What is kept for an agent session changed; ``Change.agent_session`` says for which."""
     ENDED = "ended"
     """An agent session ended; ``Change.agent_session`` says which."""
+    GIVEN_UP = "given_up"
+    """A client of ``Change.agent_session`` wants no answer to a request any more; ``Change.uri`` is the request's id."""
     CONTENT = "content"
     """Nobody in ``Change.tenant`` holds the content any more whose digest is ``Change.uri``. Not for clients."""
 
@@ -28,8 +30,8 @@ class ChangeKind(StrEnum):
 class Change:
     """``agent_session`` is the key of the one it concerns, None for all; so is ``tenant``.
 
-    ``uri`` is as clients see it. ``private_to`` is the key that state is kept under for the only one who may
-    hear, be it an agent session or a principal without one.
+    ``uri`` is as clients see it, but for ``GIVEN_UP`` and ``CONTENT``. ``private_to`` is the key that state is
+    kept under for the only one who may hear, be it an agent session or a principal without one.
     """
 
     kind: ChangeKind

@@ -7,8 +7,8 @@ the best cut is at an end, or where one tier ends and a slower one begins; no ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import accumulate
 from typing import Final
@@ -18,6 +18,7 @@ from cwm.domain.speeds import Pace, Run
 _MARGIN: Final = 0.95
 _ENOUGH: Final = 3  # measurements near a size before an unusual choice rests on them
 _CONTENDER: Final = 1.5
+_OBVIOUS: Final = 2.0
 _FIRST_TRIALS: Final = (64, 256)
 
 
@@ -42,6 +43,7 @@ class Plan:
     """At most ``load_tokens`` are loaded (None for whatever is there); times in ms, None where nothing tells.
 
     ``load_ms`` and ``recompute_ms`` are the predictions of both fixed choices, ``predicted_ms`` of this one.
+    ``by_tier`` are those of loading where it was not looked up which tier holds the tokens.
     """
 
     decision: Decision
@@ -49,6 +51,31 @@ class Plan:
     predicted_ms: float | None
     load_ms: float | None
     recompute_ms: float | None
+    by_tier: Mapping[str, float] = field(default_factory=dict)
+
+    def loaded_from(self, tiers: Iterable[str]) -> Plan:
+        """With what was predicted for these tiers, now that it is known which they are."""
+        known = [self.by_tier[tier] for tier in tiers if tier in self.by_tier]
+        if len(known) != 1:
+            return self
+        return replace(self, predicted_ms=known[0], load_ms=known[0])
+
+
+def obvious(pace: Pace, token_count: int, stored_tokens: int) -> Plan | None:
+    """To load, where that takes half the time at most from whichever tier: which one it is need not be asked.
+
+    From a tier that was never measured it would be loaded as well.
+    """
+    recompute_ms = _ms(pace, token_count, (), 0)
+    by_tier = {
+        tier: _ms(pace, token_count, [(tier, stored_tokens)], stored_tokens) for tier in pace.tiers or {}
+    }
+    known = {tier: ms for tier, ms in by_tier.items() if ms is not None}
+    if not stored_tokens or recompute_ms is None or not known:
+        return None
+    if _OBVIOUS * max(known.values()) > recompute_ms:
+        return None
+    return Plan(Decision.LOAD, None, None, None, recompute_ms, known)
 
 
 def decide(

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, Tier, engine_key
 from cwm.domain.errors import CwmError
-from cwm.domain.planner import Choice, Plan, decide, trial
+from cwm.domain.planner import Choice, Plan, decide, obvious, trial
 from cwm.domain.speeds import Observation, Pace, Run, Speeds, fit
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine, Generation
@@ -49,9 +49,11 @@ class Planner:
         choice = self.choice
         if choice is Choice.AUTO and engine_key(prefix.identity) in self._unlimited:
             choice = Choice.LOAD
-        runs = await self._resident(prefix) if choice is Choice.AUTO else []
         stored = prefix.chunk_count * (prefix.identity.chunk_size or 0)
-        plan = decide(pace, len(prefix.token_ids), runs, stored, choice)
+        plan = obvious(pace, len(prefix.token_ids), stored) if choice is Choice.AUTO else None
+        if plan is None:
+            runs = await self._resident(prefix) if choice is Choice.AUTO else []
+            plan = decide(pace, len(prefix.token_ids), runs, stored, choice)
         self.meter.event(f"thaw_plan_{plan.decision}")
         return plan
 

@@ -32,7 +32,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import ContextIndex, Written
 from cwm.ports.meter import Meter
-from cwm.services.aside import aside
+from cwm.services.aside import aside, to_its_end
 from cwm.services.contents import SharedContents
 from cwm.services.context_answers import ContextLimits, ContextStats, Found, KeyPage, Restored, Setting
 from cwm.services.context_views import ContextViews
@@ -257,6 +257,12 @@ class SharedContext:
         *,
         instead_of: str | None = None,
         at: int | None = None,
+    ) -> Written | None:
+        """A write that is done is told, also when its caller has given it up."""
+        return await to_its_end(self._write_and_tell(scope, writes, author, instead_of, at))
+
+    async def _write_and_tell(
+        self, scope: Scope, writes: Sequence[Write], author: str, instead_of: str | None, at: int | None
     ) -> Written | None:
         written = await self.index.write(
             scope, writes, author, instead_of=instead_of, at=at, keep=self.limits.versions

@@ -214,7 +214,7 @@ class Thaw:
             blocks_total=prefix.chunk_count,
             prefetch_ms=loaded.prefetch_ms,
             engine_ms=engine_ms,
-            plan=loaded.plan,
+            plan=loaded.plan.loaded_from(by_tier),
             evidence=evidence,
             verify_ms=verify_ms,
             recovered=replayed,

@@ -22,3 +22,12 @@ def test_a_change_concerns_its_tenant_and_its_agent_session(
     change = Change(ChangeKind.TOOLS, tenant=tenant, agent_session=agent_session)
     listeners = [("a", "s"), ("a", "t"), ("a", None), ("b", "s"), ("b", None)]
     assert {who for who in listeners if change.concerns(*who)} == hears
+
+
+def test_what_is_private_is_heard_by_the_one_whose_key_it_names() -> None:
+    change = Change(ChangeKind.RESOURCE, "cwm://context/session/k", tenant="a", private_to="principal-1")
+    assert change.concerns("a", None, "principal-1")
+    assert not change.concerns("a", None, "principal-2")
+    assert not change.concerns("a", "s", "s")
+    assert not change.concerns("a", None)
+    assert not change.concerns("b", None, "principal-1")

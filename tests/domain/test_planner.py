@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.domain.planner import Choice, Decision, Plan, decide, trial
+from cwm.domain.planner import Choice, Decision, Plan, decide, obvious, trial
 from cwm.domain.speeds import Observation, Pace, Run, Speeds, fit
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
@@ -172,3 +172,34 @@ def test_a_trial_that_may_win_takes_about_as_long_as_the_load_at_most(
         assert expected is not None
         assert plan.load_ms is not None
         assert expected <= 1.6 * plan.load_ms
+
+
+@given(COST, COST, st.sampled_from(SIZES))
+def test_what_is_obvious_is_what_would_be_decided_for_any_tier(
+    recompute: float, load: float, size: int
+) -> None:
+    pace = measured(recompute, load)
+    plan = obvious(pace, size + 1, size)
+    for tier in TIERS:
+        looked_up = decide(pace, size + 1, [(tier, size)], size)
+        if plan is not None:
+            assert (plan.decision, plan.load_tokens) == (looked_up.decision, looked_up.load_tokens)
+            assert plan.loaded_from([tier]).predicted_ms == looked_up.predicted_ms
+            assert plan.recompute_ms == looked_up.recompute_ms
+        elif looked_up.load_ms is not None and looked_up.recompute_ms is not None:
+            # Of tiers that are all as fast: nothing here is hidden by a slower one.
+            assert 2 * looked_up.load_ms > looked_up.recompute_ms * 0.99
+
+
+def test_one_slow_tier_makes_it_worth_to_look() -> None:
+    fast = [Observation(tier, 1024, 1024, 1, 10.0) for tier in ("cpu", "redis")]
+    prefill, slow = Observation(None, 0, 0, 1024, 100.0), Observation("disk", 1024, 1024, 1, 90.0)
+    assert obvious(fit(Speeds().plus([prefill, *fast] * 3)), 1025, 1024) is not None
+    assert obvious(fit(Speeds().plus([prefill, *fast, slow] * 3)), 1025, 1024) is None
+
+
+def test_where_tokens_of_several_tiers_were_loaded_nothing_had_been_predicted() -> None:
+    plan = obvious(measured(1.0, 0.01), 1025, 1024)
+    assert plan is not None
+    assert plan.loaded_from(["cpu", "disk"]).predicted_ms is None
+    assert plan.loaded_from(["gpu"]).predicted_ms is None

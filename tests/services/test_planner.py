@@ -54,8 +54,10 @@ class TrialEngine:
 class Directory:
     tiers: frozenset[Tier] = frozenset({Tier.REDIS, Tier.DISK})
     down: bool = False
+    asked: int = 0
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
+        self.asked += 1
         if self.down:
             raise EngineConnectionError("gone")
         return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(len(prefix.token_ids) // 64)]
@@ -112,6 +114,16 @@ async def test_speeds_that_cannot_be_read_do_not_keep_a_thaw_from_loading() -> N
 async def test_a_directory_that_is_down_does_not_keep_a_thaw_from_loading() -> None:
     plan = await planner(Records(RECOMPUTING_WINS), directory=Directory(down=True)).plan(PREFIX)
     assert plan.decision is Decision.LOAD
+
+
+async def test_the_directory_is_not_asked_where_any_tier_is_clearly_faster_than_computing() -> None:
+    loading_wins = Speeds().plus(
+        [Observation(None, 0, 0, 1000, 900.0), Observation("redis", STORED, STORED, 40, 100.0)] * 3
+    )
+    for speeds, asked in ((loading_wins, 0), (RECOMPUTING_WINS, 1), (Speeds(), 1)):
+        directory = Directory()
+        await planner(Records(speeds), directory=directory).plan(PREFIX)
+        assert directory.asked == asked
 
 
 async def test_an_engine_that_does_not_obey_a_limit_is_not_asked_to_again() -> None:

@@ -250,6 +250,28 @@ async def test_each_write_tells_those_it_may_concern(
     ]
 
 
+async def test_a_write_that_its_caller_gave_up_is_told_if_it_was_done(
+    replicas: tuple[Replica, Replica], changes: InProcessChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = replicas
+    under_way, heard = asyncio.Event(), asyncio.Event()
+    changes.subscribe(lambda _: heard.set())
+    write = one.context.index.write
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        under_way.set()
+        return await write(*given, **named)
+
+    monkeypatch.setattr(one.context.index, "write", slow)
+    setting = asyncio.create_task(one.set("k", 1))
+    await under_way.wait()
+    setting.cancel()
+    async with asyncio.timeout(10):
+        await heard.wait()
+    assert setting.cancelled()
+    assert await other.get("k") == 1
+
+
 async def test_a_private_scope_goes_with_its_agent_session(
     replicas: tuple[Replica, Replica], changes: InProcessChanges, clock: HandClock
 ) -> None:

@@ -14,7 +14,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from cwm.adapters.upstream.exchange import TokenExchanger
-from cwm.adapters.upstream.http import SessionHttp, connection_pool
+from cwm.adapters.upstream.http import SessionHttp, StraightClient, connection_pool
 from cwm.adapters.upstream.session import Authorize, SdkSession
 from cwm.adapters.upstream.stdio import program
 from cwm.domain.upstream import Credentials, Kind, UpstreamSpec
@@ -103,7 +103,7 @@ class SdkConnector:
 
 
 def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(
+    return StraightClient(
         transport=http,
         headers=dict(spec.headers),
         # How long an answer may take is each request's own matter.

@@ -13,7 +13,8 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 from uuid import uuid4
 
 import httpx2
@@ -143,6 +144,36 @@ class SessionHttp(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """The pool is not this session's to close."""
+
+
+class StraightClient(httpx2.AsyncClient):
+    """Hands requests to its transport as they are: the rest of a client takes time, and calls of tools need none of it.
+
+    An upstream that knows its clients by cookies gets all of it.
+    """
+
+    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
+        if options.keys() - {"json", "headers"} or self.cookies:
+            return super().build_request(method, url, **options)
+        headers = self.headers.copy()
+        headers.update(options.get("headers"))
+        request = httpx2.Request(method, _parsed(str(url)), json=options.get("json"), headers=headers)
+        request.extensions["timeout"] = self.timeout.as_dict()
+        return request
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if self.cookies or not options.get("stream"):
+            return await super().send(request, **options)
+        response = await self._transport.handle_async_request(request)
+        response.request = request
+        if "set-cookie" in response.headers:
+            self.cookies.extract_cookies(response)
+        if response.has_redirect_location:
+            response.next_request = self._build_redirect_request(request, response)
+        return response
+
+
+_parsed: Final = lru_cache(httpx2.URL)
 
 
 class _OwnMessages(httpx2.AsyncByteStream):

@@ -16,6 +16,7 @@ from cwm.services.agents import Agents
 from cwm.services.catalogue import Services
 from cwm.services.context_manager import ContextManager
 from cwm.transport.mcp.agent import Agency, sdk_context
+from cwm.transport.mcp.cancellation import Cancellations
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
 
@@ -39,6 +40,7 @@ class McpFace(FastMCP[Any]):
         self.streams = streams
         self.subscriptions = subscriptions
         subscriptions.serve_on(self, streams)
+        self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
 
     def end_streams(self) -> None:
         """Let go of every client that only listens, so that a stopping gateway need not wait for them."""

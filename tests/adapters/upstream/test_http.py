@@ -136,6 +136,33 @@ async def test_a_redirect_to_another_origin_is_not_followed() -> None:
         assert other.asked == []
 
 
+async def test_a_redirect_within_the_origin_is_followed_with_all_that_was_sent() -> None:
+    async def moved(request: Request, message: dict[str, Any]) -> Response:
+        if request.url.path == "/mcp":
+            return RedirectResponse("/mcp/", 307)
+        return JSONResponse(result(message, text("moved")))
+
+    async with bad_server() as server, opened(server, headers={"x-key": "k"}) as session:
+        server.on["tools/call"] = moved
+        assert await call(session) == "moved"
+        first, second = server.asked[-2:]
+        assert first == second
+        assert first[1]["x-key"] == "k"
+
+
+async def test_a_cookie_comes_back_and_its_call_is_made_once() -> None:
+    async def marking(_: Request, message: dict[str, Any]) -> Response:
+        return JSONResponse(result(message, text("done")), headers={"set-cookie": "node=7; Path=/"})
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = marking
+        for _ in range(2):
+            assert await call(session) == "done"
+        first, second = (headers for method, headers in server.asked if method == "tools/call")
+        assert "cookie" not in first
+        assert second["cookie"] == "node=7"
+
+
 async def test_a_handshake_that_hangs_ends_at_the_deadline_and_leaves_no_connection() -> None:
     async with bad_server() as server:
         server.on["initialize"] = server.holding

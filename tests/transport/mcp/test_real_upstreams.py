@@ -21,7 +21,7 @@ from cwm.domain.upstream import UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.adapters.upstream.programs import processes_with
 from tests.node.programs import Programs, environment
-from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, gateway
+from tests.transport.mcp.gateway import LEGACY, Agent, Gateway, fastmcp_agent, gateway
 
 pytestmark = pytest.mark.slow
 
@@ -143,10 +143,8 @@ async def test_results_arrive_unchanged_and_their_resources_can_be_read(
 
 @TRANSPORTS
 async def test_a_long_operation_tells_its_progress_and_ends_when_the_client_cancels_it(
-    tmp_path: Path, programs: Programs, transport: str
+    tmp_path: Path, era: str, programs: Programs, transport: str
 ) -> None:
-    # Clients of the handshake era cancel by a message of its own, which reaches a gateway without connections
-    # as news of an unknown request.
     told = list[float]()
     began = asyncio.Event()
 
@@ -156,10 +154,7 @@ async def test_a_long_operation_tells_its_progress_and_ends_when_the_client_canc
 
     async with (
         everything(programs, transport) as (upstream, _),
-        fronted(tmp_path, MODERN, upstream) as (
-            agent,
-            running,
-        ),
+        fronted(tmp_path, era, upstream) as (agent, running),
     ):
         name = "all_trigger-long-running-operation"
         short = {"duration": 0.4, "steps": 4}

@@ -36,6 +36,7 @@ class Seen:
     authorizations: list[str | None] = field(default_factory=list)
     began: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 SAFE = ToolAnnotations(read_only_hint=True)
@@ -88,7 +89,11 @@ def _waiting_tools(server: FastMCP[Any], seen: Seen) -> None:
         """Begin, and go on only when told to."""
         seen.calls["hold"] += 1
         seen.began.set()
-        await seen.go_on.wait()
+        try:
+            await seen.go_on.wait()
+        except asyncio.CancelledError:
+            seen.given_up.set()
+            raise
         return "held"
 
     @server.tool(annotations=SAFE)
