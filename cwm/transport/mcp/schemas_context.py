@@ -34,7 +34,11 @@ class ContextValue(TypedDict):
     key: str
     found: bool
     scope_version: Annotated[int, Field(description="The version that was read")]
-    value: NotRequired[Annotated[Any, Field(description="Left out where the key is not there")]]
+    value: NotRequired[
+        Annotated[
+            Any, Field(description="Left out where the key is not there", json_schema_extra=ANY_JSON)
+        ]
+    ]
     entry: NotRequired[ContextEntry]
 
 

@@ -46,7 +46,7 @@ async def context_set(
     key: Annotated[
         Key, Field(description="Name, such as files/package.json; / groups keys for context_list")
     ],
-    value: Annotated[Any, Field(description="Any JSON")],
+    value: Annotated[Any, Field(description="Any JSON", json_schema_extra=schemas.ANY_JSON)],
     ttl: Annotated[
         float | None,
         Field(

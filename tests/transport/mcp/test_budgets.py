@@ -289,6 +289,24 @@ async def test_a_budget_tightens_as_the_agents_window_fills(fronted: Fronted) ->
         assert is_whole(await call(other, "t_prose", size=3_000))
 
 
+async def test_agents_of_a_protocol_without_sessions_have_a_window_each_by_their_handle(
+    fronted: Fronted,
+) -> None:
+    fronted.configure(replace(BUDGETS, window_tokens=4_000, window_share=0.5))
+    async with fastmcp_agent(fronted.gateway.url, MODERN) as agent:
+        one, other = [(await agent.call("agent_session_create")).value["agent_session"] for _ in range(2)]
+
+        async def whole_for(handle: str | None) -> bool:
+            meta = {} if handle is None else {"dev.cwm/agent-session": handle}
+            return is_whole(await agent.client.call_tool_mcp("t_prose", {"size": 3_000}, meta=meta))
+
+        assert [await whole_for(None) for _ in range(8)] == [True] * 8
+        while await whole_for(one):
+            pass
+        assert await whole_for(other)
+        assert await whole_for(None)
+
+
 async def test_a_result_that_cannot_be_kept_is_shown_with_a_warning(
     fronted: Fronted, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
