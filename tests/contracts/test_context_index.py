@@ -290,6 +290,7 @@ async def test_at_the_bound_the_oldest_snapshot_makes_room_and_lets_its_contents
     assert not await stores.is_kept("d1")
 
 
+@pytest.mark.slow
 async def test_a_trim_leaves_what_is_now_and_what_snapshots_show(stores: Stores) -> None:
     for number in range(300):
         await stores.set("k", f"o{number % 150}")

@@ -75,6 +75,7 @@ async def test_what_one_replica_sets_another_gets(replicas: tuple[Replica, Repli
     assert (await one.context.delete(ANN, TENANT, "k")) is None
 
 
+@pytest.mark.slow
 async def test_a_hundred_writers_on_two_replicas_lose_no_update(replicas: tuple[Replica, Replica]) -> None:
     await replicas[0].set("counter", {"total": 0, "by": []})
 

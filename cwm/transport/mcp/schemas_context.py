@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from pydantic import Field
+from pydantic.config import JsonDict
 from typing_extensions import TypedDict
 
 from cwm.transport.mcp.schemas import Timestamp
+
+ANY_JSON: Final[JsonDict] = {
+    "anyOf": [{"type": kind} for kind in ("object", "array", "string", "number", "boolean", "null")]
+}
+"""In words that every client knows: some take a schema that says nothing for a mistake."""
 
 
 class ContextEntry(TypedDict):
@@ -35,9 +41,7 @@ class ContextValue(TypedDict):
     found: bool
     scope_version: Annotated[int, Field(description="The version that was read")]
     value: NotRequired[
-        Annotated[
-            Any, Field(description="Left out where the key is not there", json_schema_extra=ANY_JSON)
-        ]
+        Annotated[Any, Field(description="Left out where the key is not there", json_schema_extra=ANY_JSON)]
     ]
     entry: NotRequired[ContextEntry]
 

@@ -20,6 +20,8 @@ from tests.transport.mcp.gateway import MODERN, Agent, Gateway, fastmcp_agent, g
 from tests.transport.mcp.talkative_server import Given, prose, rows, talkative
 from tests.transport.mcp.wire import MODERN_META, Wire, initialize, wired
 
+pytestmark = pytest.mark.slow
+
 POLICY = ToolPolicy(max_tokens=1_500, preview_tokens=600)
 BUDGETS = Budgets(policies=ToolPolicies(POLICY))
 LONG = 60_000

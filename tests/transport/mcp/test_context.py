@@ -16,6 +16,8 @@ from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.wire import Wire
 
+pytestmark = pytest.mark.slow
+
 
 async def read(agent: Agent, uri: str) -> dict[str, Any]:
     contents = await agent.client.read_resource(uri)

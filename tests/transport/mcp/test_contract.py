@@ -85,8 +85,9 @@ async def test_no_tool_takes_unknown_fields_or_publishes_alternatives_at_the_top
 
 async def test_no_optional_field_publishes_null(tools: dict[str, Tool]) -> None:
     for tool in tools.values():
-        for field in tool.input_schema["properties"].values():
-            assert {"type": "null"} not in field.get("anyOf", [])
+        required = tool.input_schema.get("required", [])
+        for name, field in tool.input_schema["properties"].items():
+            assert name in required or {"type": "null"} not in field.get("anyOf", [])
             assert field.get("default", ...) is not None
 
 

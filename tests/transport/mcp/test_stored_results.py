@@ -18,6 +18,8 @@ from cwm.settings import Shared
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 
+pytestmark = pytest.mark.slow
+
 ROWS = json.dumps({"items": [{"id": n, "name": f"row {n}"} for n in range(2_000)]})
 LOG = "".join(f"{n} something happened: é漢👩🏽\u200d🚀\n" for n in range(3_000))
 IMAGE = bytes(range(256)) * 40
