@@ -92,7 +92,8 @@ async def empty_postgres_url(postgres_server: str) -> AsyncIterator[str]:
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[ValkeyServer]:
     """One server a run."""
-    with ValkeyServer() as server:
+    # It would look for one from the same number on as another run at the same time.
+    with ValkeyServer(port=postgres.free_port()) as server:
         yield server
 
 
@@ -108,9 +109,7 @@ def redis_url(valkey_server: ValkeyServer) -> str:
 @pytest.fixture
 def fragile_valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
     """A server of the test's own, to stop; it starts again on the same port."""
-    with ValkeyServer() as probe:
-        port = probe.port
-    with ValkeyServer(port=port, data_dir=tmp_path / "valkey", persist=True) as server:
+    with ValkeyServer(port=postgres.free_port(), data_dir=tmp_path / "valkey", persist=True) as server:
         yield server
 
 

@@ -38,7 +38,7 @@ def server(bin_folder: str | None) -> Iterator[Server]:
     binaries = Path(bin_folder) if bin_folder else _of_the_wheel()
     folder = Path(tempfile.mkdtemp(prefix="cwm-test-postgres-"))
     account = _unprivileged(folder)
-    port = _free_port()
+    port = free_port()
     settings = " ".join(f"-c {setting}" for setting in (*_UNSAFE_BUT_FAST, f"port={port}"))
 
     def run(program: str, *arguments: str) -> None:
@@ -90,7 +90,8 @@ def _unprivileged(folder: Path) -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody has now, and that nobody is likely to be given next."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

