@@ -19,7 +19,7 @@ from cwm.settings.watch import Outcome, watch
 
 _BOUND_SECONDS = 20
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def naming(*names: str) -> str:
