@@ -47,6 +47,11 @@ class Estimates:
         sizes = sorted(abs(error) for errors in self.errors.values() for error in errors)
         return round(sizes[max(0, -(-95 * len(sizes) // 100) - 1)], 4)
 
+    def within(self, share: float) -> float:
+        """The share of texts whose estimate is off by ``share`` at most."""
+        sizes = [abs(error) for errors in self.errors.values() for error in errors]
+        return round(sum(size <= share for size in sizes) / len(sizes), 4)
+
     @property
     def worst_under(self) -> float:
         """0.0 where none is under."""
@@ -105,6 +110,7 @@ async def measure() -> tuple[Section, dict[str, Any]]:
     return section, {
         "estimate_error_p95": found.p95,
         "estimate_worst_under": found.worst_under,
+        "estimate_within_20_percent": found.within(0.2),
         "estimate_ms_100kb": max(*short.values(), *long.values()),
         "estimate_memory_mb": used,
     }
