@@ -12,10 +12,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import uvloop
 
@@ -32,9 +33,13 @@ SQLITE: Final = "sqlite"
 WHO: Final = Principal("bench", "agent")
 SCOPE: Final = Scope("bench", "workspace:bench", "workspace:bench")
 
+T = TypeVar("T")
+
 _NOWHERE: Final = "http://127.0.0.1:9"
 _VALUE_CHARS: Final = 250_000
 _SMALL_CHARS: Final = 2_000
+# The first operations open connections and files.
+_WARM: Final = 50
 _KINDS: Final = ("json", "prose", "logs", "base64")
 _TEXTS_OF_A_KIND: Final = 4
 _LABEL: Final = "full"
@@ -54,38 +59,47 @@ async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
         if await schema.is_empty(parts.database):
             await schema.upgrade(settings.database.url())
         reading = asyncio.create_task(parts.shared.read())
-        _settle()
         try:
-            yield parts
+            with _settled():
+                yield parts
         finally:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
 
 
-async def operations(folder: Path, store: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each: values of 2 KB set and read again, those of a scope of many keys listed."""
-    taken: dict[str, list[float]] = {"set": [], "get": [], "list": []}
+@dataclass(slots=True)
+class Taken:
+    """What each operation of one kind took: on the clock, and of processor time in all threads."""
+
+    milliseconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    async def time(self, work: Awaitable[T]) -> T:
+        began, cpu = time.perf_counter(), time.process_time()
+        done = await work
+        self.milliseconds.append((time.perf_counter() - began) * 1000)
+        self.cpu.append((time.process_time() - cpu) * 1000)
+        return done
+
+
+async def operations(folder: Path, store: str, rounds: int) -> dict[str, Taken]:
+    """Values of 2 KB set and read again, keys of a scope of as many listed."""
+    sets, gets, lists = Taken(), Taken(), Taken()
     text = token_corpus.text("json", _SMALL_CHARS)
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
-        for number in range(rounds + 50):
+        for number in range(_WARM + rounds):
             value = {"number": number, "text": text}
-            began = time.perf_counter()
-            await context.set(WHO, SCOPE, Setting(f"key/{number}", value))
-            taken["set"].append((time.perf_counter() - began) * 1000)
-        for number in range(rounds + 50):
-            began = time.perf_counter()
-            found = await context.get(SCOPE, f"key/{number}")
-            taken["get"].append((time.perf_counter() - began) * 1000)
+            await sets.time(context.set(WHO, SCOPE, Setting(f"key/{number}", value)))
+        for number in range(_WARM + rounds):
+            found = await gets.time(context.get(SCOPE, f"key/{number}"))
             _require(found.value["number"] == number, "a value that was not set was read")
-        for number in range(rounds // 4 + 50):
-            began = time.perf_counter()
-            page = await context.list(SCOPE, f"key/{number % 10}", None, 50)
-            taken["list"].append((time.perf_counter() - began) * 1000)
+        for number in range(_WARM + rounds // 4):
+            page = await lists.time(context.list(SCOPE, f"key/{number % 10}", None, 50))
             _require(len(page.entries) > 0, "keys are missing from a list")
-    # The first open connections and files.
-    return {what: milliseconds[50:] for what, milliseconds in taken.items()}
+    named = {"set": sets, "get": gets, "list": lists}
+    return {what: Taken(taken.milliseconds[_WARM:], taken.cpu[_WARM:]) for what, taken in named.items()}
 
 
 async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
@@ -94,7 +108,7 @@ async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
         context = parts.services.shared_context
         texts = _texts()
         await _set(context, texts, 0, "warm")
-        _settle()
+        gc.collect()
         before, began = rss_mb(), time.perf_counter()
         count = _count(megabytes)
         most = before
@@ -137,12 +151,13 @@ async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
         context = parts.services.shared_context
         opened_at = time.perf_counter()
         found = [await context.get(SCOPE, _key(number)) for number in range(_count(megabytes))]
-        ended = time.perf_counter()
+        ended, cpu = time.perf_counter(), time.process_time()
     texts = _texts()
     return {
         "start_s": round(started, 3),
         "open_s": round(opened_at - began, 3),
         "read_s": round(ended - opened_at, 3),
+        "cpu_s": round(cpu, 3),
         "recovery_s": round(started + ended - began, 3),
         "megabytes": round(sum(each.entry.size for each in found if each.entry) / 1e6, 1),
         "wrong": sum(each.value != _value(texts, number, "fill") for number, each in enumerate(found)),
@@ -186,11 +201,18 @@ def _seconds_since_start() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - after_boot / os.sysconf("SC_CLK_TCK")
 
 
-def _settle() -> None:
-    """As a gateway does once it has started."""
+@contextmanager
+def _settled() -> Iterator[None]:
+    """The garbage collector as a gateway has it once it has started."""
+    before = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def main(what: str, folder: str, store: str, megabytes: str) -> None:
