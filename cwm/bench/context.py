@@ -40,6 +40,7 @@ _NOTES: Final = {
     "recovery": "100 MB of different values; recovery: from the start of a new process until it has read all of them; checkpoint: "
     "a snapshot, then, with every key overwritten, its restore",
     "previews": "of results of 300 KB, counting included",
+    "delivery": "beside the upstream itself: its own tool, asked directly, for as much text as a page has",
     "pages": "pages: of a stored result of 300 KB, by cursor, through the service",
 }
 
@@ -82,7 +83,7 @@ async def run(progress: Callable[[str], None], effort: Effort) -> Report:
         _add(report, "recovery", "recovery", await _recovery(root, stores, effort))
         detail, saved, reloads = await context_results.measure(_sub(root), effort.sizes, progress)
         report.sections.append(detail)
-        _add(report, "tokens delivered, and all the rest recovered", "", saved)
+        _add(report, "tokens delivered, and all the rest recovered", "delivery", saved)
         _add(report, "changes of a policy", "", reloads)
         progress("cursors and pages")
         _add(report, "cursors and pages", "pages", await _pages(root, stores, effort))
@@ -152,6 +153,7 @@ async def _recovery(root: Path, stores: dict[str, str], effort: Effort) -> list[
                 f"checkpoint_{name}_s", f"checkpoint and restore, {name}", restored, "s", under(5), under(2)
             ),
             Figure(f"recovery_{name}_s", f"recovery, {name}", back["recovery_s"], "s", under(5)),
+            Figure(f"recovery_cpu_{name}_s", f"of it, processor time, {name}", back["cpu_s"], "s"),
             Figure(
                 f"recovery_reads_{name}_s", f"of it, reading, {name}", back["read_s"], "s", under(5), under(2)
             ),
