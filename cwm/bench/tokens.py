@@ -47,6 +47,11 @@ class Estimates:
         sizes = sorted(abs(error) for errors in self.errors.values() for error in errors)
         return round(sizes[max(0, -(-95 * len(sizes) // 100) - 1)], 4)
 
+    def within(self, share: float) -> float:
+        """The share of texts whose estimate is off by ``share`` at most."""
+        sizes = [abs(error) for errors in self.errors.values() for error in errors]
+        return round(sum(size <= share for size in sizes) / len(sizes), 4)
+
     @property
     def worst_under(self) -> float:
         """0.0 where none is under."""
@@ -87,16 +92,18 @@ async def memory() -> tuple[float, float]:
     return loaded, used
 
 
-async def measure() -> tuple[Section, dict[str, Any]]:
+async def measure(
+    lengths: Sequence[int] = _LENGTHS, seeds: int = _SEEDS, rounds: int = _SPEED_ROUNDS
+) -> tuple[Section, dict[str, Any]]:
     """A table, and a summary: errors are relative, ``estimate_ms_100kb`` is the slowest kind's median."""
     counter = BpeTokenCounter()
-    short, long = (milliseconds(counter, size) for size in _SPEED_BYTES)
+    short, long = (milliseconds(counter, size, rounds) for size in _SPEED_BYTES)
     loaded, used = await memory()
-    found = estimates(counter)
+    found = estimates(counter, lengths, seeds)
     section = Section(
         "counting tokens (o200k_base)",
         ("kind", "estimate off by %, lowest", "highest", "ms per 100 KB, of 100 KB", "of 1 MB"),
-        note=f"estimates of {', '.join(f'{length:,}' for length in _LENGTHS)} characters against the whole count; "
+        note=f"estimates of {', '.join(f'{length:,}' for length in lengths)} characters against the whole count; "
         f"ms: processor time, text not seen before; memory {loaded} MB loaded, {used} MB after 9 MB of text",
     )
     for kind, errors in found.errors.items():
@@ -105,6 +112,7 @@ async def measure() -> tuple[Section, dict[str, Any]]:
     return section, {
         "estimate_error_p95": found.p95,
         "estimate_worst_under": found.worst_under,
+        "estimate_within_20_percent": found.within(0.2),
         "estimate_ms_100kb": max(*short.values(), *long.values()),
         "estimate_memory_mb": used,
     }

@@ -126,6 +126,21 @@ def bench_gateway(
     _tell(run_to_end(work), json_file)
 
 
+@app.command("context")
+def bench_context(
+    rounds: Annotated[int, typer.Option(min=100, help="Sets and gets of each store.")] = 2_000,
+    json_file: _JsonFile = None,
+) -> None:
+    """Shared context and result budgets: each figure beside its threshold and ours. No engine; extra `embedded`."""
+
+    async def work(_: Interrupts) -> Report:
+        from cwm.bench.context import Effort, run
+
+        return await run(_progress, Effort(operations=rounds))
+
+    _tell(run_to_end(work, fast=True), json_file)
+
+
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 

@@ -73,11 +73,18 @@ def _context() -> None:
     op.create_index(
         "ix_context_entries_tenant_scope_version", "context_entries", ["tenant", "scope", "version"]
     )
-    op.create_index(
-        "ix_context_entries_tenant_scope_superseded_at",
-        "context_entries",
-        ["tenant", "scope", "superseded_at"],
-    )
+    for name, column, which in (
+        ("past", "superseded_at", "superseded_at IS NOT NULL"),
+        ("ending", "expires_at", "superseded_at IS NULL AND expires_at IS NOT NULL"),
+        ("deleted", "version", "superseded_at IS NULL AND digest IS NULL"),
+    ):
+        op.create_index(
+            f"ix_context_entries_{name}",
+            "context_entries",
+            ["tenant", "scope", column],
+            sqlite_where=sa.text(which),
+            postgresql_where=sa.text(which),
+        )
     op.create_table(
         "context_snapshots",
         sa.Column("tenant", Text, nullable=False),

@@ -26,6 +26,7 @@ from sqlalchemy import (
     String,
     Table,
     TypeDecorator,
+    and_,
 )
 
 # Byte order, so that both databases sort and compare alike whatever locale Postgres was made with.
@@ -340,8 +341,23 @@ context_entries = Table(
     _required("written_at", UtcDateTime),
     Column("expires_at", UtcDateTime),
     Index(None, "tenant", "scope", "version"),
-    Index(None, "tenant", "scope", "superseded_at"),
 )
+_entry = context_entries.c
+_is_now = _entry.superseded_at.is_(None)
+# What a clean-up looks for, and nothing else: it finds that without passing every key.
+for _name, _column, _which in (
+    ("past", _entry.superseded_at, _entry.superseded_at.is_not(None)),
+    ("ending", _entry.expires_at, and_(_is_now, _entry.expires_at.is_not(None))),
+    ("deleted", _entry.version, and_(_is_now, _entry.digest.is_(None))),
+):
+    Index(
+        f"ix_context_entries_{_name}",
+        _entry.tenant,
+        _entry.scope,
+        _column,
+        sqlite_where=_which,
+        postgresql_where=_which,
+    )
 
 context_snapshots = Table(
     "context_snapshots",

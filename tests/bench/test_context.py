@@ -1,0 +1,79 @@
+"""``cwm bench context`` measures what it says, on servers of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cwm.bench import context, context_pages, context_store, responses
+from cwm.bench.context_results import Sizes
+from cwm.bench.context_sharing import Workload
+from cwm.bench.context_store import SQLITE
+
+TINY = context.Effort(
+    operations=20,
+    megabytes=1,
+    filled_megabytes=2,
+    rounds=1,
+    cursors=100,
+    estimated_chars=(270_000,),
+    estimates=1,
+    load=Workload(agents=2, reads=6, files=4),
+    sizes=Sizes(kilobytes=60, entries=900, reloads=2),
+)
+PROMISED = {
+    "estimate_error_p95",
+    "estimate_ms_100kb",
+    "tokens_saved",
+    "byte_exact",
+    "hit_rate",
+    "dedupe_saving",
+    "recovery_s",
+}
+
+
+@pytest.mark.parametrize("name", responses.RESPONSES)
+def test_a_generated_answer_is_as_large_as_asked_for_and_the_same_each_time(name: str) -> None:
+    make = responses.RESPONSES[name]
+    answer = make(60)
+    assert answer == make(60)
+    text = answer if isinstance(answer, str) else json.dumps(answer)
+    assert 60_000 <= len(text.encode()) < 80_000
+    assert json.loads(text)
+
+
+def test_cursors_are_made_and_checked() -> None:
+    figures = {figure.key: figure.measured for figure in context_pages.cursors(100)}
+    assert figures["cursor_bytes"] == 120
+    assert all(value > 0 for value in figures.values())
+
+
+async def test_operations_and_pages_are_timed_one_by_one(tmp_path: Path) -> None:
+    taken = await context_store.operations(tmp_path / "a", SQLITE, 20)
+    assert {what: len(each.milliseconds) for what, each in taken.items()} == {"set": 20, "get": 20, "list": 5}
+    assert all(len(each.cpu) == len(each.milliseconds) for each in taken.values())
+    assert len(await context_pages.pages(tmp_path / "b", SQLITE, 1)) > 10
+
+
+async def test_what_one_process_kept_is_read_by_another(tmp_path: Path) -> None:
+    assert (await context_store.fill(tmp_path / "a", SQLITE, 1))["counted_mb"] > 1
+    assert (await context_store.checkpoint(tmp_path / "b", SQLITE, 1))["restore_s"] > 0
+    back = await context_store.recover(tmp_path / "b", SQLITE, 1)
+    assert back["wrong"] == 0
+    assert back["megabytes"] == pytest.approx(1, rel=0.2)
+
+
+@pytest.mark.slow
+async def test_every_promised_figure_is_measured() -> None:
+    told: list[str] = []
+    report = await context.run(told.append, TINY)
+    assert report.summary.keys() >= PROMISED
+    assert report.summary["byte_exact"] == 1
+    assert report.summary["stale_answers"] == report.summary["recovered_wrong"] == 0
+    assert report.summary["upstream_calls"] <= 4
+    assert 0 < report.summary["tokens_saved"] < 1
+    assert 0 < report.summary["dedupe_saving"] < 1
+    assert all(len(row) == len(section.columns) for section in report.sections for row in section.rows)
+    assert told[-1] == "token counts"
