@@ -11,23 +11,25 @@ from typing import Final
 from cwm.bench import context_store, responses
 from cwm.bench.context_store import WHO
 from cwm.bench.goals import Figure, about, percentile, under
-from cwm.domain.cursor import Cursors, Position
-from cwm.domain.results import HANDLE_BYTES, Part, PartKind, handle_of
+from cwm.domain.cursor import Cursors, Position, snapshot_of
+from cwm.domain.results import HANDLE_BYTES, Part, PartKind, StoredPart, StoredResult, handle_of
 from cwm.domain.tool_policy import ToolPolicy
 
 _KB: Final = 300
 _HANDLE: Final = handle_of(bytes(range(HANDLE_BYTES)))
-_SNAPSHOT: Final = bytes(13)
 
 
 def cursors(rounds: int) -> list[Figure]:
     made, read, size = list[float](), list[float](), 0
-    signed, later = Cursors([b"a benchmark's"]), datetime.now(UTC) + timedelta(minutes=10)
+    signed, now = Cursors([b"a benchmark's"]), datetime.now(UTC)
+    later = now + timedelta(minutes=10)
+    part = StoredPart(PartKind.TEXT, "text/plain", "0" * 64, _KB * 1000)
+    snapshot = snapshot_of(StoredResult(WHO.tenant, _HANDLE, WHO.subject, "t", (part,), now, later), part)
     for number in range(rounds):
         began = time.perf_counter()
-        cursor = signed.make(Position(_HANDLE, 0, number), WHO, _SNAPSHOT, later)
+        cursor = signed.make(Position(_HANDLE, 0, number), WHO, snapshot, later)
         between = time.perf_counter()
-        position = signed.read(cursor, WHO, datetime.now(UTC)).require(_SNAPSHOT)
+        position = signed.read(cursor, WHO, datetime.now(UTC)).require(snapshot)
         read.append((time.perf_counter() - between) * 1e6)
         made.append((between - began) * 1e6)
         size = max(size, len(cursor))
