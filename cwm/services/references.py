@@ -1,4 +1,4 @@
-"""By-reference arguments: ``{"$cwm": "<handle>#/json/pointer"}`` stands for a value of a stored result.
+"""By-reference arguments: ``{"$cwm": "<handle>"}`` stands for the text of a stored result, ``"<handle>#/json/pointer"`` for a value in it.
 
 A value goes from one tool to another without passing through a model.
 """
@@ -32,11 +32,14 @@ _LONGEST_NAME: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``pointer`` is a JSON Pointer (RFC 6901), empty for the whole; ``part`` None is the first that is JSON."""
+    """``pointer`` is a JSON Pointer (RFC 6901), empty for the whole value; None asks for the text as it came.
+
+    ``part`` None is the first, with a pointer the first that is JSON.
+    """
 
     handle: str
     part: int | None
-    pointer: str
+    pointer: str | None
 
     @classmethod
     def read(cls, value: Mapping[str, Any], place: str) -> Reference:
@@ -50,16 +53,16 @@ class Reference:
         found = _REFERENCE.fullmatch(written) if isinstance(written, str) else None
         if found is None or len(written) > _LONGEST:
             raise InvalidParameterError(
-                f"{place}: a by-reference argument is a handle, then / and a part if it is not the first, then # and "
-                "a JSON Pointer if it is not all of it.",
+                f"{place}: a by-reference argument is a handle, then / and a part if it is not the first, then, for a value "
+                "instead of the text, # and a JSON Pointer.",
                 field=place,
             )
-        pointer, part = found["pointer"] or "", found["part"]
+        pointer, part = found["pointer"], found["part"]
         # In a URI a pointer is escaped as URIs are.
         return cls(
             found["handle"],
             None if part is None else int(part),
-            unquote(pointer) if found["uri"] else pointer,
+            unquote(pointer) if pointer and found["uri"] else pointer,
         )
 
 

@@ -180,17 +180,19 @@ class Results:
         return Pages(read.body, result.parts[part].page_bytes, binary=read.kind is PartKind.BINARY)
 
     async def resolve(
-        self, principal: Principal, handle: str, json_pointer: str, part: int | None = None
+        self, principal: Principal, handle: str, json_pointer: str | None, part: int | None = None
     ) -> Any:
         """The JSON value that ``json_pointer`` leads to, in the first part that is JSON unless ``part`` is given.
 
-        The empty pointer gives all of it: a text where it is text, base64 where it is binary. CWM-2005;
-        CWM-1003 when the pointer leads nowhere.
+        The empty pointer gives all of it: a text where it is text, base64 where it is binary. No pointer gives
+        the text as the tool returned it, of the first part unless ``part`` is given. CWM-2005; CWM-1003 when
+        the pointer leads nowhere.
         """
         result = await self.find(principal, handle)
-        index = _first_json(result) if part is None else part
-        read = await self.part_of(result, index)
-        if read.kind is PartKind.JSON:
+        if part is None:
+            part = 0 if json_pointer is None else _first_json(result)
+        read = await self.part_of(result, part)
+        if read.kind is PartKind.JSON and json_pointer is not None:
             return value_at(await parsed(read.body), json_pointer)
         if json_pointer:
             raise InvalidParameterError(

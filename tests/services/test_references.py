@@ -71,6 +71,15 @@ async def test_a_reference_is_replaced_by_the_value_at_its_pointer(
     assert filled == {"x": [{"y": POINTERS[pointer]}, 1], "z": "r_"}
 
 
+@pytest.mark.parametrize("spelled", ["{}", "{}/0", "cwm://results/{}", "cwm://results/{}/0"])
+async def test_a_handle_alone_is_replaced_by_the_text_exactly_as_it_came(fill: Filling, spelled: str) -> None:
+    for text in ('{"b" : [1.0, 1],\n "a": "\\u00e9"}', "no JSON", ""):
+        handle = (await fill.desk.keep(text, '{"n": 1}')).handle
+        assert await fill({"x": {"$cwm": spelled.format(handle)}}) == {"x": text}
+    assert await fill({"x": {"$cwm": f"{handle}/1"}}) == {"x": '{"n": 1}'}
+    assert await fill({"x": {"$cwm": f"{handle}#/n"}}) == {"x": 1}
+
+
 async def test_a_value_is_not_searched_for_further_references(fill: Filling) -> None:
     handle = (await fill.desk.keep(json.dumps({"inner": {"$cwm": "r_x#"}}))).handle
     assert await fill({"x": {"$cwm": f"{handle}#"}}) == {"x": {"inner": {"$cwm": "r_x#"}}}
@@ -99,7 +108,7 @@ async def test_each_use_counts_although_the_value_is_fetched_once(fill: Filling)
 
 async def test_halves_of_surrogate_pairs_are_a_value_as_any_other(fill: Filling) -> None:
     handle = (await fill.desk.keep('["\\ud800"]')).handle
-    assert await fill({"x": {"$cwm": handle}}) == {"x": ["\ud800"]}
+    assert await fill({"x": {"$cwm": f"{handle}#"}}) == {"x": ["\ud800"]}
 
 
 NAMES = st.text(max_size=5).filter(lambda name: name != "$cwm")

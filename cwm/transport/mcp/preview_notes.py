@@ -69,7 +69,10 @@ def _how_to_read_on(kept: Kept, tokens: int, *, by_reference: bool) -> str:
         "and jmespath, json_pointer, regex, search, head, tail or count."
     )
     if by_reference:
-        told += f' Tools that take references take it unread: {{"$cwm": "{kept.handle}#"}}.'
+        told += (
+            f' Tools that take references take it unread: {{"$cwm": "{kept.handle}"}} is its text, with # and a JSON '
+            "pointer behind the handle a value in it."
+        )
     return told
 
 

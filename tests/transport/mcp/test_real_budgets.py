@@ -46,7 +46,7 @@ async def test_a_300_kb_file_moves_between_two_tools_without_being_read(
     ):
         read = await agent.call("files_read_text_file", {"path": str(root / "a.txt")})
         told = read.meta["dev.cwm/result"]
-        content = {"$cwm": f"{told['handle']}#"}
+        content = {"$cwm": told["handle"]}
         wrote = await agent.call("files_write_file", {"path": str(root / "b.txt"), "content": content})
         assert not wrote.is_error, wrote.text
         assert (root / "b.txt").read_bytes() == (root / "a.txt").read_bytes()
