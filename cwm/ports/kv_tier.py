@@ -59,15 +59,20 @@ class SharedTierRoom:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Totals since LMCache started: chunks loaded from lower tiers under one salt, and loads by tier under any."""
+    """Totals since LMCache started: chunks loaded from lower tiers under one salt, and loads by tier under any.
+
+    LMCache counts a load some time after it has ended; ``uncounted`` is how many of its events still wait.
+    """
 
     chunks: float
     by_tier: Mapping[Tier, float]
+    uncounted: int = 0
 
     def since(self, before: Loads) -> Loads:
         return Loads(
             self.chunks - before.chunks,
             {tier: n - before.by_tier.get(tier, 0.0) for tier, n in self.by_tier.items()},
+            self.uncounted,
         )
 
 

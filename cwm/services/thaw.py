@@ -35,6 +35,7 @@ from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
+from cwm.services.loads import loads_since
 from cwm.services.planner import ENGINE_TIER, Planner
 from cwm.services.quarantine import Quarantine
 from cwm.services.replicas import Replicas
@@ -280,12 +281,21 @@ class Thaw:
         Exact while nobody else of the tenant was prefilling; what the counts cannot tell is ``unknown``.
         """
         after = await self.engine.counters()
-        loads = await self._loads(prefix) if loaded.before else None
-        lower = loads.since(loaded.before) if loads and loaded.before else None
+        lower = (
+            await self._loaded_since(loaded.before, loaded.prefetched.found, prefix)
+            if loaded.before
+            else None
+        )
         external = answer.loaded_tokens
         if external is None:
             external = _external(answer, before, after)
         return _split(answer, external, lower, prefix)
+
+    async def _loaded_since(self, before: Loads, found: int, prefix: Prefix) -> Loads | None:
+        try:
+            return await loads_since(before, self.kv_tier, prefix.cache_salt, found, self.clock)
+        except CwmError:
+            return None
 
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)

@@ -20,9 +20,10 @@ from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, EngineTimeoutError
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine
-from cwm.ports.kv_tier import KvTier, KvTierFacts, Loads, PrefixKey
+from cwm.ports.kv_tier import KvTier, KvTierFacts, PrefixKey
 from cwm.ports.meter import Meter
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.loads import loads_since
 from cwm.services.store import Prefix, fitting
 
 _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
@@ -30,7 +31,6 @@ _TEXT: Final = "CWM watches over the chunks of {instance}. "
 _CHUNKS: Final = 2
 _REDIS_ADAPTERS: Final = frozenset({"valkey", "resp"})
 _STORED_WITHIN_SECONDS: Final = 10.0
-_COUNTED_WITHIN_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.05
 _MOST_PAUSE_SECONDS: Final = 0.5
 _CONFIRMED_BY: Final = 3
@@ -174,21 +174,12 @@ class Watchdog:
             return Outcome.HUNG
         if not prefetched.complete or prefetched.total < canary.chunk_count:
             return Outcome.BROKEN
-        loaded = await self._loaded_since(before, cache, canary)
+        loaded = await loads_since(before, cache, canary.cache_salt, canary.chunk_count, self.clock)
         if loaded.chunks < canary.chunk_count:  # another gateway had stored or loaded it after the drop
             return Outcome.NOT_LOOKED
         if facts.adapters[0] in _REDIS_ADAPTERS and not loaded.by_tier.get(Tier.REDIS):
             return Outcome.WITHOUT_REDIS
         return Outcome.FOUND
-
-    async def _loaded_since(self, before: Loads, cache: KvTier, canary: Prefix) -> Loads:
-        """LMCache counts a load a moment after it answered. What others loaded meanwhile is counted, too."""
-        until = self.clock.monotonic() + _COUNTED_WITHIN_SECONDS
-        while True:
-            since = (await cache.loads(canary.cache_salt)).since(before)
-            if since.chunks >= canary.chunk_count or self.clock.monotonic() > until:
-                return since
-            await asyncio.sleep(_POLL_SECONDS)
 
     async def _store_again(self, cache: KvTier, canary: Prefix, missed: Outcome) -> None:
         """What one tier still holds is not stored into another that lost it, unless it is removed first.
