@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.bench import servers, token_corpus
+from cwm.bench import captured, servers, token_corpus
 from cwm.bench.agents import ERAS, RESULT, Agent, Got, agent
 from cwm.bench.figures import Section, median
 from cwm.bench.goals import Figure, at_least, percentile, under
@@ -56,9 +56,10 @@ async def measure(
                 direct = await stack.enter_async_context(agent(upstream.url, era))
                 one = await stack.enter_async_context(agent(gateway.url, era))
                 for tool, arguments in _calls(sizes):
-                    progress(f"{tool}, {era}")
+                    what = " ".join([tool, *filter(None, [arguments.get("name")])])
+                    progress(f"{what}, {era}")
                     row, took = await _delivered(direct, one, tool, arguments, totals)
-                    section.rows.append((f"{tool}, {era}", *row))
+                    section.rows.append((f"{what}, {era}", *row))
                     pages += took
                     as_much += [(await direct.call("read_file", {"path": _PAGE})).milliseconds for _ in took]
             progress("changes of a policy")
@@ -148,6 +149,7 @@ def _calls(sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
         ("issues", of_size),
         ("series", of_size),
         ("search", of_size),
+        *(("captured", {"name": name}) for name in captured.NAMES),
         ("read_file", {"path": _FILE}),
         ("list_directory", {"path": _FOLDER}),
     ]

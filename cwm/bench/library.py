@@ -16,6 +16,7 @@ import uvloop
 from fastmcp import FastMCP
 from mcp_types import ToolAnnotations
 
+from cwm.bench import captured as captured_answers
 from cwm.bench import responses
 
 _READS = ToolAnnotations(read_only_hint=True)
@@ -52,6 +53,16 @@ def library(root: Path) -> FastMCP[Any]:
         inside(path).write_text(text, encoding="utf-8")
         return "written"
 
+    @server.tool
+    def count_calls() -> int:
+        """How many times files and folders were asked for."""
+        return asked
+
+    _add_answers(server)
+    return server
+
+
+def _add_answers(server: FastMCP[Any]) -> None:
     @server.tool(annotations=_READS)
     def issues(kilobytes: int) -> str:
         """Issues of a repository, so many kilobytes of them."""
@@ -67,12 +78,10 @@ def library(root: Path) -> FastMCP[Any]:
         """A page of search results of so many kilobytes."""
         return responses.search(kilobytes)
 
-    @server.tool
-    def count_calls() -> int:
-        """How many times files and folders were asked for."""
-        return asked
-
-    return server
+    @server.tool(annotations=_READS)
+    def captured(name: str) -> str:
+        """What a public web API once answered."""
+        return captured_answers.answer(name)
 
 
 def main(folder: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cwm.bench import context, context_pages, context_store, responses
+from cwm.bench import captured, context, context_pages, context_store, responses
 from cwm.bench.context_results import Sizes
 from cwm.bench.context_sharing import Workload
 from cwm.bench.context_store import SQLITE
@@ -42,6 +42,13 @@ def test_a_generated_answer_is_as_large_as_asked_for_and_the_same_each_time(name
     text = answer if isinstance(answer, str) else json.dumps(answer)
     assert 60_000 <= len(text.encode()) < 80_000
     assert json.loads(text)
+
+
+@pytest.mark.parametrize("name", captured.NAMES)
+def test_a_captured_answer_is_a_large_json_document(name: str) -> None:
+    answer = captured.answer(name)
+    assert len(answer.encode()) >= 200_000
+    assert isinstance(json.loads(answer), dict)
 
 
 def test_cursors_are_made_and_checked() -> None:

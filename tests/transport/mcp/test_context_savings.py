@@ -15,7 +15,7 @@ from fastmcp.client.transports import StdioTransport
 from mcp_types import CallToolResult
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.bench import responses, token_corpus
+from cwm.bench import captured, responses, token_corpus
 from cwm.services.answers import Answer, count, parts_of
 from tests.node.programs import CommandLine, Programs, environment
 from tests.transport.mcp.gateway import LEGACY, Agent, fastmcp_agent, gateway
@@ -29,16 +29,18 @@ Asked = tuple[str, dict[str, Any]]
 
 
 def library(root: Path) -> list[Asked]:
-    """Answers like those of web APIs, a log and a folder of many files, and how server-filesystem is asked for them."""
+    """Answers of web APIs and generated ones like them, a log and a folder of many files, and how server-filesystem is asked for them."""
     root.mkdir()
     for name, make in responses.RESPONSES.items():
         answer = make(KILOBYTES)
         (root / f"{name}.json").write_text(answer if isinstance(answer, str) else json.dumps(answer))
+    for name in captured.NAMES:
+        (root / f"{name}.json").write_text(captured.answer(name))
     (root / "big.log").write_text(token_corpus.text("logs", KILOBYTES * 1000))
     (root / "data").mkdir()
     for number in range(3_000):
         (root / "data" / f"measurement_{number * 7919 % 100_003:06d}.parquet").touch()
-    files = [*(f"{name}.json" for name in responses.RESPONSES), "big.log"]
+    files = [*(f"{name}.json" for name in (*responses.RESPONSES, *captured.NAMES)), "big.log"]
     return [
         *(("read_text_file", {"path": str(root / name)}) for name in files),
         ("list_directory", {"path": str(root / "data")}),
