@@ -168,8 +168,8 @@ class Thaw(Group):
     title = "thaw"
 
     thaw_plan: Choice = Field(
-        Choice.LOAD,
-        description="Load a window's KV, recompute it, or (auto) do what measured speeds say is faster.",
+        Choice.AUTO,
+        description="Load a window's KV, recompute it, or (auto) load unless measured speeds say that is slower.",
     )
 
 
