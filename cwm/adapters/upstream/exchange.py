@@ -34,6 +34,7 @@ class TokenExchanger:
     def __init__(self) -> None:
         self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False)
         self._kept: dict[str, _Kept] = {}
+        self._asking: dict[str, asyncio.Task[_Kept]] = {}
 
     async def exchange(self, at: TokenExchange, authorization: str) -> str:
         """The ``Authorization`` value for the upstream. Raises UpstreamAwayError, naming no token."""
@@ -43,14 +44,32 @@ class TokenExchanger:
         key = _key(at, subject_token)
         kept = self._kept.get(key)
         if kept is None or kept.until <= time.monotonic():
-            kept = await self._ask(at, subject_token)
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = kept
+            # Whoever comes meanwhile waits for the same answer, also when the first to come leaves.
+            asking = self._asking.get(key) or self._begin(key, at, subject_token)
+            kept = await asyncio.shield(asking)
         return kept.authorization
 
     async def aclose(self) -> None:
+        left = list(self._asking.values())
+        for asking in left:
+            asking.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         await self._client.aclose()
+
+    def _begin(self, key: str, at: TokenExchange, subject_token: str) -> asyncio.Task[_Kept]:
+        asking = asyncio.create_task(self._ask(at, subject_token))
+        self._asking[key] = asking
+
+        def answered(task: asyncio.Task[_Kept]) -> None:
+            del self._asking[key]
+            if task.cancelled() or task.exception() is not None:
+                return
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[key] = task.result()
+
+        asking.add_done_callback(answered)
+        return asking
 
     async def _ask(self, at: TokenExchange, subject_token: str) -> _Kept:
         form = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.domain.errors import UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind, TokenExchange
+from cwm.ports.upstream import UpstreamAwayError
 from tests.adapters.upstream.bad_server import BadServer, bad_server
 from tests.services.replicas_of import ANN, BOB, Shared, replica
 from tests.transport.mcp.gateway import serving
@@ -101,6 +104,30 @@ async def test_a_token_that_is_about_to_run_out_is_asked_for_again() -> None:
             asked = len(endpoint.asked)
             await one.call(caller, "bad_do")
             assert len(endpoint.asked) > asked
+
+
+async def test_callers_who_come_at_once_with_one_token_are_answered_by_one_exchange() -> None:
+    async with exchanging() as (endpoint, _), closing_exchanger() as exchanger:
+        leaves, *stay = (
+            asyncio.create_task(exchanger.exchange(endpoint.exchange, "Bearer ann")) for _ in range(8)
+        )
+        await asyncio.sleep(0)
+        leaves.cancel()
+        assert set(await asyncio.gather(*stay)) == {"Bearer ann-for-notes"}
+        with pytest.raises(UpstreamAwayError):
+            await exchanger.exchange(endpoint.exchange, "Bearer revoked")
+        with pytest.raises(UpstreamAwayError):
+            await exchanger.exchange(endpoint.exchange, "Bearer revoked")
+    assert endpoint.asked == ["ann", "revoked", "revoked"]
+
+
+@asynccontextmanager
+async def closing_exchanger() -> AsyncIterator[TokenExchanger]:
+    exchanger = TokenExchanger()
+    try:
+        yield exchanger
+    finally:
+        await exchanger.aclose()
 
 
 @pytest.mark.parametrize("authorization", [None, "Basic YTpi", "Bearer ", "Bearer revoked-s3cr3t"])
