@@ -163,7 +163,8 @@ class Commands:
             if self.plan.redis
             else {"startup_nodes": f"{LOOPBACK}:{self.ports.valkey}"}
         )
-        timeouts = {"request_timeout": 2.0, "connection_timeout": 2.0}
+        # Within the latter LMCache also imports its client, which took 2 s on a busy machine: it did not start then.
+        timeouts = {"request_timeout": 2.0, "connection_timeout": 15.0}
         return {
             "type": "valkey",
             **where,
