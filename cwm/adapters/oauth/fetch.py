@@ -16,10 +16,11 @@ _MOST_BYTES: Final = 256 * 1024
 
 
 class Fetch:
-    """JSON objects from URLs that the settings name or vouch for. No redirects, 3 seconds, 256 KiB."""
+    """JSON objects from URLs that the settings name or vouch for. No redirects, ``seconds`` in all, 256 KiB."""
 
-    def __init__(self) -> None:
-        self._http = httpx2.AsyncClient(timeout=_SECONDS, trust_env=False, follow_redirects=False)
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
+        self._http = httpx2.AsyncClient(timeout=seconds, trust_env=False, follow_redirects=False)
 
     async def get(self, url: str) -> dict[str, Any]:
         """Raises CWM-5005 for whatever is no JSON object within the bounds."""
@@ -38,7 +39,7 @@ class Fetch:
         try:
             # The client's own timeout begins anew with every byte.
             async with (
-                asyncio.timeout(_SECONDS),
+                asyncio.timeout(self._seconds),
                 self._http.stream(method, url, headers=headers, **request) as answer,
             ):
                 if answer.status_code != 200:
