@@ -111,7 +111,9 @@ def _tell_refusal(failed: BaseException) -> None:
     while behind is not None:
         if isinstance(behind, httpx2.HTTPStatusError) and behind.response.status_code in {401, 403}:
             hint = "Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
-            raise ToolRefusedError("CWM-9002", f"The gateway does not let this client in. {hint}", {}) from failed
+            raise ToolRefusedError(
+                "CWM-9002", f"The gateway does not let this client in. {hint}", {}
+            ) from failed
         behind = behind.__cause__ or behind.__context__
 
 

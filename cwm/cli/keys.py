@@ -119,7 +119,11 @@ def _scopes(names: list[str]) -> frozenset[Scope]:
     for name in names:
         if not granted([name]):
             known = ", ".join(Scope)
-            fail("CWM-1003", f"There is no scope {name[:64]}; there are {known}, and <noun>:* for all of a noun.", USAGE)
+            fail(
+                "CWM-1003",
+                f"There is no scope {name[:64]}; there are {known}, and <noun>:* for all of a noun.",
+                USAGE,
+            )
     return granted(names)
 
 

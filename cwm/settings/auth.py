@@ -33,7 +33,8 @@ class Auth(Group):
         description="Audiences that access tokens may be for, separated by commas; default: the public URL and its /mcp.",
     )
     oauth_jwks_url: str | None = Field(
-        None, description="Where the issuer's keys are; default: where its metadata says, within its own origin."
+        None,
+        description="Where the issuer's keys are; default: where its metadata says, within its own origin.",
     )
     oauth_algorithms: str = Field(
         "RS256,PS256,ES256,EdDSA",
@@ -43,7 +44,9 @@ class Auth(Group):
         30, ge=0, le=120, description="How far the clocks of issuer and gateway may be apart."
     )
     oauth_keys_seconds: float = Field(
-        86_400, ge=300, description="For how long the issuer's last known keys go on while it cannot be reached."
+        86_400,
+        ge=300,
+        description="For how long the issuer's last known keys go on while it cannot be reached.",
     )
     oauth_introspection_url: str | None = Field(
         None, description="Where to ask what opaque access tokens mean (RFC 7662); unset: they are refused."

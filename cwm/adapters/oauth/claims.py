@@ -47,7 +47,9 @@ class Expected:
         except ExpiredTokenError as expired:
             raise UnauthenticatedError("The access token has expired.", why="expired") from expired
         except ClaimError as wrong:
-            why, message = _WHY.get(str(wrong.claim).split(",")[0], ("malformed", "The access token is malformed."))
+            why, message = _WHY.get(
+                str(wrong.claim).split(",")[0], ("malformed", "The access token is malformed.")
+            )
             raise UnauthenticatedError(message, why=why) from wrong
         subject, client = told.get("sub"), told.get("client_id", told.get("azp"))
         return AccessToken(

@@ -65,5 +65,6 @@ async def _body(answer: httpx2.Response, url: str) -> bytes:
 
 def _away(url: str, how: str) -> AuthorityUnavailableError:
     """The caller learns that it is not their fault, the log where to look."""
-    host = httpx2.URL(url).host
-    return AuthorityUnavailableError(f"The authorization server at {host} {how}; try again.")
+    where = url.partition("://")[2].partition("/")[0]
+    shown = where.partition("?")[0] if where.isprintable() else "an address that is none"
+    return AuthorityUnavailableError(f"The authorization server at {shown} {how}; try again.")

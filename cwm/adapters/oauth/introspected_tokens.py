@@ -66,7 +66,9 @@ class IntrospectedTokens:
         asking = self._asking.get(name)
         if asking is None:
             if len(self._asking) >= _MOST_AT_ONCE:
-                raise AuthorityUnavailableError("The authorization server is asked for too many tokens at once.")
+                raise AuthorityUnavailableError(
+                    "The authorization server is asked for too many tokens at once."
+                )
             asking = self._asking[name] = asyncio.create_task(self._ask(name, token))
             # All who wait may leave before it fails.
             asking.add_done_callback(lambda done: done.cancelled() or done.exception())

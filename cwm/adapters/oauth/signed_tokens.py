@@ -26,7 +26,9 @@ _SPOILT: Final = (JoseError, ValueError, TypeError, KeyError, RecursionError, Ov
 class SignedTokens:
     """Checked with the issuer's public keys alone. The token has no say in where they come from."""
 
-    def __init__(self, keys: SigningKeys, expected: Expected, algorithms: frozenset[str], clock: Clock) -> None:
+    def __init__(
+        self, keys: SigningKeys, expected: Expected, algorithms: frozenset[str], clock: Clock
+    ) -> None:
         self._keys = keys
         self._expected = expected
         self._algorithms = algorithms
@@ -45,7 +47,9 @@ class SignedTokens:
             raise UnauthenticatedError("The access token is malformed.", why="malformed")
         key = await self._keys.find(key_id, algorithm)
         if key is None:
-            raise UnauthenticatedError("The access token is signed with an unknown key.", why="unknown_signer")
+            raise UnauthenticatedError(
+                "The access token is signed with an unknown key.", why="unknown_signer"
+            )
         try:
             claims = jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
         except _SPOILT as spoilt:

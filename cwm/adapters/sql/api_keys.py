@@ -45,9 +45,7 @@ class SqlApiKeys:
     @reading
     def listed(self, connection: Connection, tenant: str) -> list[ApiKey]:
         newest_first = (
-            select(api_keys)
-            .where(_key.tenant == tenant)
-            .order_by(_key.created_at.desc(), _key.key_id.desc())
+            select(api_keys).where(_key.tenant == tenant).order_by(_key.created_at.desc(), _key.key_id.desc())
         )
         return [_of(row) for row in connection.execute(newest_first)]
 

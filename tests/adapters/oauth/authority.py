@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from joserfc import jwt
-from joserfc.jwk import ECKey, Key, RSAKey
+from joserfc.jwk import ECKey, RSAKey
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,8 +37,15 @@ class MovableClock:
         return 1000.0 + self.passed
 
 
-def rsa(key_id: str, bits: int = 2048) -> RSAKey:
-    return RSAKey.generate_key(bits, {"kid": key_id, "use": "sig"}, auto_kid=False)
+@cache
+def rsa(key_id: str) -> RSAKey:
+    """The same for a name: making one takes longer than a test."""
+    return RSAKey.generate_key(2048, {"kid": key_id, "use": "sig"}, auto_kid=False)
+
+
+def weak_rsa(key_id: str) -> RSAKey:
+    numbers = generate_private_key(65537, 1024)
+    return RSAKey(numbers, numbers, {"kid": key_id, "use": "sig"})
 
 
 def ec(key_id: str) -> ECKey:
@@ -49,11 +58,12 @@ class Authority:
 
     issuer: str
     clock: MovableClock
-    keys: list[Key] = field(default_factory=list)
+    keys: list[RSAKey | ECKey] = field(default_factory=list)
     documents: dict[str, Response] = field(default_factory=dict)
     hold: asyncio.Event | None = None
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
+    began: asyncio.Event = field(default_factory=asyncio.Event)
 
     def claims(self, **changed: Any) -> dict[str, Any]:
         """Of a token that is good for five minutes; what is None is left out."""
@@ -70,7 +80,9 @@ class Authority:
         }
         return {name: value for name, value in told.items() if value is not None}
 
-    def token(self, key: Key | None = None, header: dict[str, Any] | None = None, **changed: Any) -> str:
+    def token(
+        self, key: RSAKey | ECKey | None = None, header: dict[str, Any] | None = None, **changed: Any
+    ) -> str:
         signing = key or self.keys[0]
         algorithm = "ES256" if isinstance(signing, ECKey) else "RS256"
         told = {"alg": algorithm, "kid": signing.kid, "typ": "at+jwt", **(header or {})}
@@ -80,6 +92,7 @@ class Authority:
     async def answer(self, request: Request) -> Response:
         path = request.url.path
         self.asked[path] += 1
+        self.began.set()
         if self.hold is not None:
             await self.hold.wait()
         if path in self.documents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joserfc import jwt
-from joserfc.jwk import OctKey
 from starlette.responses import RedirectResponse
 
 from cwm.adapters.oauth.claims import Expected
@@ -109,7 +108,7 @@ async def test_times_hold_within_the_leeway_and_no_further(issuer: Authority, to
 async def test_a_token_of_another_key_under_a_known_name_is_forged(
     issuer: Authority, tokens: OAuthTokens
 ) -> None:
-    assert await why(tokens, issuer.token(rsa("first"))) == "forged"
+    assert await why(tokens, issuer.token(rsa("stranger"), {"kid": "first"})) == "forged"
     head, _, signature = issuer.token().split(".")
     claims = _part(issuer.claims(sub="mallory"))
     assert await why(tokens, f"{head}.{claims}.{signature}") == "forged"
@@ -122,13 +121,12 @@ async def test_a_token_without_a_signature_is_refused(issuer: Authority, tokens:
         assert await why(tokens, f"{header}.{_part(issuer.claims())}.") == "algorithm"
 
 
-@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
 async def test_the_public_key_is_no_shared_secret(issuer: Authority, tokens: OAuthTokens) -> None:
     public = issuer.keys[0]
     for secret in (public.as_pem(private=False), json.dumps(public.as_dict(private=False)).encode()):
-        header = {"alg": "HS256", "kid": "first", "typ": "at+jwt"}
-        made = jwt.encode(header, issuer.claims(), OctKey.import_key(secret), algorithms=["HS256"])
-        assert await why(tokens, made) == "algorithm"
+        signed = f"{_part({'alg': 'HS256', 'kid': 'first', 'typ': 'at+jwt'})}.{_part(issuer.claims())}"
+        signature = _encoded(hmac.digest(secret, signed.encode(), "sha256"))
+        assert await why(tokens, f"{signed}.{signature}") == "algorithm"
 
 
 async def test_a_token_has_no_say_in_whose_key_it_is_checked_with(
@@ -172,7 +170,12 @@ async def test_json_that_is_nested_too_deep_is_refused(tokens: OAuthTokens) -> N
     assert await why(tokens, f"{deep}.e30.x") == "malformed"
 
 
-@given(st.one_of(st.text(), st.from_regex(r"[A-Za-z0-9_-]{0,40}(\.[A-Za-z0-9_-]{0,40}){0,4}", fullmatch=True)))
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.from_regex(r"[A-Za-z0-9_-]{0,40}(\.[A-Za-z0-9_-]{0,40}){0,4}", fullmatch=True),
+    )
+)
 def test_any_text_has_a_header_or_none(text: str) -> None:
     header = header_of(text)
     assert header is None or "alg" in header
@@ -186,4 +189,8 @@ async def test_redirects_are_not_followed(issuer: Authority, tokens: OAuthTokens
 
 
 def _part(told: Any) -> str:
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode().rstrip("=")
+    return _encoded(json.dumps(told).encode())
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from cwm.adapters.oauth.fetch import Fetch
 from cwm.adapters.oauth.signing_keys import FRESH_SECONDS, THROTTLE_SECONDS, SigningKeys
 from cwm.domain.errors import AuthorityUnavailableError
-from tests.adapters.oauth.authority import Authority, as_json, authority, ec, rsa
+from tests.adapters.oauth.authority import Authority, as_json, authority, ec, rsa, weak_rsa
 
 pytestmark = pytest.mark.slow
 
@@ -98,8 +98,7 @@ async def test_a_caller_that_leaves_does_not_take_the_reading_along(
     leaving = asyncio.create_task(keys.find("first", "RS256"))
     staying = asyncio.create_task(keys.find("first", "RS256"))
     async with asyncio.timeout(10):
-        while not issuer.asked[DISCOVERY]:
-            await asyncio.sleep(0)
+        await issuer.began.wait()
     leaving.cancel()
     issuer.hold.set()
     assert await staying is not None
@@ -116,7 +115,9 @@ async def test_a_caller_that_leaves_does_not_take_the_reading_along(
         as_json([]),
         as_json({"keys": {"first": 1}}),
         as_json({"keys": []}),
-        as_json({"keys": [None, 7, {"kty": "RSA"}, {"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "first"}]}),
+        as_json(
+            {"keys": [None, 7, {"kty": "RSA"}, {"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "first"}]}
+        ),
         Response(status_code=302, headers={"location": "/jwks"}),
     ],
 )
@@ -157,7 +158,7 @@ async def test_keys_that_are_weak_secret_or_for_something_else_are_passed_over(
 ) -> None:
     secret = OctKey.generate_key(256, {"kid": "secret"}, auto_kid=False)
     told = [
-        rsa("weak", 1024).as_dict(private=False),
+        weak_rsa("weak").as_dict(private=False),
         {**rsa("sealing").as_dict(private=False), "use": "enc"},
         {**rsa("of another algorithm").as_dict(private=False), "alg": "RS512"},
         secret.as_dict(private=True),

@@ -19,6 +19,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp_types import TextContent
 
 from cwm.cli.demo_gateway import RunningGateway
 from cwm.settings import Auth
@@ -29,14 +30,14 @@ from tests.transport.mcp.gateway import LEGACY, MODERN
 pytestmark = pytest.mark.slow
 
 CALLBACK = "http://127.0.0.1/callback"
-VERIFIER = "a verifier of a test, that is long enough to be one"
+VERIFIER = "a-verifier-of-a-test.that-is-long-enough-to-be-one"
 CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).decode().rstrip("=")
 ALL = "windows:read windows:write sessions:write context:read context:write tools:call"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Deployment:
-    """``clock`` free: tokens live as long as the provider says."""
+    """A gateway, and the provider that it trusts."""
 
     issuer: str
     running: RunningGateway
@@ -74,11 +75,12 @@ class Deployment:
         )
 
     async def redeemed(self, form: dict[str, str]) -> dict[str, Any]:
-        return await self.post("/token", {"client_id": "desktop", "resource": self.audience, **form})
+        told = await self.post("/token", {"client_id": "desktop", "resource": self.audience, **form})
+        return dict(told)
 
     async def post(self, path: str, form: dict[str, str], auth: tuple[str, str] | None = None) -> Any:
-        async with httpx2.AsyncClient(trust_env=False) as client:
-            answer = await client.post(self.issuer + path, data=form, auth=auth)
+        async with httpx2.AsyncClient(trust_env=False, auth=auth) as client:
+            answer = await client.post(self.issuer + path, data=form)
             assert answer.status_code == 200, answer.text
             return answer.json() if answer.content else None
 
@@ -110,7 +112,8 @@ async def signed_in(url: str, login: str) -> dict[str, str]:
             assert answer.status_code == 200, answer.text
             action = re.search(r'<form[^>]*action="([^"]+)"', answer.text)
             prompt = re.search(r'name="prompt" value="([^"]+)"', answer.text)
-            assert action and prompt, answer.text
+            assert action, answer.text
+            assert prompt, answer.text
             form = {"prompt": prompt[1], "login": login, "password": "any"}
             answer = await browser.post(urljoin(str(answer.request.url), action[1]), data=form)
     raise AssertionError("The provider asks for ever.")
@@ -180,8 +183,13 @@ async def test_tenants_come_from_the_token_and_see_nothing_of_each_other(deploym
     eve = (await deployment.person("eve"))["access_token"]
     async with deployment.client(alice, LEGACY) as one, deployment.client(eve, LEGACY) as other:
         await one.call_tool("context_set", {"key": "a", "value": "alice's", "scope": "tenant"})
-        assert (await one.call_tool("context_list", {"scope": "tenant"})).structured_content["total"] == 1
-        assert (await other.call_tool("context_list", {"scope": "tenant"})).structured_content["total"] == 0
+        mine, theirs = [
+            (await agent.call_tool("context_list", {"scope": "tenant"})).structured_content
+            for agent in (one, other)
+        ]
+    assert mine is not None
+    assert theirs is not None
+    assert (len(mine["keys"]), len(theirs["keys"])) == (1, 0)
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
@@ -202,8 +210,10 @@ async def test_a_token_is_refreshed_in_the_middle_of_a_session(deployment: Deplo
         assert renewed["access_token"] != tokens["access_token"]
         auth.token = renewed["access_token"]
         kept = await agent.call_tool("context_get", {"key": "mine", "scope": "session"})
+        assert kept.structured_content is not None
         assert kept.structured_content["value"] == 7
         refused = await agent.call_tool_mcp("context_set", {"key": "mine", "value": 8})
+        assert isinstance(refused.content[0], TextContent)
         assert json.loads(refused.content[0].text)["code"] == "CWM-9002"
 
 
@@ -223,9 +233,12 @@ async def test_the_issuers_new_keys_are_taken_and_its_old_ones_are_not(
 ) -> None:
     port, at = free_port(), free_port()
     audience = f"http://127.0.0.1:{port}/mcp"
-    async with programs.authorization_server(audience, port=at) as issuer:
-        async with secured(tmp_path, auth_of(issuer, port), port=port) as running:
-            old = await Deployment(issuer, running).machine()
+    async with (
+        programs.authorization_server(audience, port=at) as issuer,
+        secured(tmp_path, auth_of(issuer, port), port=port) as running,
+    ):
+        old = await Deployment(issuer, running).machine()
+        assert await Deployment(issuer, running).status(old) == 404
     # The gateway starts anew as well: how running ones follow is for the tests of the keys, which move the clock.
     async with (
         programs.authorization_server(audience, port=at, key_id="second") as issuer,

@@ -12,13 +12,14 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp import MCPError
+from mcp_types import TextContent
 
 from cwm.app import build_parts
 from cwm.cli.demo_gateway import RunningGateway
 from cwm.domain.access import granted
 from cwm.settings import Database, Isolation, Settings
 from cwm.transport.mcp.permissions import TOOLS, of_resource
-from tests.transport.http.secured import a_key, secured
+from tests.transport.http.secured import a_key, http, initialize, secured
 from tests.transport.mcp.gateway import LEGACY, MODERN, faced
 from tests.transport.mcp.upstream_hosts import stdio_spec
 
@@ -108,6 +109,7 @@ async def test_a_tool_out_of_reach_is_refused_with_the_scopes_it_needs(
             # Its arguments are nobody's business either.
             refused = await reader.call_tool_mcp(tool, {"nonsense": True})
             assert refused.is_error
+            assert isinstance(refused.content[0], TextContent)
             told = json.loads(refused.content[0].text)
             assert (told["code"], told["context"]["required"]) == ("CWM-9002", needed), tool
         with pytest.raises(MCPError, match="Unknown tool"):
@@ -154,14 +156,13 @@ async def test_an_agent_keeps_its_session_when_its_key_is_replaced(running: Runn
     async with agent(running, era, "context:*") as first, agent(running, era, "context:read") as second:
         await first.call_tool("context_set", {"key": "a", "value": 1, "scope": "tenant"})
         read = await second.call_tool("context_get", {"key": "a", "scope": "tenant"})
+        assert read.structured_content is not None
         assert read.structured_content["value"] == 1
         assert (await second.call_tool_mcp("context_set", {"key": "a", "value": 2})).is_error
 
 
 @pytest.mark.slow
 async def test_anothers_session_does_not_exist(running: RunningGateway) -> None:
-    from tests.transport.http.secured import http, initialize
-
     mine = await a_key(running, "windows:read", name="mine")
     same, other = await a_key(running, "admin", name="mine"), await a_key(running, "admin", name="other")
     elsewhere = await a_key(running, "admin", name="mine", tenant="other")
