@@ -47,6 +47,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
+from cwm.ports.identity import Identity
 from cwm.ports.results import ResultRecords
 from cwm.services.agents import Agents
 from cwm.services.audited import Journal
@@ -91,8 +92,7 @@ from cwm.services.turns import Turns
 from cwm.services.upstreams import Upstreams
 from cwm.services.verify import Verify
 from cwm.services.watchdog import Watchdog
-from cwm.settings import Settings, SettingsError
-from cwm.settings.loopback import on_loopback
+from cwm.settings import Settings
 from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
@@ -102,6 +102,7 @@ from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
+from cwm.wiring.access import Access, build_access, guard, own_hosts, refuse_open_socket
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
@@ -136,7 +137,7 @@ class Parts:
     directory: EngineDirectory
     watchdog: Watchdog
     meter: PrometheusMeter
-    identity: LocalIdentity
+    access: Access
     services: Services
     replicas: Replicas
     reconcile: Reconcile
@@ -151,6 +152,10 @@ class Parts:
     reconfigure: tuple[Reconfigure, ...]
     shared: SharedStore
     close: Callable[[], AsyncExitStack]
+
+    @property
+    def identity(self) -> Identity:
+        return self.access.identity
 
 
 def build_parts(settings: Settings) -> Parts:
@@ -167,6 +172,7 @@ def build_parts(settings: Settings) -> Parts:
         weights_digest=settings.engine.weights_digest,
     )
     shared = _shared_store(settings, database, clock)
+    access = build_access(settings, database, audit, clock, meter)
     journal = Journal(audit, clock, meter, shared.changes)
     turns = Turns(registry, audit, clock)
     scopes = Scopes(registry, clock)
@@ -269,6 +275,7 @@ def build_parts(settings: Settings) -> Parts:
         stack = AsyncExitStack()
         stack.push_async_callback(database.dispose)
         stack.push_async_callback(shared.close)
+        stack.push_async_callback(access.close)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(token_drift.aclose)
@@ -278,7 +285,6 @@ def build_parts(settings: Settings) -> Parts:
         stack.push_async_callback(agents.aclose)
         return stack
 
-    identity = LocalIdentity(settings.isolation.tenant)
     return Parts(
         database,
         registry,
@@ -288,7 +294,7 @@ def build_parts(settings: Settings) -> Parts:
         directory,
         watchdog,
         meter,
-        identity,
+        access,
         services,
         replicas,
         reconcile,
@@ -324,8 +330,8 @@ def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
     parts = build_parts(settings)
-    face = _face(parts)
-    mcp = mcp_app(face, allowed_hosts=[settings.http.host], allowed_origins=[])
+    face = _face(parts, parts.identity)
+    mcp = mcp_app(face, allowed_hosts=own_hosts(settings), allowed_origins=[])
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -347,6 +353,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
+    guard(app, settings, parts.access)
     app.mount("/", mcp)
     return app
 
@@ -356,7 +363,8 @@ async def run_stdio(settings: Settings) -> None:
     parts = build_parts(settings)
     async with _kept_up(settings, parts):
         _settle_garbage_collector()
-        await serve_stdio(_face(parts))
+        # Whoever started this process is its only client.
+        await serve_stdio(_face(parts, LocalIdentity(settings.isolation.tenant)))
 
 
 async def run(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
@@ -404,17 +412,6 @@ class GatewayServer(DrainingServer):
             self._ready(f"http://{host}:{port}")
 
 
-def refuse_open_socket(settings: Settings) -> None:
-    """There is no authentication yet, so the socket stays on this machine unless told otherwise."""
-    host = settings.http.host
-    if settings.http.allow_unauthenticated or on_loopback(host):
-        return
-    raise SettingsError(
-        f"CWM_HOST is {host}: without authentication the gateway listens on loopback only. "
-        "Set CWM_ALLOW_UNAUTHENTICATED=true if whoever can reach that address may do everything."
-    )
-
-
 @asynccontextmanager
 async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
     """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
@@ -441,8 +438,8 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
                 await parts.replicas.leave()
 
 
-def _face(parts: Parts) -> McpFace:
-    agency = Agency(parts.identity, parts.agents)
+def _face(parts: Parts, identity: Identity) -> McpFace:
+    agency = Agency(identity, parts.agents, parts.access.refusals)
     return build_mcp(
         parts.services,
         agency,

@@ -41,11 +41,11 @@ def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnP
 
     Ends the command with CWM-5001 when no gateway answers, with the tool's code when it refuses.
     """
-    where = base_url(url)
+    where, credential = base_url(url), own_credential()
     given = {name: value for name, value in arguments.items() if value is not None}
 
     async def work(_: Interrupts) -> Any:
-        return await call_tool(where, tool, given, on_piece)
+        return await call_tool(where, tool, given, on_piece, credential)
 
     try:
         return run_to_end(work)
@@ -63,8 +63,21 @@ def base_url(url: str | None) -> str:
     return url.rstrip("/").removesuffix("/mcp")
 
 
-async def call_tool(url: str, tool: str, arguments: dict[str, Any], on_piece: OnPiece | None = None) -> Any:
+def own_credential() -> str | None:
+    """What this client proves with who it is."""
+    key = load_settings(upstreams=False).auth.api_key
+    return None if key is None else key.get_secret_value()
+
+
+async def call_tool(
+    url: str,
+    tool: str,
+    arguments: dict[str, Any],
+    on_piece: OnPiece | None = None,
+    credential: str | None = None,
+) -> Any:
     """Raises ToolRefusedError, or ConnectionError when no gateway answers."""
+    import httpx2
     from fastmcp import Client
     from mcp.shared.exceptions import MCPError
 
@@ -72,11 +85,12 @@ async def call_tool(url: str, tool: str, arguments: dict[str, Any], on_piece: On
         if on_piece is not None and message:
             on_piece(message)
 
-    client = Client(f"{url}/mcp")
+    client = Client(f"{url}/mcp", auth=credential)
     async with AsyncExitStack() as leaving:
         try:
             await leaving.enter_async_context(client)
-        except (MCPError, RuntimeError) as failed:
+        except (MCPError, RuntimeError, httpx2.HTTPStatusError) as failed:
+            _tell_refusal(failed)
             raise ConnectionError(
                 f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
             ) from failed
@@ -87,6 +101,20 @@ async def call_tool(url: str, tool: str, arguments: dict[str, Any], on_piece: On
         except (MCPError, RuntimeError) as failed:
             raise ConnectionError(f"The gateway at {url} did not answer {tool}: {failed}") from failed
     return _answer(result)
+
+
+def _tell_refusal(failed: BaseException) -> None:
+    """Raises ToolRefusedError when a gateway answered, only not this client."""
+    import httpx2
+
+    behind: BaseException | None = failed
+    while behind is not None:
+        if isinstance(behind, httpx2.HTTPStatusError) and behind.response.status_code in {401, 403}:
+            hint = "Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
+            raise ToolRefusedError(
+                "CWM-9002", f"The gateway does not let this client in. {hint}", {}
+            ) from failed
+        behind = behind.__cause__ or behind.__context__
 
 
 def _answer(result: CallToolResult) -> Any:

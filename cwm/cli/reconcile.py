@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
-from cwm.cli.gateway_client import JsonOption, UrlOption, base_url
+from cwm.cli.gateway_client import JsonOption, UrlOption, base_url, own_credential
 
 
 def reconcile(
@@ -51,7 +51,9 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
     import httpx2
 
     try:
-        async with httpx2.AsyncClient(timeout=None, trust_env=False) as http:
+        credential = own_credential()
+        headers = {} if credential is None else {"authorization": f"Bearer {credential}"}
+        async with httpx2.AsyncClient(timeout=None, trust_env=False, headers=headers) as http:
             answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
     except httpx2.TransportError:
         fail(

@@ -32,18 +32,18 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
         await check(settings)
         from cwm.app import run
 
-        await run(settings, ready=ready(interrupts))
+        await run(settings, ready=ready(interrupts, settings))
         print("Stopped.", flush=True)
 
     run_to_end(work, fast=True)
 
 
-def ready(interrupts: Interrupts) -> Callable[[str], None]:
+def ready(interrupts: Interrupts, settings: Settings) -> Callable[[str], None]:
     """For ``cwm.app.run``: tell the URL, and from now on leave signals to the server, which drains first."""
 
     def tell(url: str) -> None:
         interrupts.disarm()
-        announce(url)
+        announce(url, settings)
 
     return tell
 
@@ -55,17 +55,29 @@ def log_as(settings: Settings) -> None:
     configure_logging(settings.logging.log_level, settings.logging.log_format)
 
 
-def announce(url: str) -> None:
+def announce(url: str, settings: Settings) -> None:
     """Where the gateway is, and who may reach it."""
+    from cwm.settings.loopback import on_loopback
+
     print(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.", flush=True)
-    print("No auth, loopback only: whoever can reach this address may do everything.", flush=True)
+    print(_who_may(settings, loopback=on_loopback(settings.http.host)), flush=True)
+
+
+def _who_may(settings: Settings, *, loopback: bool) -> str:
+    auth = settings.auth
+    if not auth.required:
+        where = "loopback only" if loopback else "and not on loopback only"
+        return f"No auth, {where}: whoever can reach this address may do everything."
+    kinds = [f"access tokens of {auth.oauth_issuer}"] if auth.oauth_issuer else []
+    kinds += ["API keys (`cwm keys`)"] if auth.api_keys else []
+    return f"Auth: {' and '.join(kinds)}."
 
 
 async def check(settings: Settings) -> None:
     """Say no before anything is started: SchemaError, SettingsError, or the port is taken."""
     from cwm.adapters.sql import schema
     from cwm.adapters.sql.database import open_database
-    from cwm.app import refuse_open_socket
+    from cwm.wiring.access import refuse_open_socket
 
     refuse_open_socket(settings)
     _require_free_port(settings.http.host, settings.http.port)

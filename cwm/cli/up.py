@@ -76,7 +76,7 @@ async def _serve_until_either_ends(settings: Settings, stack: LocalStack, interr
     from cwm.app import run
 
     failing = asyncio.create_task(stack.run_until_failure())
-    serving = asyncio.create_task(run(settings, ready=ready(interrupts)))
+    serving = asyncio.create_task(run(settings, ready=ready(interrupts, settings)))
     try:
         done, _ = await asyncio.wait({failing, serving}, return_when=asyncio.FIRST_COMPLETED)
         for ended in done:

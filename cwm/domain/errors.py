@@ -19,6 +19,7 @@ class ErrorKind(StrEnum):
     STORAGE = "storage"
     UNAVAILABLE = "unavailable"
     TIMEOUT = "timeout"
+    UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     INTERNAL = "internal"
 
@@ -163,6 +164,12 @@ class OutcomeUnknownError(CwmError):
     code, kind = "CWM-5004", ErrorKind.UNAVAILABLE
 
 
+class AuthorityUnavailableError(CwmError):
+    """The authorization server cannot be asked about an access token, so that nobody knows whether it is good."""
+
+    code, kind, retryable = "CWM-5005", ErrorKind.UNAVAILABLE, True
+
+
 class EngineTimeoutError(CwmError):
     code, kind, retryable = "CWM-6001", ErrorKind.TIMEOUT, True
 
@@ -173,3 +180,17 @@ class InternalError(CwmError):
 
 class SecurityError(CwmError):
     code, kind = "CWM-9002", ErrorKind.FORBIDDEN
+
+
+class UnauthenticatedError(SecurityError):
+    """Nobody in particular asks. ``why`` is for the audit log, one word or two, and is not told to the caller."""
+
+    kind = ErrorKind.UNAUTHENTICATED
+
+    def __init__(self, message: str, *, why: str = "no_credentials") -> None:
+        super().__init__(message, reason="unauthenticated")
+        self.why = why
+
+
+class InsufficientScopeError(SecurityError):
+    """Somebody asks for what they may not do."""

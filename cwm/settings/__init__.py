@@ -7,7 +7,9 @@ stand in the file alone. ``CWM_CONFIG`` names another file than ``./cwm.yaml``.
 
 from __future__ import annotations
 
+from cwm.settings.auth import Auth
 from cwm.settings.errors import SettingsError
+from cwm.settings.group import Group
 from cwm.settings.groups import (
     ABSENT,
     ENV_PREFIX,
@@ -15,7 +17,6 @@ from cwm.settings.groups import (
     Context,
     Database,
     Engine,
-    Group,
     Http,
     Isolation,
     LocalEngine,
@@ -35,6 +36,7 @@ __all__ = [
     "CONFIG_ENV",
     "ENV_PREFIX",
     "GROUPS",
+    "Auth",
     "Context",
     "Database",
     "Engine",

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.eviction import Eviction
 from cwm.domain.planner import Choice
+from cwm.settings.auth import Auth
 from cwm.settings.errors import SettingsError
+from cwm.settings.group import Group
 
 ENV_PREFIX: Final = "CWM_"
 ABSENT: Final = "none"
-
-
-class Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-    title: ClassVar[str]
 
 
 class Http(Group):
@@ -380,6 +376,7 @@ GROUPS: dict[str, type[Group]] = {
     group.title: group
     for group in (
         Http,
+        Auth,
         Database,
         Engine,
         Verification,

@@ -12,15 +12,16 @@ from pydantic import ValidationError
 
 from cwm.domain.budgets import Budgets
 from cwm.domain.upstream import UpstreamSpec
+from cwm.settings.auth import Auth
 from cwm.settings.document import read_document
 from cwm.settings.errors import SettingsError
+from cwm.settings.group import Group
 from cwm.settings.groups import (
     ENV_PREFIX,
     GROUPS,
     Context,
     Database,
     Engine,
-    Group,
     Http,
     Isolation,
     LocalEngine,
@@ -74,6 +75,7 @@ class Settings:
     """One consistent snapshot of every setting; ``reading`` is None for one that was made, not read."""
 
     http: Http = field(default_factory=Http)
+    auth: Auth = field(default_factory=Auth)
     database: Database = field(default_factory=Database)
     engine: Engine = field(default_factory=Engine)
     verification: Verification = field(default_factory=Verification)
@@ -179,7 +181,9 @@ def _require_known(document: Mapping[str, Any], path: Path) -> None:
 
 def _explain(invalid: ValidationError, group: str, env: Mapping[str, str], path: Path) -> str:
     first = invalid.errors(include_url=False, include_input=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else group
+    if not first["loc"]:
+        return f"{group}: {first['msg'].removeprefix('Value error, ')}."
+    name = str(first["loc"][0])
     variable = ENV_PREFIX + name.upper()
     where = variable if env.get(variable) else f"{group}.{name} in {path}"
     return f"{where}: {first['msg']}."

@@ -111,12 +111,34 @@ class Programs:
     @asynccontextmanager
     async def everything_over_http(self, port: int | None = None) -> AsyncIterator[Served]:
         """The same server over streamable HTTP, from when it answers until it is no longer wanted."""
-        port = port or _free_port()
+        port = port or free_port()
+        line = self.everything("streamableHttp")
+        async with self._serving(line, port, {"PORT": str(port)}) as process:
+            yield Served(f"http://127.0.0.1:{port}/mcp", process)
+
+    @asynccontextmanager
+    async def authorization_server(
+        self, audience: str, *, port: int, key_id: str = "first", ttl_seconds: int = 300
+    ) -> AsyncIterator[str]:
+        """A certified OpenID provider with new keys, which its URL names as the issuer; anybody can log in.
+
+        ``audience`` is whom its access tokens are for when a client does not say.
+        """
+        # From the command line, because node looks for packages from where a script lies; here, that is ``cwd``.
+        line = (str(_NODE), "--input-type=module", "--eval", (_HERE / "idp.mjs").read_text())
+        told = {"HOME_PORT": str(port), "KEY_ID": key_id, "AUDIENCE": audience, "TTL": str(ttl_seconds)}
+        async with self._serving(line, port, told):
+            yield f"http://127.0.0.1:{port}"
+
+    @asynccontextmanager
+    async def _serving(
+        self, line: CommandLine, port: int, variables: Mapping[str, str]
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
         with tempfile.TemporaryFile() as output:
             process = await asyncio.create_subprocess_exec(
-                *_ends_with_us(self.everything("streamableHttp")),
+                *_ends_with_us(line),
                 cwd=self.folder,
-                env=environment({"PORT": str(port)}),
+                env=environment(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -124,8 +146,8 @@ class Programs:
             try:
                 if not await _answers(f"http://127.0.0.1:{port}", process):
                     output.seek(0)
-                    raise RuntimeError(f"server-everything does not serve: {output.read().decode()}")
-                yield Served(f"http://127.0.0.1:{port}/mcp", process)
+                    raise RuntimeError(f"It does not serve: {output.read().decode()}")
+                yield process
             finally:
                 await _stop(process)
 
@@ -200,7 +222,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])

@@ -369,3 +369,18 @@ context_snapshots = Table(
     _required("author", Text),
     _required("taken_at", UtcDateTime),
 )
+
+# A key is found before it is known whose it is: the one index that does not begin with the tenant.
+api_keys = Table(
+    "api_keys",
+    metadata,
+    _tenant(),
+    Column("key_id", Text, primary_key=True),
+    _required("name", Text),
+    _required("scopes", JSON),
+    _required("digest", Text),
+    _required("created_at", UtcDateTime),
+    Column("expires_at", UtcDateTime),
+    Column("revoked_at", UtcDateTime),
+    Index(None, "key_id", unique=True),
+)

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from cwm.ports.meter import Metrics
 from cwm.services.inspect import Component, Inspect, Status
+from cwm.transport.mcp.scope import STRANGER
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,18 +20,25 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     """``/healthz``, ``/readyz`` and ``/metrics``.
 
     ``/readyz`` answers 503 while the engine or the registry is down; without its cache an engine still
-    answers. Each component that is not healthy carries ``since``, when this process first saw it so.
+    answers. Where credentials are asked for, a caller without any learns no more. Each component that is not
+    healthy carries ``since``, when this process first saw it so.
     """
     since = _Since()
 
     async def healthz(_: Request) -> Response:
         return JSONResponse({"status": "healthy"})
 
-    async def readyz(_: Request) -> Response:
+    async def readyz(request: Request) -> Response:
         health = await inspect.health()
         ready = health.status is not Status.UNHEALTHY
+        told: dict[str, Any] = {
+            "status": health.status,
+            "components": [since.told(c) for c in health.components],
+        }
+        if STRANGER in request.scope:
+            del told["components"]
         return JSONResponse(
-            {"status": health.status, "components": [since.told(c) for c in health.components]},
+            told,
             status_code=200 if ready else 503,
             headers={"cache-control": "no-store"},
         )

@@ -9,10 +9,13 @@ from typing import Any, Final
 from fastmcp.server.dependencies import FastMCPRequestContext
 from mcp.server.context import ServerRequestContext
 
-from cwm.domain.errors import InternalError, InvalidParameterError
+from cwm.domain.access import Scope
+from cwm.domain.api_key import MARK
+from cwm.domain.errors import InsufficientScopeError, InternalError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.agents import Agents
+from cwm.services.refusals import Refusals
 from cwm.services.upstreams import CallerOf
 from cwm.transport.mcp.connection import session_of
 from cwm.transport.mcp.scope import AGENT_SESSION, PRINCIPAL
@@ -31,27 +34,48 @@ class Agency:
 
     identity: Identity
     agents: Agents
+    refusals: Refusals | None = None
+
+    async def principal(self, context: Context | None) -> Principal:
+        """Who asks, with the scopes of this request.
+
+        Over HTTP the session layer has authenticated the request; over stdio there is nothing to show.
+        """
+        request = None if context is None else context.request
+        if request is None:
+            return await self.identity.authenticate({})
+        principal: Principal | None = request.scope.get(PRINCIPAL)
+        if principal is None:
+            raise InternalError("Nobody has authenticated the request.")
+        return principal
+
+    async def require(self, context: Context | None, needed: frozenset[Scope], where: str) -> None:
+        """Raises CWM-9002, and has it written down, when the request lacks a scope. ``where`` is what was asked for."""
+        principal = await self.principal(context)
+        try:
+            principal.require(needed)
+        except InsufficientScopeError as refused:
+            if self.refusals is not None:
+                await self.refusals.note(refused, where, principal)
+            raise
 
     async def caller(self, context: Context | None, handle: str | None = None) -> CallerOf:
         """Raises CWM-2004 for a handle that is not one of this principal's, CWM-1003 for what is none.
 
-        Over HTTP the session layer has authenticated the request; over stdio there is nothing to show, and
-        the connection is the agent session.
+        Over stdio the connection is the agent session.
         """
+        principal = await self.principal(context)
         request = None if context is None else context.request
-        if request is None:
-            principal: Principal = await self.identity.authenticate({})
-            agent_session = None if context is None else session_of(context)
-        elif (known := request.scope.get(PRINCIPAL)) is None:
-            raise InternalError("Nobody has authenticated the request.")
+        if request is not None:
+            agent_session = request.scope.get(AGENT_SESSION)
         else:
-            principal, agent_session = known, request.scope.get(AGENT_SESSION)
+            agent_session = None if context is None else session_of(context)
         given = handle if handle is not None else meta_of(context).get(HANDLE_META)
         if given is not None:
             agent_session = await self.agents.known(principal, _checked(given))
         return CallerOf(
             await self.agents.get(principal, agent_session),
-            None if request is None else request.headers.get("authorization"),
+            None if request is None else _to_tell(request.headers.get("authorization")),
         )
 
 
@@ -65,6 +89,13 @@ def meta_of(context: Context | None) -> Mapping[str, Any]:
     params = None if context is None else context.params
     meta = params.get("_meta") if params else None
     return meta if isinstance(meta, Mapping) else {}
+
+
+def _to_tell(authorization: str | None) -> str | None:
+    """An API key is between its machine and us: no upstream gets to see it."""
+    if authorization is not None and MARK in authorization:
+        return None
+    return authorization
 
 
 def _checked(given: Any) -> str:

@@ -64,8 +64,9 @@ async def _caller() -> Caller:
     face, request = context.fastmcp, context.request_context
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
-    asks = await face.agency.caller(sdk_context(request))
-    return Caller(asks.agent.principal, asks.agent, face.agency.agents, face.services, face.metrics)
+    asked = sdk_context(request)
+    principal, asks = await face.agency.principal(asked), await face.agency.caller(asked)
+    return Caller(principal, asks.agent, face.agency.agents, face.services, face.metrics)
 
 
 CALLER: Final[Caller] = Depends(_caller)

@@ -20,6 +20,7 @@ from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
+from cwm.transport.mcp.permissions import Permissions
 from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
@@ -72,6 +73,7 @@ def build_mcp(
         # The outermost first.
         middleware=[
             CodedErrors(),
+            Permissions(agency, upstreams),
             ResultBudgets(services.delivery, agency, upstreams),
             References(services.by_reference, services.delivery, agency),
             UpstreamCalls(upstreams, answers, agency),

@@ -61,7 +61,7 @@ class SessionLayer:
             return
         headers = Headers(scope=scope)
         try:
-            principal = await self.identity.authenticate(dict(headers))
+            principal = scope.get(PRINCIPAL) or await self.identity.authenticate(dict(headers))
         except CwmError as refused:
             await _refuse_coded(scope, send, INVALID_REQUEST, refused)
             return

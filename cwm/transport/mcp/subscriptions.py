@@ -28,8 +28,9 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 
+from cwm.domain.access import Scope
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import CwmError, ErrorKind, InvalidParameterError
+from cwm.domain.errors import CwmError, ErrorKind, InsufficientScopeError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
@@ -45,6 +46,7 @@ from cwm.transport.mcp.notifications import (
     subscribed,
     subscribed_to,
 )
+from cwm.transport.mcp.permissions import of_resource, protocol_error
 from cwm.transport.mcp.streams import EventStreams
 
 _MAX_URI_CHARACTERS: Final = 2048
@@ -113,6 +115,7 @@ class Subscriptions:
     async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
         principal, session_id = await self._session(context)
         uri = _checked([params.uri])[0]
+        await self._require(context, [uri])
         async with _coded():
             before = subscribed_to(await self.sessions.recall(session_id))
             if uri not in before and len(before) >= _MAX_SUBSCRIPTIONS:
@@ -144,6 +147,7 @@ class Subscriptions:
                 INTERNAL_ERROR, "There are too many streams here, or the gateway stops; try again."
             )
         uris = _checked(params.notifications.resource_subscriptions or [])
+        await self._require(context, uris)
         principal, agent_session = await self._caller(context)
         key = state_key(principal, agent_session)
         bus = _Bus(self.changes, principal.tenant, agent_session, key, subscribed(uris))
@@ -210,6 +214,14 @@ class Subscriptions:
         async with _coded():
             agent = (await self.agency.caller(context)).agent
         return agent.principal, agent.agent_session
+
+    async def _require(self, context: Context, uris: list[str]) -> None:
+        """To hear of a resource takes what to read it takes."""
+        needed = frozenset[Scope]().union(*map(of_resource, uris))
+        try:
+            await self.agency.require(context, needed, "resources/subscribe")
+        except InsufficientScopeError as refused:
+            raise protocol_error(refused) from refused
 
     async def _session(self, context: Context) -> tuple[Principal, str]:
         principal, session_id = await self._caller(context)

@@ -32,7 +32,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.errors import CwmError, InsufficientScopeError, InternalError
 from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.shared_answers import Given, SharedAnswers
@@ -40,6 +40,7 @@ from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, sdk_context
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.permissions import OF_UPSTREAMS, protocol_error
 
 ABSENT_META: Final = "dev.cwm/absent"
 """Key of a list's ``_meta``: the upstreams whose part is missing, and why."""
@@ -172,6 +173,8 @@ class UpstreamLists:
             ours = await own(context, params)
             if not self._upstreams.names():
                 return ours
+            if not (await self._agency.principal(context)).scopes >= OF_UPSTREAMS:
+                return ours
             told = ours.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
                 offering = await self._upstreams.offering(await self._agency.caller(context), kind)
@@ -199,6 +202,7 @@ class UpstreamLists:
             if found is None:
                 return await own(context, params)
             upstream, uri = found
+            await self._require(context, "resources/read")
             answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
             contents = [
                 {**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]
@@ -215,6 +219,7 @@ class UpstreamLists:
                 raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
             if offer is None:
                 return await own(context, params)
+            await self._require(context, "prompts/get")
             asked = {"name": offer.own_name, "arguments": params.arguments or {}}
             answer = await self._ask(context, offer.upstream, "prompts/get", asked)
             messages = [
@@ -224,6 +229,12 @@ class UpstreamLists:
             return _valid(GetPromptResult, offer.upstream, {**answer, "messages": messages})
 
         return prompt
+
+    async def _require(self, context: ServerRequestContext[Any, Any], method: str) -> None:
+        try:
+            await self._agency.require(context, OF_UPSTREAMS, method)
+        except InsufficientScopeError as refused:
+            raise protocol_error(refused) from refused
 
     async def _ask(
         self, context: ServerRequestContext[Any, Any], upstream: str, method: str, params: Mapping[str, Any]

@@ -9,6 +9,7 @@ from cwm.domain.errors import CwmError, ErrorKind
 
 STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.INVALID: 400,
+    ErrorKind.UNAUTHENTICATED: 401,
     ErrorKind.FORBIDDEN: 403,
     ErrorKind.NOT_FOUND: 404,
     ErrorKind.CONFLICT: 409,
@@ -19,6 +20,7 @@ STATUS: Final[dict[ErrorKind, int]] = {
 }
 _TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.INVALID: "invalid_request_error",
+    ErrorKind.UNAUTHENTICATED: "authentication_error",
     ErrorKind.FORBIDDEN: "permission_error",
     ErrorKind.NOT_FOUND: "not_found_error",
     ErrorKind.CONFLICT: "conflict_error",

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
 from cwm.services.pass_through import Answered, Asked
+from cwm.transport.mcp.scope import PRINCIPAL
 from cwm.transport.openai.envelope import (
     SESSION_HEADER,
     ClientLeftError,
@@ -79,7 +80,7 @@ class _Turns:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        principal = await self.identity.authenticate(headers)
+        principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         session_id = headers.get(SESSION_HEADER)
         asked = Asked(
             method="POST",
@@ -100,7 +101,8 @@ class _Models:
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         headers = headers_of(scope)
-        await self.identity.authenticate(headers)
+        if PRINCIPAL not in scope:
+            await self.identity.authenticate(headers)
         asked = Asked("GET", target_of(scope, "/v1/models"), forwarded(headers))
         answered = await self.pass_through.relay(asked)
         content = b"".join([chunk async for chunk in answered.chunks()])

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.sql import schema
 from cwm.app import DrainingServer, Parts, build_parts
+from cwm.domain.access import EVERY
 from cwm.domain.budgets import Budgets
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
@@ -49,7 +50,7 @@ class HeaderIdentity:
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
         if headers.get("x-tenant") == "nobody":
             raise SecurityError("Nobody may enter.")
-        return Principal(headers.get("x-tenant", "acme"), "agent")
+        return Principal(headers.get("x-tenant", "acme"), "agent", EVERY)
 
 
 @dataclass(frozen=True, slots=True)

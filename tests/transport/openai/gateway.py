@@ -24,6 +24,7 @@ from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.access import EVERY
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import SecurityError
 from cwm.domain.prefix import TokenIds
@@ -48,7 +49,7 @@ class HeaderIdentity:
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
         if headers.get("x-tenant") == "nobody":
             raise SecurityError("Nobody may enter.")
-        return Principal(headers.get("x-tenant", TENANT), "agent")
+        return Principal(headers.get("x-tenant", TENANT), "agent", EVERY)
 
 
 class TallyMeter:

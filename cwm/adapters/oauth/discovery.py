@@ -1,0 +1,40 @@
+"""Where an issuer keeps its keys: OpenID Connect Discovery, else RFC 8414."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from cwm.adapters.oauth.fetch import Fetch
+from cwm.domain.errors import AuthorityUnavailableError
+
+_OPENID: Final = "/.well-known/openid-configuration"
+_OAUTH: Final = "/.well-known/oauth-authorization-server"
+
+
+async def jwks_url(issuer: str, fetch: Fetch) -> str:
+    """Only within the issuer's own origin: another's address is the operator's to give. CWM-5005."""
+    try:
+        metadata = await fetch.get(issuer.rstrip("/") + _OPENID)
+    except AuthorityUnavailableError:
+        parts = urlsplit(issuer)
+        metadata = await fetch.get(f"{origin(issuer)}{_OAUTH}{parts.path.rstrip('/')}")
+    if metadata.get("issuer") != issuer:
+        raise AuthorityUnavailableError("The authorization server's metadata names another issuer.")
+    told = metadata.get("jwks_uri")
+    if not isinstance(told, str) or origin(told) != origin(issuer):
+        raise AuthorityUnavailableError(
+            "The authorization server's metadata has no jwks_uri within its own origin: set CWM_OAUTH_JWKS_URL."
+        )
+    return told
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port; of what is no URL, something that equals no origin of one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return ""
+    plain = {"https": 443, "http": 80}.get(parts.scheme) == port
+    return f"{parts.scheme}://{parts.hostname}" + ("" if plain else f":{port}")

@@ -1,0 +1,70 @@
+"""Asking an authorization server, which may be down, slow or lying."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import httpx2
+
+from cwm.domain.errors import AuthorityUnavailableError
+
+_SECONDS: Final = 3.0
+_MOST_BYTES: Final = 256 * 1024
+
+
+class Fetch:
+    """JSON objects from URLs that the settings name or vouch for. No redirects, ``seconds`` in all, 256 KiB."""
+
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
+        self._http = httpx2.AsyncClient(timeout=seconds, trust_env=False, follow_redirects=False)
+
+    async def get(self, url: str) -> dict[str, Any]:
+        """Raises CWM-5005 for whatever is no JSON object within the bounds."""
+        return await self._ask("GET", url)
+
+    async def post(
+        self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None = None
+    ) -> dict[str, Any]:
+        return await self._ask("POST", url, data=dict(form), auth=auth)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, method: str, url: str, **request: Any) -> dict[str, Any]:
+        headers = {"accept": "application/json", "accept-encoding": "identity"}
+        try:
+            # The client's own timeout begins anew with every byte.
+            async with (
+                asyncio.timeout(self._seconds),
+                self._http.stream(method, url, headers=headers, **request) as answer,
+            ):
+                if answer.status_code != 200:
+                    raise _away(url, f"answers {answer.status_code}")
+                told = json.loads(await _body(answer, url))
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as failed:
+            raise _away(url, "does not answer") from failed
+        except (ValueError, RecursionError) as failed:
+            raise _away(url, "answers something that is not JSON") from failed
+        if not isinstance(told, dict):
+            raise _away(url, "answers no JSON object")
+        return told
+
+
+async def _body(answer: httpx2.Response, url: str) -> bytes:
+    body = bytearray()
+    async for chunk in answer.aiter_raw():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise _away(url, f"answers more than {_MOST_BYTES} bytes")
+    return bytes(body)
+
+
+def _away(url: str, how: str) -> AuthorityUnavailableError:
+    """The caller learns that it is not their fault, the log where to look."""
+    where = url.partition("://")[2].partition("/")[0]
+    shown = where.partition("?")[0] if where.isprintable() else "an address that is none"
+    return AuthorityUnavailableError(f"The authorization server at {shown} {how}; try again.")

@@ -1,0 +1,88 @@
+"""Opaque access tokens: the authorization server is asked what they mean (RFC 7662)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from cwm.adapters.oauth.claims import Expected
+from cwm.adapters.oauth.fetch import Fetch
+from cwm.domain.access_token import AccessToken
+from cwm.domain.errors import AuthorityUnavailableError, UnauthenticatedError
+from cwm.ports.clock import Clock
+
+_MOST_REMEMBERED: Final = 4096
+_MOST_AT_ONCE: Final = 16
+
+_Claims = Mapping[str, Any]
+
+
+class IntrospectedTokens:
+    """What was learned of a token is remembered for ``cache_seconds``, its end and its audience are looked at each time.
+
+    Bad ones are remembered, too. Sixteen are asked for at once; who would be the seventeenth is told to try again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client: tuple[str, str],
+        fetch: Fetch,
+        expected: Expected,
+        clock: Clock,
+        cache_seconds: float,
+    ) -> None:
+        self._url = url
+        self._client = client
+        self._fetch = fetch
+        self._expected = expected
+        self._clock = clock
+        self._cache_seconds = cache_seconds
+        self._known: OrderedDict[bytes, tuple[float, _Claims]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[_Claims]] = {}
+
+    async def checked(self, token: str) -> AccessToken:
+        """Raises UnauthenticatedError, CWM-5005."""
+        claims = await self._claims(token)
+        if claims.get("active") is not True:
+            raise UnauthenticatedError("The access token is unknown, revoked or expired.", why="inactive")
+        return self._expected.token(claims, self._clock.now(), issuer_told=False)
+
+    async def aclose(self) -> None:
+        asking = list(self._asking.values())
+        for each in asking:
+            each.cancel()
+        if asking:
+            await asyncio.wait(asking)
+
+    async def _claims(self, token: str) -> _Claims:
+        name = sha256(token.encode()).digest()
+        known = self._known.get(name)
+        if known is not None and self._clock.monotonic() - known[0] < self._cache_seconds:
+            return known[1]
+        asking = self._asking.get(name)
+        if asking is None:
+            if len(self._asking) >= _MOST_AT_ONCE:
+                raise AuthorityUnavailableError(
+                    "The authorization server is asked for too many tokens at once."
+                )
+            asking = self._asking[name] = asyncio.create_task(self._ask(name, token))
+            # All who wait may leave before it fails.
+            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({asking})
+        return asking.result()
+
+    async def _ask(self, name: bytes, token: str) -> _Claims:
+        form = {"token": token, "token_type_hint": "access_token"}
+        try:
+            claims = await self._fetch.post(self._url, form, self._client)
+        finally:
+            del self._asking[name]
+        self._known[name] = self._clock.monotonic(), claims
+        self._known.move_to_end(name)
+        while len(self._known) > _MOST_REMEMBERED:
+            self._known.popitem(last=False)
+        return claims

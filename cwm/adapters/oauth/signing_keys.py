@@ -1,0 +1,130 @@
+"""The keys that an issuer signs with, as they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
+
+from cwm.adapters.oauth.discovery import jwks_url
+from cwm.adapters.oauth.fetch import Fetch
+from cwm.domain.errors import AuthorityUnavailableError
+from cwm.ports.clock import Clock
+
+FRESH_SECONDS: Final = 300.0
+THROTTLE_SECONDS: Final = 10.0
+_MOST_KEYS: Final = 64
+_LEAST_RSA_BITS: Final = 2048
+
+_KINDS: Final[dict[str, type[RSAKey | ECKey | OKPKey]]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
+_EC_CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+
+_log = logging.getLogger("cwm.oauth")
+
+
+class SigningKeys:
+    """A JWKS that is read when it is five minutes old, or when a token names a key that is not in it.
+
+    It is read once at a time and, whether that works or not, ten seconds apart at least. While it cannot be read
+    the last good keys go on for ``max_age_seconds``. Nobody waits longer than one reading.
+    """
+
+    def __init__(
+        self, issuer: str, url: str | None, fetch: Fetch, clock: Clock, max_age_seconds: float
+    ) -> None:
+        self._issuer = issuer
+        self._url = url
+        self._fetch = fetch
+        self._clock = clock
+        self._max_age = max_age_seconds
+        self._keys: list[Key] = []
+        self._read_at = float("-inf")
+        self._tried_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str | None, algorithm: str) -> Key | None:
+        """The key that a token names, or the only one that fits for a token that names none.
+
+        None when the issuer has no such key, CWM-5005 when it cannot be asked.
+        """
+        if self._age() > FRESH_SECONDS:
+            await self._read_again()
+        found = self._matching(key_id, algorithm)
+        if found is None and key_id is not None:
+            await self._read_again()
+            found = self._matching(key_id, algorithm)
+        if self._age() > self._max_age:
+            raise AuthorityUnavailableError("The authorization server's keys cannot be read; try again.")
+        return found
+
+    async def aclose(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+
+    def _age(self) -> float:
+        return self._clock.monotonic() - self._read_at
+
+    def _matching(self, key_id: str | None, algorithm: str) -> Key | None:
+        fitting = [key for key in self._keys if _fits(key, algorithm)]
+        if key_id is not None:
+            return next((key for key in fitting if key.get("kid") == key_id), None)
+        return fitting[0] if len(fitting) == 1 else None
+
+    async def _read_again(self) -> None:
+        if self._reading is None:
+            if self._clock.monotonic() - self._tried_at < THROTTLE_SECONDS:
+                return
+            self._tried_at = self._clock.monotonic()
+            self._reading = asyncio.create_task(self._read())
+        # A caller that leaves must not take the reading from those who wait with it.
+        await asyncio.wait({self._reading})
+
+    async def _read(self) -> None:
+        try:
+            url = self._url or await jwks_url(self._issuer, self._fetch)
+            self._keys = _usable(await self._fetch.get(url))
+            self._read_at = self._clock.monotonic()
+        except AuthorityUnavailableError as away:
+            _log.warning("The keys of %s cannot be read: %s", self._issuer, away.message)
+        finally:
+            self._reading = None
+
+
+def _usable(told: dict[str, Any]) -> list[Key]:
+    """Public keys for signatures, of a set that has one; others are passed over, as RFC 7517 asks."""
+    listed = told.get("keys")
+    keys = [_key(each) for each in listed[:_MOST_KEYS]] if isinstance(listed, list) else []
+    good = [key for key in keys if key is not None]
+    if not good:
+        raise AuthorityUnavailableError("there is no key in it that this gateway could use")
+    return good
+
+
+def _key(told: Any) -> Key | None:
+    if not isinstance(told, dict) or told.get("use", "sig") != "sig":
+        return None
+    kind = _KINDS.get(str(told.get("kty")))
+    # Weak keys are told by their length before anything reads them: the library would warn of each.
+    if kind is None or (kind is RSAKey and len(str(told.get("n"))) * 6 < _LEAST_RSA_BITS):
+        return None
+    try:
+        return kind.import_key(told)
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+def _fits(key: Key, algorithm: str) -> bool:
+    if key.get("alg", algorithm) != algorithm:
+        return False
+    if algorithm.startswith(("RS", "PS")):
+        return isinstance(key, RSAKey)
+    if algorithm.startswith("ES"):
+        return isinstance(key, ECKey) and key.get("crv") == _EC_CURVES.get(algorithm)
+    return isinstance(key, OKPKey) and key.get("crv") in _SIGNING_CURVES
+
+
+_SIGNING_CURVES: Final = frozenset({"Ed25519"})

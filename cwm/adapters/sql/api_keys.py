@@ -1,0 +1,70 @@
+"""API keys in the registry's database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.tables import api_keys
+from cwm.adapters.sql.transactions import glancing, reading, writing
+from cwm.domain.access import granted, spelled
+from cwm.domain.api_key import ApiKey
+
+_key = api_keys.c
+
+
+class SqlApiKeys:
+    """``cwm.ports.api_keys.ApiKeys`` on SQLite or Postgres. Nothing is remembered between two calls."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @writing
+    def add(self, connection: Connection, key: ApiKey) -> None:
+        connection.execute(
+            insert(api_keys).values(
+                tenant=key.tenant,
+                key_id=key.key_id,
+                name=key.name,
+                scopes=spelled(key.scopes),
+                digest=key.digest,
+                created_at=key.created_at,
+                expires_at=key.expires_at,
+                revoked_at=key.revoked_at,
+            )
+        )
+
+    @glancing
+    def find(self, connection: Connection, key_id: str) -> ApiKey | None:
+        row = connection.execute(select(api_keys).where(_key.key_id == key_id)).one_or_none()
+        return None if row is None else _of(row)
+
+    @reading
+    def listed(self, connection: Connection, tenant: str) -> list[ApiKey]:
+        newest_first = (
+            select(api_keys).where(_key.tenant == tenant).order_by(_key.created_at.desc(), _key.key_id.desc())
+        )
+        return [_of(row) for row in connection.execute(newest_first)]
+
+    @writing
+    def revoke(self, connection: Connection, tenant: str, key_id: str, at: datetime) -> ApiKey | None:
+        this = (_key.tenant == tenant) & (_key.key_id == key_id)
+        connection.execute(update(api_keys).where(this, _key.revoked_at.is_(None)).values(revoked_at=at))
+        row = connection.execute(select(api_keys).where(this)).one_or_none()
+        return None if row is None else _of(row)
+
+
+def _of(row: Row[Any]) -> ApiKey:
+    return ApiKey(
+        row.tenant,
+        row.key_id,
+        row.name,
+        granted(row.scopes),
+        row.digest,
+        row.created_at,
+        row.expires_at,
+        row.revoked_at,
+    )

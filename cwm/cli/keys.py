@@ -1,0 +1,152 @@
+"""``cwm keys …``: API keys for machines that cannot sign in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from cwm.cli.console import USAGE, Interrupts, fail, load_settings, print_json, print_table, run_to_end
+
+if TYPE_CHECKING:
+    from cwm.domain.access import Scope
+    from cwm.domain.api_key import ApiKey
+    from cwm.services.machine_keys import MachineKeys
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Create, list and revoke API keys, in the gateway's database (CWM_DATABASE_URL or CWM_DB_PATH). "
+    "A gateway takes them with CWM_API_KEYS=true.",
+)
+
+TenantOption = Annotated[
+    str | None, typer.Option("--tenant", help="Tenant of the key; else CWM_TENANT.", metavar="TENANT")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command()
+def create(
+    name: Annotated[
+        str, typer.Argument(help="The machine's name: keys of one name act as one.", metavar="NAME")
+    ],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            "--scope",
+            help="What it may do, like windows:read, context:* or admin; repeat for several.",
+            metavar="SCOPE",
+        ),
+    ],
+    days: Annotated[int, typer.Option(min=0, max=3650, help="It expires after so many; 0 for never.")] = 90,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key and print it: it is shown this once and kept nowhere."""
+    from cwm.domain.access import spelled
+
+    scopes, lasting = _scopes(scope), timedelta(days=days) if days else None
+    key, text = _with_keys(tenant, lambda keys, mine: keys.create(mine, name, scopes, lasting))
+    if as_json:
+        print_json({**_told(key), "api_key": text})
+        return
+    print(text)
+    print(
+        f"Key {key.key_id} of {key.name} in tenant {key.tenant} may {', '.join(spelled(scopes))}. "
+        f"{_ending(key)} It is not shown again.",
+        file=sys.stderr,
+    )
+
+
+@app.command("list")
+def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
+    """List the keys of a tenant, also those that are no longer good, the newest first."""
+    keys = _with_keys(tenant, lambda keys, mine: keys.listed(mine))
+    if as_json:
+        print_json({"keys": [_told(key) for key in keys]})
+        return
+    print_table(
+        ("ID", "NAME", "STATE", "SCOPES", "CREATED", "EXPIRES"),
+        [
+            (
+                key.key_id,
+                key.name,
+                _state(key),
+                " ".join(_told(key)["scopes"]),
+                f"{key.created_at:%Y-%m-%d}",
+                f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
+            )
+            for key in keys
+        ],
+        none="There are no keys.",
+    )
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `cwm keys list` has it.", metavar="ID")],
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a key back: every gateway on this database refuses it from now on."""
+    key = _with_keys(tenant, lambda keys, mine: keys.revoke(mine, key_id))
+    if as_json:
+        print_json(_told(key))
+        return
+    print(f"Revoked {key.key_id} of {key.name}.")
+
+
+def _with_keys(tenant: str | None, work: Callable[[MachineKeys, str], Awaitable[T]]) -> T:
+    settings = load_settings(upstreams=False, tenant=tenant)
+
+    async def run(_: Interrupts) -> T:
+        from cwm.wiring.access import opened_keys
+
+        async with opened_keys(settings) as keys:
+            return await work(keys, settings.isolation.tenant)
+
+    return run_to_end(run)
+
+
+def _scopes(names: list[str]) -> frozenset[Scope]:
+    from cwm.domain.access import Scope, granted
+
+    for name in names:
+        if not granted([name]):
+            known = ", ".join(Scope)
+            fail(
+                "CWM-1003",
+                f"There is no scope {name[:64]}; there are {known}, and <noun>:* for all of a noun.",
+                USAGE,
+            )
+    return granted(names)
+
+
+def _told(key: ApiKey) -> dict[str, Any]:
+    from cwm.domain.access import spelled
+
+    return {
+        "key_id": key.key_id,
+        "name": key.name,
+        "tenant": key.tenant,
+        "state": _state(key),
+        "scopes": spelled(key.scopes),
+        "created_at": key.created_at.isoformat(),
+        "expires_at": key.expires_at and key.expires_at.isoformat(),
+        "revoked_at": key.revoked_at and key.revoked_at.isoformat(),
+    }
+
+
+def _state(key: ApiKey) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "good" if key.is_good(datetime.now(UTC)) else "expired"
+
+
+def _ending(key: ApiKey) -> str:
+    return "It never expires." if key.expires_at is None else f"It expires on {key.expires_at:%Y-%m-%d}."

@@ -1,0 +1,71 @@
+"""Giving keys to machines, and taking them away."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cwm.domain.access import Scope, spelled
+from cwm.domain.api_key import NAME_PATTERN, ApiKey, digest_of, written
+from cwm.domain.audit import AuditEvent
+from cwm.domain.errors import InvalidParameterError
+from cwm.ports.api_keys import ApiKeys
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+
+_OPERATOR: Final = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineKeys:
+    """For the operator of a gateway, who is not asked for scopes: whoever writes the database needs none."""
+
+    keys: ApiKeys
+    audit: AuditLog
+    clock: Clock
+
+    async def create(
+        self, tenant: str, name: str, scopes: frozenset[Scope], lasting: timedelta | None
+    ) -> tuple[ApiKey, str]:
+        """The new key, and the text that its machine sends, which is kept nowhere.
+
+        CWM-1003 for a bad name or no scopes at all; CWM-4001.
+        """
+        if not NAME_PATTERN.fullmatch(name):
+            raise InvalidParameterError(
+                "name: 1 to 64 letters, digits, '.', '_' and '-', a letter or digit first.", field="name"
+            )
+        if not scopes:
+            raise InvalidParameterError("scope: a key without a scope could do nothing.", field="scope")
+        secret, now = secrets.token_urlsafe(32), self.clock.now()
+        key = ApiKey(
+            tenant,
+            secrets.token_hex(8),
+            name,
+            scopes,
+            digest_of(secret),
+            created_at=now,
+            expires_at=None if lasting is None else now + lasting,
+        )
+        await self.keys.add(key)
+        await self._record("key.create", key)
+        return key, written(key.key_id, secret)
+
+    async def listed(self, tenant: str) -> list[ApiKey]:
+        return await self.keys.listed(tenant)
+
+    async def revoke(self, tenant: str, key_id: str) -> ApiKey:
+        """Every gateway refuses it from now on. CWM-1003 for an unknown key; CWM-4001."""
+        key = await self.keys.revoke(tenant, key_id, self.clock.now())
+        if key is None:
+            raise InvalidParameterError(f"There is no key {key_id[:64]} in this tenant.", field="key_id")
+        await self._record("key.revoke", key)
+        return key
+
+    async def _record(self, event: str, key: ApiKey) -> None:
+        details = {"key_id": key.key_id, "name": key.name, "scopes": spelled(key.scopes)}
+        await self.audit.record(
+            AuditEvent(self.clock.now(), key.tenant, _OPERATOR, event, "success", details=details)
+        )

@@ -1,0 +1,107 @@
+"""Every request is somebody's before anything else looks at it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_types import INVALID_REQUEST
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cwm.domain.access import NOTHING, OF_AN_AGENT, spelled
+from cwm.domain.access import Scope as Permission
+from cwm.domain.errors import CwmError, InsufficientScopeError, InvalidParameterError, SecurityError
+from cwm.domain.principal import Principal
+from cwm.ports.identity import Identity
+from cwm.services.refusals import Refusals
+from cwm.transport.http.challenge import MCP_PATH, METADATA_PATH, ProtectedResource
+from cwm.transport.mcp.scope import PRINCIPAL, STRANGER
+from cwm.transport.openai.envelope import headers_of, send_whole
+from cwm.transport.openai.errors import error_body, error_headers, status_of
+
+_JSON: Final = (b"content-type", b"application/json")
+_OPEN: Final = frozenset({"/healthz", METADATA_PATH, METADATA_PATH + MCP_PATH})
+_FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
+_METRICS: Final = "/metrics"
+_NEEDED: Final[Mapping[str, frozenset[Permission]]] = {
+    "/reconcile": frozenset({Permission.ADMIN}),
+    _METRICS: frozenset({Permission.ADMIN}),
+    "/v1/chat/completions": frozenset({Permission.SESSIONS_WRITE}),
+    "/v1/completions": frozenset({Permission.SESSIONS_WRITE}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """ASGI middleware: finds out whose a request is (``scope[PRINCIPAL]``), or answers it.
+
+    A path needs credentials unless it stands in ``_OPEN``: a new route is closed until somebody opens it.
+    """
+
+    app: ASGIApp
+    identity: Identity
+    refusals: Refusals
+    resource: ProtectedResource
+    public_metrics: bool = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_open(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"]
+        if not path.isprintable():
+            # A router may take "/reconcile\n" for "/reconcile"; what is needed below would not.
+            await self._refuse(send, path, InvalidParameterError("There is nothing at this path."), 404)
+            return
+        principal: Principal | None = None
+        try:
+            principal = await self.identity.authenticate(headers_of(scope))
+            _require(principal, path)
+        except CwmError as refused:
+            if principal is None and path in _FOR_STRANGERS_TOO:
+                await self.app({**scope, STRANGER: True}, receive, send)
+                return
+            if isinstance(refused, SecurityError):
+                await self.refusals.note(refused, _face(path), principal)
+            await self._refuse(send, path, refused, status_of(refused))
+            return
+        await self.app({**scope, PRINCIPAL: principal}, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path in _OPEN or (self.public_metrics and path == _METRICS)
+
+    async def _refuse(self, send: Send, path: str, refused: CwmError, status: int) -> None:
+        headers = [_JSON, (b"cache-control", b"no-store"), *error_headers(refused)]
+        challenge = self.resource.challenge(refused, path)
+        if challenge is not None:
+            headers.append((b"www-authenticate", challenge.encode("ascii", "replace")))
+        await send_whole(send, status, headers, _body(path, refused))
+
+
+def _require(principal: Principal, path: str) -> None:
+    principal.require(_NEEDED.get(path, NOTHING))
+    if path == MCP_PATH and not principal.scopes:
+        raise InsufficientScopeError(
+            "The caller has none of the scopes that there are here.",
+            reason="insufficient_scope",
+            required=spelled(OF_AN_AGENT),
+        )
+
+
+def _face(path: str) -> str:
+    if path in _NEEDED or path in {MCP_PATH, *_FOR_STRANGERS_TOO}:
+        return path
+    return "/v1" if path.startswith("/v1/") else "elsewhere"
+
+
+def _body(path: str, refused: CwmError) -> bytes:
+    """As the face at the path tells an error."""
+    if path.startswith("/v1/"):
+        return error_body(refused)
+    told: dict[str, Any] = refused.as_dict()
+    if path == MCP_PATH:
+        error = {"code": INVALID_REQUEST, "message": refused.message, "data": told}
+        told = {"jsonrpc": "2.0", "id": None, "error": error}
+    return json.dumps(told).encode()

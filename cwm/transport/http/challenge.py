@@ -1,0 +1,80 @@
+"""How a refused client learns what would be taken: RFC 6750's challenge, with RFC 9728's way to the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cwm.domain.access import OF_AN_AGENT, spelled
+from cwm.domain.errors import CwmError, ErrorKind, UnauthenticatedError
+
+METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+MCP_PATH: Final = "/mcp"
+
+_CACHED: Final = {"cache-control": "public, max-age=300"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedResource:
+    """The gateway as an OAuth resource: ``<public_url>/mcp`` for MCP clients, ``<public_url>`` for the rest.
+
+    Without an issuer there is no authorization server to send anybody to.
+    """
+
+    public_url: str = ""
+    issuer: str | None = None
+    scope_prefix: str = ""
+
+    def challenge(self, refused: CwmError, path: str) -> str | None:
+        """The value of ``WWW-Authenticate`` for a 401 or 403, None for what no credentials would help."""
+        told: dict[str, str] = {}
+        if refused.kind is ErrorKind.UNAUTHENTICATED:
+            if not isinstance(refused, UnauthenticatedError) or refused.why != "no_credentials":
+                told.update(error="invalid_token", error_description=refused.message)
+            scopes: Iterable[str] = spelled(OF_AN_AGENT)
+        elif refused.kind is ErrorKind.FORBIDDEN and "required" in refused.context:
+            told.update(error="insufficient_scope", error_description=refused.message)
+            scopes = refused.context["required"]
+        else:
+            return None
+        told["scope"] = " ".join(self.scope_prefix + scope for scope in scopes)
+        if self.issuer is not None:
+            of_mcp = path == MCP_PATH
+            told["resource_metadata"] = f"{self.public_url}{METADATA_PATH}{MCP_PATH if of_mcp else ''}"
+        return "Bearer " + ", ".join(f'{name}="{_quoted(value)}"' for name, value in told.items())
+
+    def metadata(self, resource: str) -> dict[str, Any]:
+        """RFC 9728. Clients ask for every scope that they find here, so ``admin`` is not among them."""
+        return {
+            "resource": resource,
+            "authorization_servers": [self.issuer],
+            "scopes_supported": [self.scope_prefix + scope for scope in spelled(OF_AN_AGENT)],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "CWM",
+        }
+
+    def routes(self) -> list[Route]:
+        """Open to all: it is how clients learn where to go. None without an issuer."""
+        if self.issuer is None:
+            return []
+        return [
+            self._route(METADATA_PATH, self.public_url),
+            self._route(METADATA_PATH + MCP_PATH, self.public_url + MCP_PATH),
+        ]
+
+    def _route(self, path: str, resource: str) -> Route:
+        told = self.metadata(resource)
+
+        async def serve(_: Request) -> Response:
+            return JSONResponse(told, headers=_CACHED)
+
+        return Route(path, serve)
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "/").replace('"', "'")

@@ -1,0 +1,133 @@
+"""Who may use the gateway: adapters of authentication into the ASGI layer in front of every route."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.sql import schema
+from cwm.adapters.sql.api_keys import SqlApiKeys
+from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.database import Database, open_database
+from cwm.ports.access_tokens import AccessTokens
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+from cwm.ports.identity import Identity
+from cwm.ports.meter import Meter
+from cwm.services.authentication import Authentication
+from cwm.services.machine_keys import MachineKeys
+from cwm.services.refusals import Refusals
+from cwm.settings import Settings, SettingsError
+from cwm.settings.auth import Auth
+from cwm.settings.loopback import on_loopback
+from cwm.transport.http.authentication import Authentication as AuthenticationLayer
+from cwm.transport.http.challenge import ProtectedResource
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``identity`` of the HTTP faces, and where refusals are written down."""
+
+    identity: Identity
+    refusals: Refusals
+    close: Callable[[], Awaitable[None]]
+
+
+def build_access(
+    settings: Settings, database: Database, audit: AuditLog, clock: Clock, meter: Meter
+) -> Access:
+    """Opens nothing yet. Without an issuer and API keys everyone is the local principal."""
+    auth, tenant = settings.auth, settings.isolation.tenant
+    refusals = Refusals(audit, clock, meter, tenant)
+    if not auth.required:
+        return Access(LocalIdentity(tenant), refusals, _nothing)
+    tokens = None if auth.oauth_issuer is None else _access_tokens(auth, auth.oauth_issuer, clock)
+    identity = Authentication(
+        tenant,
+        clock,
+        tokens,
+        SqlApiKeys(database) if auth.api_keys else None,
+        auth.oauth_tenant_claim,
+        auth.oauth_scope_prefix,
+    )
+    return Access(identity, refusals, _nothing if tokens is None else tokens.aclose)
+
+
+def guard(app: Starlette, settings: Settings, access: Access) -> None:
+    """Put the layer in front of everything that was added to ``app`` so far, and serve the metadata it points to."""
+    auth = settings.auth
+    resource = ProtectedResource(auth.public_url or "", auth.oauth_issuer, auth.oauth_scope_prefix)
+    app.add_middleware(
+        AuthenticationLayer,
+        identity=access.identity,
+        refusals=access.refusals,
+        resource=resource,
+        public_metrics=auth.public_metrics,
+    )
+    app.router.routes.extend(resource.routes())
+
+
+def own_hosts(settings: Settings) -> list[str]:
+    """Names that clients may call this gateway by, loopback's aside."""
+    public = urlsplit(settings.auth.public_url or "").netloc
+    return [settings.http.host, *([public] if public else [])]
+
+
+def refuse_open_socket(settings: Settings) -> None:
+    """Without authentication the socket stays on this machine, unless told otherwise in so many words."""
+    host = settings.http.host
+    if settings.auth.required or settings.http.allow_unauthenticated or on_loopback(host):
+        return
+    raise SettingsError(
+        f"CWM_HOST is {host}: without authentication the gateway listens on loopback only. "
+        "Set CWM_OAUTH_ISSUER or CWM_API_KEYS, or CWM_ALLOW_UNAUTHENTICATED=true if whoever can reach that "
+        "address may do everything."
+    )
+
+
+@asynccontextmanager
+async def opened_keys(settings: Settings) -> AsyncIterator[MachineKeys]:
+    """API keys without a gateway around them. An empty SQLite file is filled; SchemaError for another schema."""
+    database = open_database(settings.database.url())
+    try:
+        if settings.database.database_url is None and await schema.is_empty(database):
+            await schema.upgrade(settings.database.url())
+        await schema.require_current(database)
+        yield MachineKeys(SqlApiKeys(database), SqlAuditLog(database), SystemClock())
+    finally:
+        await database.dispose()
+
+
+def _access_tokens(auth: Auth, issuer: str, clock: Clock) -> AccessTokens:
+    # What checks signatures takes memory that a gateway without an issuer has no use for.
+    from cwm.adapters.oauth.claims import Expected
+    from cwm.adapters.oauth.fetch import Fetch
+    from cwm.adapters.oauth.introspected_tokens import IntrospectedTokens
+    from cwm.adapters.oauth.signed_tokens import SignedTokens
+    from cwm.adapters.oauth.signing_keys import SigningKeys
+    from cwm.adapters.oauth.tokens import OAuthTokens
+
+    fetch = Fetch()
+    expected = Expected(issuer, auth.audiences(), auth.oauth_leeway_seconds)
+    keys = SigningKeys(issuer, auth.oauth_jwks_url, fetch, clock, auth.oauth_keys_seconds)
+    opaque = None
+    if auth.oauth_introspection_url is not None and auth.oauth_client_secret is not None:
+        opaque = IntrospectedTokens(
+            auth.oauth_introspection_url,
+            (auth.oauth_client_id, auth.oauth_client_secret.get_secret_value()),
+            fetch,
+            expected,
+            clock,
+            auth.oauth_introspection_cache_seconds,
+        )
+    return OAuthTokens(SignedTokens(keys, expected, auth.algorithms(), clock), opaque, keys, fetch)
+
+
+async def _nothing() -> None:
+    return
