@@ -22,11 +22,12 @@ from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.query_engine import LocalQueryEngine
-from cwm.adapters.local.secret import load_secret, signing_secrets
+from cwm.adapters.local.secret import audit_keys, load_secret, signing_secrets
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.audit_trail import SqlAuditTrail
 from cwm.adapters.sql.content_store import SqlContentStore
 from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import Database, open_database
@@ -49,6 +50,7 @@ from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
 from cwm.ports.results import ResultRecords
 from cwm.services.agents import Agents
+from cwm.services.audit_upkeep import AuditUpkeep
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
@@ -96,6 +98,7 @@ from cwm.settings.loopback import on_loopback
 from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
@@ -131,6 +134,7 @@ class Parts:
     database: Database
     registry: SqlRegistry
     audit: SqlAuditLog
+    audit_upkeep: AuditUpkeep
     engine: VllmEngine
     kv_tier: LmcacheTier
     directory: EngineDirectory
@@ -158,7 +162,10 @@ def build_parts(settings: Settings) -> Parts:
     clock, meter = SystemClock(), PrometheusMeter()
     database = open_database(settings.database.url())
     replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
-    registry, audit = SqlRegistry(database, replicas.me), SqlAuditLog(database)
+    keys = audit_keys(settings.isolation)
+    registry, audit = SqlRegistry(database, replicas.me), SqlAuditLog(database, keys)
+    trail = SqlAuditTrail(database, keys)
+    audit_upkeep = AuditUpkeep(audit, trail, keys, clock, settings.audit.keep_for())
     engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
     directory = EngineDirectory(
         engine,
@@ -220,6 +227,7 @@ def build_parts(settings: Settings) -> Parts:
         clock,
         settings.stored_results.quota_bytes(),
         timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
+        journal,
     )
     delivery = Delivery(results, token_counter, token_drift, Ledger(agents), Savings(meter), settings.budgets)
     answers = SharedAnswers(shared_context, upstreams, settings.budgets.policies)
@@ -260,6 +268,7 @@ def build_parts(settings: Settings) -> Parts:
         delivery=delivery,
         by_reference=ByReference(results, journal),
         query_result=QueryResult(results, LocalQueryEngine()),
+        journal=journal,
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
@@ -268,6 +277,7 @@ def build_parts(settings: Settings) -> Parts:
     def close() -> AsyncExitStack:
         stack = AsyncExitStack()
         stack.push_async_callback(database.dispose)
+        stack.push_async_callback(audit.settle)
         stack.push_async_callback(shared.close)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
@@ -283,6 +293,7 @@ def build_parts(settings: Settings) -> Parts:
         database,
         registry,
         audit,
+        audit_upkeep,
         engine,
         kv_tier,
         directory,
@@ -344,6 +355,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
+    app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
@@ -389,6 +401,8 @@ class GatewayServer(DrainingServer):
                 access_log=False,
                 lifespan="on",
                 server_header=False,
+                # Whom to believe about where a request is from is a setting of ours.
+                proxy_headers=False,
                 # Longer than clients keep idle connections: a request that meets the close would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(settings.http.drain_seconds),
@@ -430,6 +444,7 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.context_upkeep.run()),
             asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
+            asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
             asyncio.create_task(_reload(settings, parts)),
         ]
         try:
@@ -438,11 +453,13 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             await _stop(upkeep)
             await _drain(settings, parts)
             with contextlib.suppress(CwmError):
+                await parts.audit_upkeep.checkpoint()
+            with contextlib.suppress(CwmError):
                 await parts.replicas.leave()
 
 
 def _face(parts: Parts) -> McpFace:
-    agency = Agency(parts.identity, parts.agents)
+    agency = Agency(parts.identity, parts.agents, parts.services.journal)
     return build_mcp(
         parts.services,
         agency,

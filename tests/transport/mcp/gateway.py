@@ -157,7 +157,7 @@ def faced(
 ) -> McpFace:
     return build_mcp(
         services or parts.services,
-        Agency(identity or HeaderIdentity(), parts.agents),
+        Agency(identity or HeaderIdentity(), parts.agents, parts.services.journal),
         parts.upstreams,
         parts.answers,
         parts.shared.changes,

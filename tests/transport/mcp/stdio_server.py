@@ -48,7 +48,7 @@ def main() -> None:
     nobody = cast("Any", None)
     changes = InProcessChanges()
     agents = Agents(InProcessAgentSessions(), changes, SystemClock(), ttl_seconds=60, limit=10)
-    agency = Agency(LocalIdentity("test"), agents)
+    agency = Agency(LocalIdentity("test"), agents, nobody)
     streams = EventStreams(agents.store, changes, nobody)
     subscriptions = Subscriptions(agents.store, changes, nobody, agency)
     face = McpFace(
