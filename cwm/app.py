@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -210,6 +211,7 @@ def build_parts(settings: Settings) -> Parts:
         ttl_seconds=settings.shared.agent_session_ttl_seconds,
         limit=settings.shared.agent_session_limit,
     )
+    agents.at_foreign(partial(journal.foreign, what="agent_session"))
     contents = _contents(settings, shared, audit, meter, clock)
     shared_context = _shared_context(settings, shared, contents, meter, clock)
     context_upkeep = ContextUpkeep(
@@ -459,7 +461,7 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
 
 
 def _face(parts: Parts) -> McpFace:
-    agency = Agency(parts.identity, parts.agents, parts.services.journal)
+    agency = Agency(parts.identity, parts.agents)
     return build_mcp(
         parts.services,
         agency,

@@ -44,6 +44,7 @@ class Agents:
         self._closing: set[asyncio.Task[None]] = set()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
+        self._on_foreign: list[Callable[[Principal], Awaitable[None]]] = []
         self._deaf = changes.subscribe(self._hear)
 
     def __len__(self) -> int:
@@ -59,6 +60,10 @@ class Agents:
     def at_end(self, hook: Hook) -> None:
         """Called with every ContextManager that stops serving in this process."""
         self._on_end.append(hook)
+
+    def at_foreign(self, hook: Callable[[Principal], Awaitable[None]]) -> None:
+        """Called with every principal who names an agent session of another's."""
+        self._on_foreign.append(hook)
 
     async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
         """The ContextManager of an agent session whose id is known to be this principal's."""
@@ -85,6 +90,9 @@ class Agents:
     async def known(self, principal: Principal, handle: str) -> str:
         """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
+            if await self.store.alive(handle):
+                for hook in self._on_foreign:
+                    await hook(principal)
             raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
         return handle
 

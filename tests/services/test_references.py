@@ -49,7 +49,9 @@ class Filling:
 @pytest.fixture
 async def fill(sqlite_url: str) -> AsyncIterator[Filling]:
     database, clock = open_database(sqlite_url), HandClock(1_000_000.0)
-    journal = Journal(SqlAuditLog(database, ChainKeys([b"a secret"])), clock, PrometheusMeter(), InProcessChanges())
+    journal = Journal(
+        SqlAuditLog(database, ChainKeys([b"a secret"])), clock, PrometheusMeter(), InProcessChanges()
+    )
     async with opened(sqlite_url, sqlite_url, clock) as desk:
         yield Filling(desk, ByReference(desk.results, journal))
     await database.dispose()

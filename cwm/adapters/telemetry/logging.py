@@ -27,6 +27,11 @@ _QUIET: Final = {
     "watchfiles": logging.WARNING,
 }
 
+# Without the values of variables: prompts and secrets are among them.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
 
 def configure_logging(level: str, fmt: str = "auto") -> None:
     """Write to standard error from ``level`` on, timestamps in UTC.
@@ -72,7 +77,7 @@ def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.Pr
     rendered: list[Processor] = (
         [structlog.dev.ConsoleRenderer(colors=console and sys.stderr.isatty())]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=_as_text)]
+        else [_TRACEBACKS, structlog.processors.JSONRenderer(default=_as_text)]
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

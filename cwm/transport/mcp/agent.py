@@ -9,11 +9,10 @@ from typing import Any, Final
 from fastmcp.server.dependencies import FastMCPRequestContext
 from mcp.server.context import ServerRequestContext
 
-from cwm.domain.errors import AgentSessionNotFoundError, InternalError, InvalidParameterError
+from cwm.domain.errors import InternalError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.agents import Agents
-from cwm.services.audited import Journal
 from cwm.services.upstreams import CallerOf
 from cwm.transport.mcp.connection import session_of
 from cwm.transport.mcp.scope import AGENT_SESSION, PRINCIPAL
@@ -32,7 +31,6 @@ class Agency:
 
     identity: Identity
     agents: Agents
-    journal: Journal
 
     async def caller(self, context: Context | None, handle: str | None = None) -> CallerOf:
         """Raises CWM-2004 for a handle that is not one of this principal's, CWM-1003 for what is none.
@@ -48,7 +46,7 @@ class Agency:
             agent_session = request.scope.get(AGENT_SESSION)
         given = handle if handle is not None else meta_of(context).get(HANDLE_META)
         if given is not None:
-            agent_session = await self._known(principal, _checked(given))
+            agent_session = await self.agents.known(principal, _checked(given))
         return CallerOf(
             await self.agents.get(principal, agent_session),
             None if request is None else request.headers.get("authorization"),
@@ -63,14 +61,6 @@ class Agency:
         if known is None:
             raise InternalError("Nobody has authenticated the request.")
         return known
-
-    async def _known(self, principal: Principal, handle: str) -> str:
-        try:
-            return await self.agents.known(principal, handle)
-        except AgentSessionNotFoundError:
-            if await self.agents.store.alive(handle):
-                await self.journal.foreign(principal, "agent_session")
-            raise
 
 
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:

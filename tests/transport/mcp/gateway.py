@@ -157,7 +157,7 @@ def faced(
 ) -> McpFace:
     return build_mcp(
         services or parts.services,
-        Agency(identity or HeaderIdentity(), parts.agents, parts.services.journal),
+        Agency(identity or HeaderIdentity(), parts.agents),
         parts.upstreams,
         parts.answers,
         parts.shared.changes,
@@ -181,7 +181,12 @@ async def serving(app: ASGIApp, end_streams: Callable[[], None] = lambda: None) 
     listening.bind(("127.0.0.1", 0))
     listening.listen()
     config = uvicorn.Config(
-        app, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=5
+        app,
+        log_config=None,
+        lifespan="on",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=5,
     )
     server = DrainingServer(config, end_streams)
     task = asyncio.create_task(server.serve(sockets=[listening]))

@@ -48,7 +48,7 @@ def main() -> None:
     nobody = cast("Any", None)
     changes = InProcessChanges()
     agents = Agents(InProcessAgentSessions(), changes, SystemClock(), ttl_seconds=60, limit=10)
-    agency = Agency(LocalIdentity("test"), agents, nobody)
+    agency = Agency(LocalIdentity("test"), agents)
     streams = EventStreams(agents.store, changes, nobody)
     subscriptions = Subscriptions(agents.store, changes, nobody, agency)
     face = McpFace(

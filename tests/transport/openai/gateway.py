@@ -117,7 +117,11 @@ async def gateway(
     async with AsyncExitStack() as stack:
         database = open_database(database_url)
         stack.push_async_callback(database.dispose)
-        registry, audit, clock = SqlRegistry(database), SqlAuditLog(database, ChainKeys([b"a secret"])), SystemClock()
+        registry, audit, clock = (
+            SqlRegistry(database),
+            SqlAuditLog(database, ChainKeys([b"a secret"])),
+            SystemClock(),
+        )
         engine, kv_tier = VllmEngine(engine_settings), LmcacheTier(engine_settings)
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(kv_tier.aclose)
