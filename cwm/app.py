@@ -163,10 +163,7 @@ def build_parts(settings: Settings) -> Parts:
     clock, meter = SystemClock(), PrometheusMeter()
     database = open_database(settings.database.url())
     replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
-    keys = audit_keys(settings.isolation)
-    registry, audit = SqlRegistry(database, replicas.me), SqlAuditLog(database, keys)
-    trail = SqlAuditTrail(database, keys)
-    audit_upkeep = AuditUpkeep(audit, trail, keys, clock, settings.audit.keep_for())
+    registry, (audit, audit_upkeep) = SqlRegistry(database, replicas.me), _audit(settings, database, clock)
     engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
     directory = EngineDirectory(
         engine,
@@ -210,8 +207,8 @@ def build_parts(settings: Settings) -> Parts:
         clock,
         ttl_seconds=settings.shared.agent_session_ttl_seconds,
         limit=settings.shared.agent_session_limit,
+        foreign=partial(journal.foreign, what="agent_session"),
     )
-    agents.at_foreign(partial(journal.foreign, what="agent_session"))
     contents = _contents(settings, shared, audit, meter, clock)
     shared_context = _shared_context(settings, shared, contents, meter, clock)
     context_upkeep = ContextUpkeep(
@@ -531,6 +528,12 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if not task.cancelled() and (failed := task.exception()) is not None:
             raise failed
+
+
+def _audit(settings: Settings, database: Database, clock: Clock) -> tuple[SqlAuditLog, AuditUpkeep]:
+    keys = audit_keys(settings.isolation)
+    log, trail = SqlAuditLog(database, keys), SqlAuditTrail(database, keys)
+    return log, AuditUpkeep(log, trail, keys, clock, settings.audit.keep_for())
 
 
 def _shared_store(settings: Settings, database: Database, clock: Clock) -> SharedStore:

@@ -110,16 +110,16 @@ def test_a_change_of_any_field_of_an_event_shows(at: int, field: str) -> None:
 def test_a_change_of_where_an_event_came_from_shows(at: int, field: str) -> None:
     records = list(CHAIN)
     event = records[at].event
-    other = Face.STDIO if field == "face" else None
-    moved = replace(event, origin=replace(event.origin, **{field: other}))
+    other: dict[str, Any] = {field: Face.STDIO if field == "face" else None}
+    moved = replace(event, origin=replace(event.origin, **other))
     records[at] = replace(records[at], event=moved)
     assert damages(looked_at(records)) == [(Damage.CHANGED, at + 1, at + 1)]
 
 
 @given(indexes, st.sampled_from(["previous", "digest", "key_id"]))
 def test_a_change_of_what_links_a_record_shows(at: int, field: str) -> None:
-    records = list(CHAIN)
-    records[at] = replace(records[at], **{field: "0" * 64})
+    records, other = list(CHAIN), dict[str, Any]({field: "0" * 64})
+    records[at] = replace(records[at], **other)
     assert not looked_at(records).whole
 
 

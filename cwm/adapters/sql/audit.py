@@ -86,14 +86,16 @@ class SqlAuditLog:
     def _tail(self, tenant: str) -> _Tail:
         tail = self._tails.get(tenant)
         if tail is None:
-            tail = self._tails[tenant] = _Tail(tenant)
             self._make_room()
+            tail = self._tails[tenant] = _Tail(tenant)
         self._tails.move_to_end(tenant)
         return tail
 
     def _make_room(self) -> None:
+        if len(self._tails) < _TENANTS:
+            return
         idle = next((tail for tail in self._tails.values() if tail.writing is None), None)
-        if len(self._tails) > _TENANTS and idle is not None:
+        if idle is not None:
             del self._tails[idle.tenant]
 
     async def _write(self, tail: _Tail) -> None:
@@ -112,7 +114,7 @@ class SqlAuditLog:
             tail.place = None
             for _, done in batch:
                 if not done.done():
-                    done.set_exception(failed if isinstance(failed, Exception) else _Unknown())
+                    done.set_exception(failed if isinstance(failed, Exception) else _StoppedError())
             if not isinstance(failed, Exception):
                 raise
         else:
@@ -157,7 +159,7 @@ class SqlAuditLog:
         return place
 
 
-class _Unknown(StorageWriteError):
+class _StoppedError(StorageWriteError):
     def __init__(self) -> None:
         super().__init__("The gateway stopped while this was being recorded.")
 
