@@ -20,6 +20,8 @@ _QUIET: Final = {
     "mcp": logging.WARNING,
     # It would write down what upstreams answer; who asked is told what was wrong with it.
     "mcp.client.streamable_http": logging.CRITICAL,
+    # What is sent to clients, word for word.
+    "sse_starlette": logging.WARNING,
     "httpx2": logging.WARNING,
     "httpcore2": logging.WARNING,
     "sqlalchemy": logging.WARNING,
