@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -22,11 +23,12 @@ from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.query_engine import LocalQueryEngine
-from cwm.adapters.local.secret import load_secret, signing_secrets
+from cwm.adapters.local.secret import audit_keys, load_secret, signing_secrets
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.audit_trail import SqlAuditTrail
 from cwm.adapters.sql.content_store import SqlContentStore
 from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import Database, open_database
@@ -50,6 +52,7 @@ from cwm.ports.context_index import ContextIndex
 from cwm.ports.identity import Identity
 from cwm.ports.results import ResultRecords
 from cwm.services.agents import Agents
+from cwm.services.audit_upkeep import AuditUpkeep
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
@@ -96,6 +99,7 @@ from cwm.settings import Settings
 from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
@@ -132,6 +136,7 @@ class Parts:
     database: Database
     registry: SqlRegistry
     audit: SqlAuditLog
+    audit_upkeep: AuditUpkeep
     engine: VllmEngine
     kv_tier: LmcacheTier
     directory: EngineDirectory
@@ -163,7 +168,7 @@ def build_parts(settings: Settings) -> Parts:
     clock, meter = SystemClock(), PrometheusMeter()
     database = open_database(settings.database.url())
     replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
-    registry, audit = SqlRegistry(database, replicas.me), SqlAuditLog(database)
+    registry, (audit, audit_upkeep) = SqlRegistry(database, replicas.me), _audit(settings, database, clock)
     engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
     directory = EngineDirectory(
         engine,
@@ -208,6 +213,7 @@ def build_parts(settings: Settings) -> Parts:
         clock,
         ttl_seconds=settings.shared.agent_session_ttl_seconds,
         limit=settings.shared.agent_session_limit,
+        foreign=partial(journal.foreign, what="agent_session"),
     )
     contents = _contents(settings, shared, audit, meter, clock)
     shared_context = _shared_context(settings, shared, contents, meter, clock)
@@ -226,6 +232,7 @@ def build_parts(settings: Settings) -> Parts:
         clock,
         settings.stored_results.quota_bytes(),
         timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
+        journal,
     )
     delivery = Delivery(results, token_counter, token_drift, Ledger(agents), Savings(meter), settings.budgets)
     answers = SharedAnswers(shared_context, upstreams, settings.budgets.policies)
@@ -266,6 +273,7 @@ def build_parts(settings: Settings) -> Parts:
         delivery=delivery,
         by_reference=ByReference(results, journal),
         query_result=QueryResult(results, LocalQueryEngine()),
+        journal=journal,
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
@@ -274,6 +282,7 @@ def build_parts(settings: Settings) -> Parts:
     def close() -> AsyncExitStack:
         stack = AsyncExitStack()
         stack.push_async_callback(database.dispose)
+        stack.push_async_callback(audit.settle)
         stack.push_async_callback(shared.close)
         stack.push_async_callback(access.close)
         stack.push_async_callback(kv_tier.aclose)
@@ -289,6 +298,7 @@ def build_parts(settings: Settings) -> Parts:
         database,
         registry,
         audit,
+        audit_upkeep,
         engine,
         kv_tier,
         directory,
@@ -350,6 +360,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
+    app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
@@ -397,6 +408,8 @@ class GatewayServer(DrainingServer):
                 access_log=False,
                 lifespan="on",
                 server_header=False,
+                # Whom to believe about where a request is from is a setting of ours.
+                proxy_headers=False,
                 # Longer than clients keep idle connections: a request that meets the close would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(settings.http.drain_seconds),
@@ -427,6 +440,7 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.context_upkeep.run()),
             asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
+            asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
             asyncio.create_task(_reload(settings, parts)),
         ]
         try:
@@ -434,6 +448,8 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
         finally:
             await _stop(upkeep)
             await _drain(settings, parts)
+            with contextlib.suppress(CwmError):
+                await parts.audit_upkeep.checkpoint()
             with contextlib.suppress(CwmError):
                 await parts.replicas.leave()
 
@@ -509,6 +525,12 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if not task.cancelled() and (failed := task.exception()) is not None:
             raise failed
+
+
+def _audit(settings: Settings, database: Database, clock: Clock) -> tuple[SqlAuditLog, AuditUpkeep]:
+    keys = audit_keys(settings.isolation)
+    log, trail = SqlAuditLog(database, keys), SqlAuditTrail(database, keys)
+    return log, AuditUpkeep(log, trail, keys, clock, settings.audit.keep_for())
 
 
 def _shared_store(settings: Settings, database: Database, clock: Clock) -> SharedStore:

@@ -21,6 +21,7 @@ from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
+from cwm.domain.audit_chain import ChainKeys
 from tests import postgres
 from tests.contracts.nouns import Damage
 from tests.node.programs import Programs, installed
@@ -176,7 +177,7 @@ async def other_replica(database_url: str) -> AsyncIterator[SqlRegistry]:
 
 @pytest.fixture
 def audit_log(database: Database) -> SqlAuditLog:
-    return SqlAuditLog(database)
+    return SqlAuditLog(database, ChainKeys([b"a secret"]))
 
 
 @pytest.fixture

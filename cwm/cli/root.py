@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cwm.cli import bench, context, keys, sessions, windows
+from cwm.cli import audit, bench, context, keys, sessions, windows
 from cwm.cli.demo import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
@@ -57,6 +57,7 @@ app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(migrate)
 app.command(rich_help_panel=_LOOK)(reconcile)
 app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
+app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)
 app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
 app.add_typer(context.app, name="context", rich_help_panel=_LOOK)
 app.add_typer(windows.app, name="windows", rich_help_panel=_CLIENT)

@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from cwm.domain.origin import ORIGIN, Origin
+
 
 class Severity(StrEnum):
     INFO = "INFO"
@@ -16,7 +18,11 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One line of the audit log. ``event`` is a dotted verb such as ``window.freeze``."""
+    """One line of the audit log: who did what, from where, and how it ended.
+
+    ``event`` names an operation (``window_freeze``) or what happened (``session.turn``); ``origin`` is that of
+    the request that is being served.
+    """
 
     timestamp: datetime
     tenant: str
@@ -27,3 +33,4 @@ class AuditEvent:
     window_name: str | None = None
     severity: Severity = Severity.INFO
     details: dict[str, Any] = field(default_factory=dict)
+    origin: Origin = field(default_factory=ORIGIN.get)

@@ -7,7 +7,9 @@ retry can help, and a ``context`` of plain values. It never carries a prompt, a 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+from cwm.domain.injection import Injection, injection_of
 
 
 class ErrorKind(StrEnum):
@@ -30,11 +32,18 @@ class CwmError(Exception):
     code: ClassVar[str] = "CWM-9001"
     kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
     retryable: ClassVar[bool] = False
+    injection: Injection | None = None
+    """What the value that was refused looked like. For the audit log: callers are not told."""
 
     def __init__(self, message: str, **context: Any) -> None:
         super().__init__(message)
         self.message = message
         self.context: dict[str, Any] = context
+
+    def refusing(self, value: str) -> Self:
+        """Note what the refused ``value`` looked like; the value itself is not kept."""
+        self.injection = injection_of(value)
+        return self
 
     def as_dict(self) -> dict[str, Any]:
         """The published error object; values of ``context`` are JSON types."""

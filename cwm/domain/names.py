@@ -23,7 +23,7 @@ def require_session_id(value: str) -> str:
     if not _SESSION_ID.fullmatch(value):
         raise InvalidSessionIdError(
             "A session id is 1 to 64 letters, digits, '_' or '-'.", received_chars=len(value)
-        )
+        ).refusing(value)
     return value
 
 
@@ -32,7 +32,7 @@ def require_window_name(value: str) -> str:
     if not _WINDOW_NAME.fullmatch(value):
         raise InvalidWindowNameError(
             "A window name is 1 to 128 letters, digits, '_' or '-'.", received_chars=len(value)
-        )
+        ).refusing(value)
     return value
 
 
@@ -42,7 +42,7 @@ def require_tags(values: list[str]) -> list[str]:
     if len(distinct) > MAX_TAGS or not all(_TAG.fullmatch(tag) for tag in distinct):
         raise InvalidParameterError(
             f"At most {MAX_TAGS} tags, each 1 to 32 letters, digits, '_' or '-'.", field="tags"
-        )
+        ).refusing(" ".join(tag for tag in distinct if not _TAG.fullmatch(tag)))
     return distinct
 
 

@@ -53,7 +53,7 @@ def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
         raise InvalidParameterError(
             "scope: is session, tenant or workspace:<name> with 1 to 64 letters, digits, '_', '-' or '.'.",
             field="scope",
-        )
+        ).refusing(name)
     return Scope(tenant, name, f"{SESSION}:{agent_session}" if name == SESSION else name)
 
 
@@ -76,7 +76,8 @@ def require_key(key: str, *, prefix: bool = False) -> str:
 def require_label(label: str) -> str:
     """Return ``label`` or raise CWM-1003."""
     if not _LABEL.fullmatch(label):
-        raise InvalidParameterError("label: is 1 to 64 letters, digits, '_', '-' or '.'.", field="label")
+        wrong = "label: is 1 to 64 letters, digits, '_', '-' or '.'."
+        raise InvalidParameterError(wrong, field="label").refusing(label)
     return label
 
 

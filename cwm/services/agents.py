@@ -28,11 +28,19 @@ class Agents:
     """Holds the ContextManagers of this process, by (principal, agent session).
 
     At ``limit`` the one that has been idle longest is closed first; when all are busy, CWM-3006. Closed is
-    not ended: the next request makes a new one, which goes on where the old one was.
+    not ended: the next request makes a new one, which goes on where the old one was. ``foreign`` is told of
+    every principal who names an agent session that is another's.
     """
 
     def __init__(
-        self, store: AgentSessions, changes: Changes, clock: Clock, *, ttl_seconds: float, limit: int
+        self,
+        store: AgentSessions,
+        changes: Changes,
+        clock: Clock,
+        *,
+        ttl_seconds: float,
+        limit: int,
+        foreign: Callable[[Principal], Awaitable[None]] | None = None,
     ) -> None:
         self.store = store
         self._changes = changes
@@ -44,6 +52,7 @@ class Agents:
         self._closing: set[asyncio.Task[None]] = set()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
+        self._foreign = foreign
         self._deaf = changes.subscribe(self._hear)
 
     def __len__(self) -> int:
@@ -85,6 +94,8 @@ class Agents:
     async def known(self, principal: Principal, handle: str) -> str:
         """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
+            if self._foreign is not None and await self.store.alive(handle):
+                await self._foreign(principal)
             raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
         return handle
 

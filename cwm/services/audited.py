@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI, Change, ChangeKind
-from cwm.domain.errors import CwmError
+from cwm.domain.errors import CwmError, InvalidSessionIdError, InvalidWindowNameError
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
 from cwm.ports.changes import Changes
@@ -25,6 +25,11 @@ _CHANGED: Final[Mapping[str, tuple[str, ...]]] = {
     "session_delete": (SESSIONS_URI,),
 }
 """Which of CWM's own resources read otherwise after an operation."""
+_LONGEST: Final = 128
+_FIELDS: Final[Mapping[type[CwmError], str]] = {
+    InvalidSessionIdError: "session_id",
+    InvalidWindowNameError: "window_name",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +81,44 @@ class Journal:
     async def _tell(self, principal: Principal, operation: str) -> None:
         for uri in _CHANGED.get(operation, ()):
             await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=principal.tenant))
+
+    async def injection(self, principal: Principal, where: str, error: CwmError) -> None:
+        """Write down that a value which was refused looked like an attack: which one, never the value.
+
+        ``where`` is the tool, route or resource. A refusal is one whether or not this can be written.
+        """
+        if error.injection is None:
+            return
+        self.meter.event("injection_refused")
+        field = error.context.get("field") or _FIELDS.get(type(error), "")
+        told = {"where": where[:_LONGEST], "field": field, "class": error.injection.value}
+        with suppress(CwmError):
+            await self._note(principal, "security.injection", error.code, told)
+
+    async def foreign(self, principal: Principal, what: str, **told: Any) -> None:
+        """Write down that a principal asked for what is another's, and was told that there is no such thing."""
+        self.meter.event("access_denied")
+        with suppress(CwmError):
+            await self._note(principal, "security.access_denied", "denied", {"what": what, **told})
+
+    async def shared(self, principal: Principal, what: str, **told: Any) -> None:
+        """Write down that a principal reads what another has shared. CWM-4001."""
+        await self._note(principal, "security.shared_access", "success", {"what": what, **told})
+
+    async def _note(self, principal: Principal, event: str, outcome: str, details: dict[str, Any]) -> None:
+        await self.audit.record(
+            AuditEvent(
+                timestamp=self.clock.now(),
+                tenant=principal.tenant,
+                subject=principal.subject,
+                event=event,
+                outcome=outcome,
+                severity=Severity.INFO if outcome == "success" else Severity.WARNING,
+                details=details,
+            )
+        )
+
+
+def of_another(principal: Principal, owner: str) -> dict[str, Any]:
+    """For the details of an operation on what is of the tenant: whose it is, where it is not one's own."""
+    return {} if owner == principal.subject else {"owner": owner}

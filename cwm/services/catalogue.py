@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.clone import Clone
 from cwm.services.delete import Delete
@@ -36,3 +37,4 @@ class Services:
     by_reference: ByReference
     query_result: QueryResult
     shared_context: SharedContext
+    journal: Journal

@@ -13,7 +13,7 @@ from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
-from cwm.services.audited import Journal
+from cwm.services.audited import Journal, of_another
 from cwm.services.freeze import expiry
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
@@ -52,6 +52,7 @@ class Clone:
         async with self.journal.entry(principal, "window_clone", window_name=target_window) as details:
             source = await self._source(principal, source_window)
             details.update(source_window=source_window, shared_blocks=source.block_count)
+            details.update(of_another(principal, source.owner))
             now = self.clock.now()
             kept = retention or source.retention
             clone = replace(

@@ -20,7 +20,7 @@ from cwm.domain.window import Chunk, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
-from cwm.services.audited import Journal
+from cwm.services.audited import Journal, of_another
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, fitting
@@ -60,6 +60,7 @@ class Delete:
             window = await self.registry.window(principal.tenant, window_name)
             if window is None:
                 raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            details.update(of_another(principal, window.owner))
             if not force:
                 await self._refuse_in_use(window)
             await self._refuse_in_motion(window)

@@ -13,7 +13,7 @@ from cwm.domain.session import Session, SessionState
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
-from cwm.services.audited import Journal
+from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
 from cwm.services.store import Prefix, fitting
@@ -37,10 +37,11 @@ class EndSession:
         deleted instead.
         """
         require_session_id(session_id)
-        async with self.journal.entry(principal, "session_delete", session_id=session_id):
+        async with self.journal.entry(principal, "session_delete", session_id=session_id) as details:
             session = await self.registry.session(principal.tenant, session_id)
             if session is None:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+            details.update(of_another(principal, session.owner))
             if session.state is SessionState.FROZEN or self.turns.in_flight(principal.tenant, session_id):
                 reason = (
                     "is frozen: delete its windows instead"

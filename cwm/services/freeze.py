@@ -24,7 +24,7 @@ from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
-from cwm.services.audited import Journal
+from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
@@ -91,6 +91,7 @@ class Freeze:
             principal, "window_freeze", session_id=session_id, window_name=window_name
         ) as details:
             session, token_ids = await self._freezable(principal, session_id)
+            details.update(of_another(principal, session.owner))
             identity = await self._engine(session.model)
             window = self._intent(principal, session, token_ids, identity, window_name)
             window = replace(

@@ -16,7 +16,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
-from cwm.services.audited import Journal
+from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.grow import Grow, Template, template_from, template_of
 from cwm.services.turns import Turns
@@ -112,6 +112,7 @@ class Generate:
             session = await self.registry.session(principal.tenant, session_id)
             if session is None:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+            details.update(of_another(principal, session.owner))
             session.require_live("a turn")
             generated = await self._turn(principal, session, turn, on_text)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)

@@ -83,7 +83,8 @@ class PassThrough:
                 admitted = await self._admit(principal, request)
             else:
                 request.require_recordable()
-                turn = scope.enter_context(self.turns.begin(principal, require_session_id(asked.session_id)))
+                session_id = await self._session_id(principal, asked.session_id)
+                turn = scope.enter_context(self.turns.begin(principal, session_id))
                 admitted = await self._admit_to_session(principal, asked.session_id, request, turn)
             return await self._start(asked, admitted, scope.pop_all())
 
@@ -100,6 +101,13 @@ class PassThrough:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+    async def _session_id(self, principal: Principal, given: str) -> str:
+        try:
+            return require_session_id(given)
+        except CwmError as refused:
+            await self.journal.injection(principal, "pass_through", refused)
+            raise
 
     async def _admit(self, principal: Principal, request: TurnRequest) -> _Admitted:
         served = await self._served(request.model)

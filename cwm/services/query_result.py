@@ -96,7 +96,7 @@ class QueryResult:
     async def _position(
         self, principal: Principal, cursor: str, result: StoredResult, part: int, query: Query
     ) -> Position:
-        of_cursor, position = await self.results.located(principal, cursor, query.told)
+        of_cursor, position = await self.results.located(principal, cursor, query.told, noted=False)
         if (of_cursor.handle, position.part) != (result.handle, part):
             raise InvalidParameterError(
                 "This cursor was given for another result or part.", field="cursor", reason="foreign"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from cwm.domain.cursor import Cursors, Position, snapshot_of
+from cwm.domain.cursor import Claim, CursorFault, Cursors, Position, snapshot_of
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
@@ -37,6 +37,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.contents import Contents
 from cwm.ports.results import ResultRecords
 from cwm.ports.token_counter import TokenCounter
+from cwm.services.audited import Journal
 
 _SWEEP_SECONDS: Final = 30.0
 _AT_ONCE: Final = 100
@@ -79,6 +80,7 @@ class Results:
     clock: Clock
     quota_bytes: int | None
     cursor_ttl: timedelta
+    journal: Journal | None = None
 
     async def keep(
         self,
@@ -119,12 +121,19 @@ class Results:
             raise
         return result
 
-    async def find(self, principal: Principal, handle: str) -> StoredResult:
-        """CWM-2005 when it is unknown, has expired, or is another's and not shared: all the same answer."""
+    async def find(self, principal: Principal, handle: str, *, noted: bool = True) -> StoredResult:
+        """CWM-2005 when it is unknown, has expired, or is another's and not shared: all the same answer.
+
+        That another's was asked for is written down, unless it was just ``noted``.
+        """
         known = number_of(handle) is not None
         result = await self.records.find(principal.tenant, handle) if known else None
-        if result is None or result.expires_at <= self.clock.now() or not result.opens_for(principal.subject):
-            raise ResultNotFoundError("There is no such stored result; it may have expired.")
+        if result is None or result.expires_at <= self.clock.now():
+            raise _not_found()
+        if noted and self.journal is not None and result.owner != principal.subject:
+            await _note_access(self.journal, principal, result)
+        if not result.opens_for(principal.subject):
+            raise _not_found()
         return result
 
     async def part(self, principal: Principal, handle: str, index: int) -> Part:
@@ -135,7 +144,7 @@ class Results:
         stored = part_at(result, index)
         body = await self.contents.read(result.tenant, stored.digest)
         if body is None:
-            raise ResultNotFoundError("There is no such stored result; it may have expired.")
+            raise _not_found()
         return Part(stored.kind, stored.media_type, body)
 
     async def read(
@@ -167,13 +176,21 @@ class Results:
         return self._page(principal, result, part, pages, start, budget_tokens)
 
     async def located(
-        self, principal: Principal, cursor: str, query: str = ""
+        self, principal: Principal, cursor: str, query: str = "", *, noted: bool = True
     ) -> tuple[StoredResult, Position]:
         """Where ``cursor`` goes on, in an answer to ``query`` if there is one. CWM-1003 with its fault; CWM-2005."""
-        claim = self.cursors.read(cursor, principal, self.clock.now())
-        result = await self.find(principal, claim.position.handle)
+        claim = await self._claim(principal, cursor)
+        result = await self.find(principal, claim.position.handle, noted=noted)
         stored = part_at(result, claim.position.part)
         return result, claim.require(snapshot_of(result, stored, query))
+
+    async def _claim(self, principal: Principal, cursor: str) -> Claim:
+        try:
+            return self.cursors.read(cursor, principal, self.clock.now())
+        except InvalidParameterError as refused:
+            if self.journal is not None and refused.context.get("reason") == CursorFault.FOREIGN:
+                await self.journal.foreign(principal, "cursor")
+            raise
 
     async def pages(self, result: StoredResult, part: int) -> Pages:
         read = await self.part_of(result, part)
@@ -277,6 +294,18 @@ class Results:
 def holder_of(result: StoredResult) -> str:
     """Who holds its contents."""
     return f"result:{result.handle}"
+
+
+def _not_found() -> ResultNotFoundError:
+    return ResultNotFoundError("There is no such stored result; it may have expired.")
+
+
+async def _note_access(journal: Journal, principal: Principal, result: StoredResult) -> None:
+    told = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
+    if result.shared:
+        await journal.shared(principal, "result", **told)
+    else:
+        await journal.foreign(principal, "result", **told)
 
 
 def part_at(result: StoredResult, index: int) -> StoredPart:

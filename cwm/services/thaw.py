@@ -31,7 +31,7 @@ from cwm.ports.engine import Completion, Counters, Engine
 from cwm.ports.kv_tier import KvTier, Loads, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
-from cwm.services.audited import Journal
+from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
@@ -142,6 +142,7 @@ class Thaw:
             window = await self.registry.window(principal.tenant, window_name)
             if window is None:
                 raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            details.update(of_another(principal, window.owner))
             intent = await self.registry.begin_thaw(window, session_id, self.clock.now())
             try:
                 thawed = await self._thaw(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -35,6 +37,21 @@ class Http(Group):
     drain_seconds: float = Field(
         30.0, ge=0, description="How long a stopping gateway lets running streams finish."
     )
+    trusted_proxies: str = Field(
+        "",
+        description="Addresses and networks of reverse proxies, with commas between: from these, and no others, "
+        "X-Forwarded-For says who the client is.",
+    )
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        for each in filter(None, (part.strip() for part in value.split(","))):
+            ip_network(each)
+        return value
+
+    def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        return tuple(ip_network(part.strip()) for part in self.trusted_proxies.split(",") if part.strip())
 
 
 class Database(Group):
@@ -156,6 +173,22 @@ class Retention(Group):
 
     def quota_bytes(self) -> int | None:
         return round(self.tenant_quota_gb * 2**30) or None
+
+
+class Audit(Group):
+    """The audit log."""
+
+    title = "audit"
+
+    audit_retention_days: float = Field(
+        0, ge=0, description="Audit records older than that are removed, with an anchor left; 0 keeps all."
+    )
+    audit_checkpoint_seconds: float = Field(
+        60.0, gt=0, description="How often it is kept, and logged, how far the audit log has come."
+    )
+
+    def keep_for(self) -> timedelta | None:
+        return timedelta(days=self.audit_retention_days) or None
 
 
 class Thaw(Group):
@@ -382,6 +415,7 @@ GROUPS: dict[str, type[Group]] = {
         Verification,
         Thaw,
         Retention,
+        Audit,
         Isolation,
         Storage,
         Shared,

@@ -19,6 +19,7 @@ from cwm.settings.group import Group
 from cwm.settings.groups import (
     ENV_PREFIX,
     GROUPS,
+    Audit,
     Context,
     Database,
     Engine,
@@ -81,6 +82,7 @@ class Settings:
     verification: Verification = field(default_factory=Verification)
     thaw: Thaw = field(default_factory=Thaw)
     retention: Retention = field(default_factory=Retention)
+    audit: Audit = field(default_factory=Audit)
     isolation: Isolation = field(default_factory=Isolation)
     storage: Storage = field(default_factory=Storage)
     shared: Shared = field(default_factory=Shared)

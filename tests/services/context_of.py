@@ -16,6 +16,7 @@ from cwm.adapters.sql.content_store import SqlContentStore
 from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import Scope, scope_of
 from cwm.ports.content_store import ContentStore
@@ -67,7 +68,7 @@ async def replica(
         store, index = RedisContentStore(client, clock), RedisContextIndex(client, clock)
     else:
         store, index = SqlContentStore(database, clock), SqlContextIndex(database, clock)  # type: ignore[assignment]
-    audit, meter = SqlAuditLog(registry), PrometheusMeter()
+    audit, meter = SqlAuditLog(registry, ChainKeys([b"a secret"])), PrometheusMeter()
     cache = ContentCache(memory)
     contents = SharedContents(store, cache, changes, audit, meter, clock, quota_bytes=quota)
     views = ContextViews(index, memory // 2, cache.reserve)

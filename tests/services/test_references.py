@@ -17,6 +17,7 @@ from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.budgets import References
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.services.audited import Journal
@@ -48,7 +49,9 @@ class Filling:
 @pytest.fixture
 async def fill(sqlite_url: str) -> AsyncIterator[Filling]:
     database, clock = open_database(sqlite_url), HandClock(1_000_000.0)
-    journal = Journal(SqlAuditLog(database), clock, PrometheusMeter(), InProcessChanges())
+    journal = Journal(
+        SqlAuditLog(database, ChainKeys([b"a secret"])), clock, PrometheusMeter(), InProcessChanges()
+    )
     async with opened(sqlite_url, sqlite_url, clock) as desk:
         yield Filling(desk, ByReference(desk.results, journal))
     await database.dispose()

@@ -7,6 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
+from cwm.domain.audit_chain import ChainKeys
 from cwm.settings import Isolation, SettingsError
 
 _BYTES = 32
@@ -33,6 +34,11 @@ def signing_secrets(settings: Isolation) -> tuple[bytes, ...]:
     previous = settings.previous_secret
     current = load_secret(settings)
     return (current,) if previous is None else (current, previous.get_secret_value().encode())
+
+
+def audit_keys(settings: Isolation, *older: bytes) -> ChainKeys:
+    """What the audit log is chained with; ``older`` secrets only verify."""
+    return ChainKeys((*signing_secrets(settings), *older))
 
 
 def _create(path: Path) -> None:

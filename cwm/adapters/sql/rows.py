@@ -9,8 +9,10 @@ from sqlalchemy import Column, Row, Table
 
 from cwm.adapters.sql.tables import audit_log, intents, sessions, windows
 from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.audit_chain import AuditRecord
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent, Operation
+from cwm.domain.origin import Face, Origin
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Retention, Window
 
@@ -21,7 +23,7 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
 
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
-AUDIT_EVENT: Final = _columns_of(audit_log, AuditEvent)
+AUDIT_RECORD: Final = tuple(audit_log.c)
 INTENT: Final = tuple(intents.c)
 
 
@@ -57,13 +59,34 @@ def window_values(window: Window) -> dict[str, Any]:
     }
 
 
-def event_of(row: Row[Any]) -> AuditEvent:
-    values = _named(AUDIT_EVENT, row)
-    return AuditEvent(**{**values, "severity": Severity(values["severity"])})
+def record_of(row: Row[Any]) -> AuditRecord:
+    values = _named(AUDIT_RECORD, row)
+    chained = {name: values.pop(name) for name in ("seq", "previous", "key_id", "digest")}
+    origin = Origin(Face(values.pop("face")), values.pop("address"), values.pop("user_agent"))
+    event = AuditEvent(**{**values, "severity": Severity(values["severity"]), "origin": origin})
+    return AuditRecord(event=event, **chained)
 
 
-def event_values(event: AuditEvent) -> dict[str, Any]:
-    return {**_values(event, AUDIT_EVENT), "severity": event.severity.value}
+def record_values(record: AuditRecord) -> dict[str, Any]:
+    event, origin = record.event, record.event.origin
+    return {
+        "tenant": event.tenant,
+        "seq": record.seq,
+        "timestamp": event.timestamp,
+        "subject": event.subject,
+        "event": event.event,
+        "outcome": event.outcome,
+        "session_id": event.session_id,
+        "window_name": event.window_name,
+        "severity": event.severity.value,
+        "details": event.details,
+        "face": origin.face.value,
+        "address": origin.address,
+        "user_agent": origin.user_agent,
+        "previous": record.previous,
+        "key_id": record.key_id,
+        "digest": record.digest,
+    }
 
 
 def intent_of(row: Row[Any]) -> Intent:

@@ -32,7 +32,6 @@ from sqlalchemy import (
 # Byte order, so that both databases sort and compare alike whatever locale Postgres was made with.
 Text: Final = String().with_variant(String(collation="C"), "postgresql")
 Bytes: Final = BigInteger()
-LogId: Final = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -269,11 +268,12 @@ engine_speeds = Table(
     _required("updated_at", UtcDateTime),
 )
 
+# Append-only: `seq` numbers a tenant's records without a gap, and `digest` is over the row and `previous`.
 audit_log = Table(
     "audit_log",
     metadata,
-    Column("id", LogId, primary_key=True, autoincrement=True),
-    _required("tenant", Text),
+    _tenant(),
+    Column("seq", Bytes, primary_key=True, autoincrement=False),
     _required("timestamp", UtcDateTime),
     _required("subject", Text),
     _required("event", Text),
@@ -282,7 +282,35 @@ audit_log = Table(
     Column("window_name", Text),
     _required("severity", Text),
     _required("details", JSON),
-    Index(None, "tenant", "timestamp", "id"),
+    _required("face", Text),
+    Column("address", Text),
+    Column("user_agent", Text),
+    _required("previous", Text),
+    _required("key_id", Text),
+    _required("digest", Text),
+    Index(None, "tenant", "timestamp", "seq"),
+)
+
+audit_anchors = Table(
+    "audit_anchors",
+    metadata,
+    _tenant(),
+    _required("pruned_through", Bytes),
+    _required("pruned_digest", Text),
+    _required("carried_through", Bytes),
+    _required("key_id", Text),
+    _required("signature", Text),
+)
+
+audit_checkpoints = Table(
+    "audit_checkpoints",
+    metadata,
+    _tenant(),
+    _required("seq", Bytes),
+    _required("digest", Text),
+    _required("at", UtcDateTime),
+    _required("key_id", Text),
+    _required("signature", Text),
 )
 
 # What several things of a tenant may hold: one row for equal bytes, as SharedContents stores them.

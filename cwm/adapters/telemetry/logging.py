@@ -20,12 +20,19 @@ _QUIET: Final = {
     "mcp": logging.WARNING,
     # It would write down what upstreams answer; who asked is told what was wrong with it.
     "mcp.client.streamable_http": logging.CRITICAL,
+    # What is sent to clients, word for word.
+    "sse_starlette": logging.WARNING,
     "httpx2": logging.WARNING,
     "httpcore2": logging.WARNING,
     "sqlalchemy": logging.WARNING,
     "alembic": logging.WARNING,
     "watchfiles": logging.WARNING,
 }
+
+# Without the values of variables: prompts and secrets are among them.
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 
 
 def configure_logging(level: str, fmt: str = "auto") -> None:
@@ -72,7 +79,7 @@ def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.Pr
     rendered: list[Processor] = (
         [structlog.dev.ConsoleRenderer(colors=console and sys.stderr.isatty())]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=_as_text)]
+        else [_TRACEBACKS, structlog.processors.JSONRenderer(default=_as_text)]
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -34,6 +35,8 @@ from cwm.domain.errors import (
     InvalidSessionIdError,
     InvalidWindowNameError,
 )
+from cwm.services.audited import Journal
+from cwm.transport.mcp.agent import Agency, sdk_context
 
 META_KEY: Final = "dev.cwm/error"
 
@@ -66,7 +69,14 @@ class RefusedError(ToolError):
 
 
 class CodedErrors(Middleware):
-    """Every failure of a tool becomes a result with ``isError``; only an unknown tool is a protocol error."""
+    """Every failure of a tool becomes a result with ``isError``; only an unknown tool is a protocol error.
+
+    What was refused and looked like an attack is written down here, once, whatever refused it.
+    """
+
+    def __init__(self, journal: Journal, agency: Agency) -> None:
+        self._journal = journal
+        self._agency = agency
 
     async def on_call_tool(
         self,
@@ -77,8 +87,11 @@ class CodedErrors(Middleware):
             return await call_next(context)
         except RefusedError as refused:
             _tell(refused, context.message.name)
+            await self._note(context, context.message.name, refused.error)
             return error_result(refused.error)
         except ValidationError as invalid:
+            if (suspect := _suspect(invalid)) is not None:
+                await self._note(context, context.message.name, suspect)
             return error_result(_of_arguments(invalid))
         except NotFoundError:
             unknown = InvalidParameterError("There is no such tool.", field="name")
@@ -96,9 +109,18 @@ class CodedErrors(Middleware):
             return await call_next(context)
         except ResourceError as failed:
             error = coded(failed)
+            await self._note(context, "resource", error)
             if isinstance(error, InternalError):
                 _log.exception("resource_failed", uri=str(context.message.uri)[:_LONGEST_NAME])
             raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from failed
+
+    async def _note(self, context: MiddlewareContext[Any], where: str, error: CwmError) -> None:
+        if error.injection is None:
+            return
+        asked = context.fastmcp_context
+        request = None if asked is None else sdk_context(asked.request_context)
+        with suppress(CwmError):
+            await self._journal.injection(await self._agency.principal(request), where, error)
 
 
 def error_result(error: CwmError) -> ToolResult:
@@ -159,6 +181,20 @@ def _of_arguments(invalid: ValidationError) -> CwmError:
     if not isinstance(cause, ArgumentsError):
         return InvalidParameterError("The arguments are not what this tool takes.")
     return argument_error(cause.errors(include_url=False, include_context=False, include_input=False))
+
+
+def _suspect(invalid: ValidationError) -> CwmError | None:
+    """The refusal of the first value that looks like an attack, of those that have to match a pattern."""
+    cause = invalid.__cause__
+    if not isinstance(cause, ArgumentsError):
+        return None
+    for fault in cause.errors(include_url=False, include_context=False):
+        given = fault["input"]
+        if fault["type"] == "string_pattern_mismatch" and isinstance(given, str):
+            error = argument_error([fault]).refusing(given)
+            if error.injection is not None:
+                return error
+    return None
 
 
 def _tell(refused: RefusedError, tool: str) -> None:

@@ -72,7 +72,7 @@ def build_mcp(
         version=version,
         # The outermost first.
         middleware=[
-            CodedErrors(),
+            CodedErrors(services.journal, agency),
             Permissions(agency, upstreams),
             ResultBudgets(services.delivery, agency, upstreams),
             References(services.by_reference, services.delivery, agency),
@@ -124,6 +124,7 @@ def mcp_app(
                 path=PATH,
                 identity=face.agency.identity,
                 sessions=face.agency.agents.store,
+                journal=face.services.journal,
                 streams=face.streams,
                 subscriptions=face.subscriptions,
             ),

@@ -20,6 +20,7 @@ from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.identity import Identity
+from cwm.services.audited import Journal
 from cwm.transport.mcp.scope import AGENT_SESSION, PRINCIPAL
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
@@ -45,6 +46,7 @@ class SessionLayer:
         path: str,
         identity: Identity,
         sessions: AgentSessions,
+        journal: Journal,
         streams: EventStreams,
         subscriptions: Subscriptions,
     ) -> None:
@@ -52,6 +54,7 @@ class SessionLayer:
         self.path = path
         self.identity = identity
         self.sessions = sessions
+        self.journal = journal
         self.streams = streams
         self.subscriptions = subscriptions
 
@@ -81,6 +84,8 @@ class SessionLayer:
     ) -> None:
         try:
             known = await self.sessions.touch(session_id, principal)
+            if not known and await self.sessions.alive(session_id):
+                await self.journal.foreign(principal, "mcp_session")
             if known and scope["method"] == "DELETE":
                 await self.subscriptions.end(principal, session_id)
         except CwmError as away:

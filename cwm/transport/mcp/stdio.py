@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from cwm.domain.origin import ORIGIN, Face, Origin
 from cwm.transport.mcp.face import McpFace
 
 _STDIN: Final = 0
@@ -23,6 +24,7 @@ async def serve_stdio(face: McpFace) -> None:
 
     Cancelled, it ends as if the client had closed standard input.
     """
+    ORIGIN.set(Origin(Face.STDIO))
     with _closable_stdin() as close:
         serving = asyncio.create_task(face.run_stdio_async(show_banner=False))
         try:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
+from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import (
     CwmError,
     InvalidParameterError,
@@ -81,7 +82,7 @@ async def test_a_database_nobody_listens_for_is_told_without_its_password() -> N
         (registry.ping(), "CWM-4002"),
         (registry.session("acme", "s1"), "CWM-4002"),
         (registry.remove_window("acme", "w1", LATER), "CWM-4001"),
-        (SqlAuditLog(database).record(an_event("e")), "CWM-4001"),
+        (SqlAuditLog(database, ChainKeys([b"a secret"])).record(an_event("e")), "CWM-4001"),
     ):
         with pytest.raises(CwmError) as failed:
             await call

@@ -95,3 +95,15 @@ def test_away_from_a_terminal_auto_is_json_and_console_is_text() -> None:
 
 def test_configuring_twice_writes_once() -> None:
     assert len(lines('configure_logging("INFO", "json"); log.info("once")')) == 1
+
+
+def test_a_traceback_does_not_tell_what_variables_held() -> None:
+    code = """
+def fail(prompt):
+    raise ValueError("wrong")
+try:
+    fail("a very " + "private prompt")
+except ValueError:
+    log.exception("failed")
+"""
+    assert "private" not in written(code)

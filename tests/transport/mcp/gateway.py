@@ -182,7 +182,12 @@ async def serving(app: ASGIApp, end_streams: Callable[[], None] = lambda: None) 
     listening.bind(("127.0.0.1", 0))
     listening.listen()
     config = uvicorn.Config(
-        app, log_config=None, lifespan="on", server_header=False, timeout_graceful_shutdown=5
+        app,
+        log_config=None,
+        lifespan="on",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=5,
     )
     server = DrainingServer(config, end_streams)
     task = asyncio.create_task(server.serve(sockets=[listening]))

@@ -25,6 +25,7 @@ from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.access import EVERY
+from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import SecurityError
 from cwm.domain.prefix import TokenIds
@@ -117,7 +118,11 @@ async def gateway(
     async with AsyncExitStack() as stack:
         database = open_database(database_url)
         stack.push_async_callback(database.dispose)
-        registry, audit, clock = SqlRegistry(database), SqlAuditLog(database), SystemClock()
+        registry, audit, clock = (
+            SqlRegistry(database),
+            SqlAuditLog(database, ChainKeys([b"a secret"])),
+            SystemClock(),
+        )
         engine, kv_tier = VllmEngine(engine_settings), LmcacheTier(engine_settings)
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(kv_tier.aclose)

@@ -1,0 +1,147 @@
+"""The audit log in the registry's database: reading the chains, and taking from their front what had its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.rows import AUDIT_RECORD, record_of
+from cwm.adapters.sql.tables import audit_anchors, audit_checkpoints, audit_log
+from cwm.adapters.sql.transactions import reading, writing
+from cwm.domain.audit_chain import Anchor, AuditRecord, ChainKeys, Checkpoint, Place
+from cwm.ports.audit import AuditFilter
+
+_ALL: Final = AuditFilter()
+_log = audit_log.c
+
+
+class SqlAuditTrail:
+    """``cwm.ports.audit.AuditTrail`` on SQLite or Postgres."""
+
+    def __init__(self, database: Database, keys: ChainKeys) -> None:
+        self.database = database
+        self.keys = keys
+
+    @reading
+    def tenants(self, connection: Connection) -> list[str]:
+        """From index entry to index entry: there are few tenants and many records."""
+        found: list[str] = []
+        for table in (audit_log, audit_anchors, audit_checkpoints):
+            after: str | None = None
+            while True:
+                following = select(func.min(table.c.tenant))
+                after = connection.execute(
+                    following if after is None else following.where(table.c.tenant > after)
+                ).scalar_one()
+                if after is None:
+                    break
+                found.append(after)
+        return sorted(set(found))
+
+    @reading
+    def page(
+        self, connection: Connection, tenant: str, after: int, limit: int, wanted: AuditFilter = _ALL
+    ) -> Sequence[AuditRecord]:
+        following = _wanted(tenant, wanted).where(_log.seq > after).order_by(_log.seq).limit(limit)
+        return [record_of(row) for row in connection.execute(following)]
+
+    @reading
+    def newest(
+        self, connection: Connection, tenant: str, limit: int, wanted: AuditFilter = _ALL
+    ) -> Sequence[AuditRecord]:
+        last_first = _wanted(tenant, wanted).order_by(_log.seq.desc()).limit(limit)
+        return [record_of(row) for row in connection.execute(last_first)]
+
+    @reading
+    def anchor(self, connection: Connection, tenant: str) -> Anchor:
+        return _anchor(connection, tenant)
+
+    @reading
+    def checkpoint(self, connection: Connection, tenant: str) -> Checkpoint | None:
+        row = connection.execute(
+            select(audit_checkpoints).where(audit_checkpoints.c.tenant == tenant)
+        ).one_or_none()
+        if row is None:
+            return None
+        return Checkpoint(row.tenant, Place(row.seq, row.digest), row.at, row.key_id, row.signature)
+
+    @writing
+    def keep_checkpoint(self, connection: Connection, checkpoint: Checkpoint) -> bool:
+        values = {
+            "tenant": checkpoint.tenant,
+            "seq": checkpoint.place.seq,
+            "digest": checkpoint.place.digest,
+            "at": checkpoint.at,
+            "key_id": checkpoint.key_id,
+            "signature": checkpoint.signature,
+        }
+        further = _instead(connection, audit_checkpoints, values, "seq")
+        return connection.execute(further).rowcount == 1
+
+    @writing
+    def prune(self, connection: Connection, tenant: str, before: datetime, limit: int) -> int:
+        """One transaction, so that no crash leaves a chain that begins nowhere."""
+        front = connection.execute(
+            select(_log.seq, _log.digest, _log.timestamp)
+            .where(_log.tenant == tenant)
+            .order_by(_log.seq)
+            .limit(limit + 1)
+        ).all()
+        past: Place | None = None
+        for row in front[:-1]:
+            if row.timestamp >= before:
+                break
+            past = Place(row.seq, row.digest)
+        if past is None:
+            return 0
+        anchor = self.keys.sign_anchor(replace(_anchor(connection, tenant), pruned=past))
+        values = {
+            "tenant": tenant,
+            "pruned_through": past.seq,
+            "pruned_digest": past.digest,
+            "carried_through": anchor.carried_through,
+            "key_id": anchor.key_id,
+            "signature": anchor.signature,
+        }
+        connection.execute(_instead(connection, audit_anchors, values, "pruned_through"))
+        gone = connection.execute(delete(audit_log).where(_log.tenant == tenant, _log.seq <= past.seq))
+        return gone.rowcount
+
+
+def _wanted(tenant: str, wanted: AuditFilter) -> Select[Any]:
+    conditions: list[ColumnElement[bool]] = [_log.tenant == tenant]
+    if wanted.since is not None:
+        conditions.append(_log.timestamp >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(_log.timestamp < wanted.until)
+    for column, value in (
+        (_log.event, wanted.event),
+        (_log.subject, wanted.subject),
+        (_log.outcome, wanted.outcome),
+    ):
+        if value is not None:
+            conditions.append(column == value)
+    return select(*AUDIT_RECORD).where(*conditions)
+
+
+def _anchor(connection: Connection, tenant: str) -> Anchor:
+    row = connection.execute(select(audit_anchors).where(audit_anchors.c.tenant == tenant)).one_or_none()
+    if row is None:
+        return Anchor(tenant)
+    pruned = Place(row.pruned_through, row.pruned_digest)
+    return Anchor(tenant, pruned, row.carried_through, row.key_id, row.signature)
+
+
+def _instead(connection: Connection, table: Any, values: dict[str, Any], counted: str) -> Any:
+    """The row in the place of one of its tenant that has not come as far."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    adding = dialect.insert(table).values(values)
+    return adding.on_conflict_do_update(
+        index_elements=["tenant"], set_=values, where=table.c[counted] < adding.excluded[counted]
+    )

@@ -1,0 +1,67 @@
+"""Audit records and verdicts as documents and sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from cwm.domain.audit_chain import AuditRecord
+    from cwm.domain.audit_check import Finding, Verdict
+
+_SENTENCES: Final = {
+    "changed": "is not as it was written",
+    "removed": "is missing",
+    "unlinked": "follows another record than it was written after",
+    "repeated": "is there again",
+    "cut_off": "was there and is not any more, or was another",
+    "unknown_key": "was written under a secret that was not given (CWM_PREVIOUS_SECRET, --old-secret-file)",
+    "unsigned": "is a beginning or a checkpoint that no gateway signed",
+}
+
+
+def document_of(record: AuditRecord) -> dict[str, Any]:
+    """``timestamp`` is RFC 3339 in UTC, ``previous`` and ``digest`` are hex."""
+    event, origin = record.event, record.event.origin
+    return {
+        "tenant": event.tenant,
+        "seq": record.seq,
+        "timestamp": event.timestamp.isoformat().replace("+00:00", "Z"),
+        "subject": event.subject,
+        "event": event.event,
+        "outcome": event.outcome,
+        "severity": event.severity.value,
+        "session_id": event.session_id,
+        "window_name": event.window_name,
+        "face": origin.face.value,
+        "address": origin.address,
+        "user_agent": origin.user_agent,
+        "details": event.details,
+        "previous": record.previous,
+        "key_id": record.key_id,
+        "digest": record.digest,
+    }
+
+
+def verdict_of(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "tenant": verdict.tenant,
+        "whole": verdict.whole,
+        "records": verdict.records,
+        "carried": verdict.carried,
+        "pruned": verdict.pruned,
+        "checkpoint": {"seq": verdict.end.seq, "digest": verdict.end.digest},
+        "findings": [
+            {"damage": found.damage.value, "first": found.first, "last": found.last}
+            for found in verdict.findings
+        ],
+        "more_findings": verdict.more_findings,
+    }
+
+
+def finding_of(finding: Finding) -> str:
+    which = (
+        f"record {finding.first}"
+        if finding.first == finding.last
+        else f"each of the records {finding.first} to {finding.last}"
+    )
+    return f"{finding.damage.value}: {which} {_SENTENCES[finding.damage.value]}"

@@ -1,0 +1,45 @@
+"""What a refused name looks like when it was meant to be more than a name.
+
+Only values that were refused already are looked at: a name that passes its pattern can do no harm, and
+prose may hold any of this.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final
+from urllib.parse import unquote
+
+_LONGEST: Final = 4096
+
+
+class Injection(StrEnum):
+    PATH_TRAVERSAL = "path_traversal"
+    SHELL = "shell"
+    SQL = "sql"
+
+
+_PATTERNS: Final = (
+    (Injection.PATH_TRAVERSAL, re.compile(r"\.\.[/\\]|[/\\]\.\.|^\.\.$|^~?/|^[a-z]:\\|\x00", re.IGNORECASE)),
+    (
+        Injection.SQL,
+        re.compile(
+            r"--|/\*|['\"]\s*(or|and)\b|\b(or|and)\s+\d+\s*=|\bunion\b.{0,20}\bselect\b|"
+            r"\b(select|insert|update|delete|drop|alter|truncate|exec)\b\s.*"
+            r"\b(from|into|set|table|database|where)\b",
+            re.IGNORECASE | re.DOTALL,
+        ),
+    ),
+    (Injection.SHELL, re.compile(r"[;|`]|\$[({]|&&|[<>]\(")),
+)
+
+
+def injection_of(value: str) -> Injection | None:
+    """The first class that ``value`` looks like, as it is or percent-decoded; None for a mere mistake."""
+    bounded = value[:_LONGEST]
+    for spelled in (bounded, unquote(bounded)):
+        for kind, pattern in _PATTERNS:
+            if pattern.search(spelled):
+                return kind
+    return None

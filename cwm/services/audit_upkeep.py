@@ -1,0 +1,64 @@
+"""Looking after the audit log: checkpoints of how far it has come, and an end for what had its time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from cwm.domain.audit_chain import ChainKeys, Checkpoint, Place
+from cwm.domain.errors import CwmError
+from cwm.ports.audit import AuditTrail, ChainEnds
+from cwm.ports.clock import Clock
+
+_AT_ONCE: Final = 2_000
+
+_log = logging.getLogger("cwm.audit")
+
+
+@dataclass(slots=True)
+class AuditUpkeep:
+    """``keep_for`` None keeps records for ever.
+
+    Checkpoints go into the database, and into the gateway's log: whoever can write the one can often not
+    write the other.
+    """
+
+    ends: ChainEnds
+    trail: AuditTrail
+    keys: ChainKeys
+    clock: Clock
+    keep_for: timedelta | None = None
+    _told: dict[str, Place] = field(default_factory=dict, init=False)
+
+    async def run(self, every_seconds: float) -> None:
+        """For ever; a database that is away is met again the next time."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                await self.checkpoint()
+                await self.prune()
+            except CwmError as away:
+                _log.warning("the audit log could not be looked after: %s", away.message)
+
+    async def checkpoint(self) -> None:
+        """Keep a checkpoint of every chain that this process has carried on since the last one."""
+        for tenant, place in self.ends.ends().items():
+            if self._told.get(tenant) == place:
+                continue
+            made = self.keys.sign_checkpoint(Checkpoint(tenant, place, self.clock.now()))
+            if await self.trail.keep_checkpoint(made):
+                _log.info("audit_checkpoint %s:%d:%s", tenant, place.seq, place.digest)
+            self._told[tenant] = place
+
+    async def prune(self) -> int:
+        """Remove what is older than records are kept; how many were."""
+        if self.keep_for is None:
+            return 0
+        before, pruned = self.clock.now() - self.keep_for, 0
+        for tenant in await self.trail.tenants():
+            while gone := await self.trail.prune(tenant, before, _AT_ONCE):
+                pruned += gone
+        return pruned

@@ -1,0 +1,55 @@
+"""Whether the audit log is whole: every tenant's chain, from where it begins to where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cwm.domain.audit_chain import Anchor, ChainKeys, Checkpoint
+from cwm.domain.audit_check import ChainCheck, Damage, Finding, Verdict
+from cwm.ports.audit import AuditTrail
+
+_PAGE: Final = 1_000
+_LOOKS: Final = 3
+_BEFORE_ALL: Final = -(2**63)
+"""Also before numbers that no gateway gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAudit:
+    trail: AuditTrail
+    keys: ChainKeys
+
+    async def __call__(self, tenant: str, kept: Sequence[Checkpoint] = ()) -> Verdict:
+        """What is wrong with the chain of ``tenant``, also while gateways carry it on. CWM-4002.
+
+        ``kept`` are checkpoints that were kept elsewhere; they need no signature. That of the database does.
+        """
+        for _ in range(_LOOKS - 1):
+            anchor = await self.trail.anchor(tenant)
+            verdict = await self._look(anchor, kept)
+            # Records that were pruned meanwhile are not missing.
+            if verdict.whole or anchor == await self.trail.anchor(tenant):
+                return verdict
+        return await self._look(await self.trail.anchor(tenant), kept)
+
+    async def _look(self, anchor: Anchor, kept: Sequence[Checkpoint]) -> Verdict:
+        tenant = anchor.tenant
+        points = [point for point in kept if point.tenant == tenant]
+        stored, unsigned = await self.trail.checkpoint(tenant), []
+        if stored is not None and self.keys.signed_checkpoint(stored):
+            points.append(stored)
+        elif stored is not None:
+            unsigned.append(Finding(Damage.UNSIGNED, stored.place.seq, stored.place.seq))
+        # Before the anchor there is nothing left to compare them with.
+        points = [point for point in points if point.place.seq > anchor.pruned.seq]
+        check, after = ChainCheck(self.keys, anchor, points), _BEFORE_ALL
+        while page := await self.trail.page(tenant, after, _PAGE):
+            for record in page:
+                check.take(record)
+            after = page[-1].seq
+        verdict = check.verdict()
+        if not unsigned:
+            return verdict
+        return replace(verdict, findings=(*unsigned, *verdict.findings))

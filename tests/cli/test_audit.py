@@ -1,0 +1,105 @@
+"""``cwm audit`` as an operator runs it: on the database that a gateway has written to."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.cli.command import cwm, refused, serving
+
+pytestmark = pytest.mark.slow
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a gateway that refused some session ids and was stopped."""
+    with serving(tmp_path) as (url, process):
+        with httpx2.Client(base_url=url, trust_env=False, timeout=30) as client:
+            for given in ("../../etc/passwd", "a; reboot", "' or 1=1 --", "only wrong", "$(id)"):
+                headers = {"cwm-session-id": given, "user-agent": "attacker/1"}
+                assert client.post("/v1/chat/completions", json=CHAT, headers=headers).status_code == 400
+        process.terminate()
+        assert process.wait(30) == 0
+    return tmp_path
+
+
+def lines(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def change(folder: Path, statement: str) -> None:
+    with sqlite3.connect(folder / "cwm.db") as database:
+        database.execute(statement)
+    database.close()
+
+
+def test_the_audit_log_is_verified_listed_and_exported(folder: Path) -> None:
+    exported = lines(cwm(folder, "audit", "export"))
+    assert [told["seq"] for told in exported] == [1, 2, 3, 4]
+    assert [told["details"]["class"] for told in exported] == ["path_traversal", "shell", "sql", "shell"]
+    first = exported[0]
+    assert (first["tenant"], first["subject"], first["outcome"]) == ("default", "local", "CWM-1001")
+    assert (first["face"], first["address"], first["user_agent"]) == ("openai", "127.0.0.1", "attacker/1")
+    assert first["details"]["field"] == "session_id"
+    assert "passwd" not in json.dumps(exported)
+    assert lines(cwm(folder, "audit", "export", "--event", "window_freeze")) == []
+    assert lines(cwm(folder, "audit", "export", "--until", "2026-01-01")) == []
+
+    listed = json.loads(cwm(folder, "audit", "list", "--limit", "2", "--json").stdout)
+    assert listed == {"records": exported[:1:-1]}
+    assert "security.injection" in cwm(folder, "audit", "list").stdout
+
+    verified = cwm(folder, "audit", "verify")
+    assert verified.returncode == 0, verified.stdout
+    assert "default: whole, 4 records." in verified.stdout
+    assert f"checkpoint default:4:{exported[-1]['digest']}" in verified.stdout
+
+
+def test_damage_is_told_with_exit_code_1(folder: Path) -> None:
+    change(folder, "UPDATE audit_log SET address = '192.0.2.1' WHERE seq = 2")
+    run = cwm(folder, "audit", "verify", "--json")
+    assert run.returncode == 1
+    told = json.loads(run.stdout)
+    assert told["whole"] is False
+    assert told["tenants"][0]["findings"] == [{"damage": "changed", "first": 2, "last": 2}]
+    sentence = cwm(folder, "audit", "verify", "--tenant", "default")
+    assert sentence.returncode == 1
+    assert "changed: record 2 is not as it was written" in sentence.stdout
+
+
+def test_a_gateway_that_stopped_has_left_a_checkpoint(folder: Path) -> None:
+    (logged,) = [line for line in (folder / "log").read_text().splitlines() if "audit_checkpoint" in line]
+    digest = lines(cwm(folder, "audit", "export"))[-1]["digest"]
+    assert f"default:4:{digest}" in logged
+
+    change(folder, "DELETE FROM audit_log WHERE seq = 4")
+    run = cwm(folder, "audit", "verify")
+    assert run.returncode == 1
+    assert "cut_off: record 4" in run.stdout
+
+    change(folder, "DELETE FROM audit_checkpoints")
+    assert cwm(folder, "audit", "verify").returncode == 0
+    assert cwm(folder, "audit", "verify", "--checkpoint", f"default:4:{digest}").returncode == 1
+
+
+def test_another_secret_verifies_nothing_and_the_old_one_does(folder: Path) -> None:
+    (folder / "secret").rename(folder / "old")
+    run = cwm(folder, "audit", "verify", CWM_SECRET="a new one")
+    assert run.returncode == 1
+    assert "unknown_key" in run.stdout
+    old = cwm(folder, "audit", "verify", "--old-secret-file", str(folder / "old"), CWM_SECRET="a new one")
+    assert old.returncode == 0, old.stdout
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    refused(cwm(tmp_path, "audit", "verify", "--checkpoint", "nonsense"), "CWM-1003", 2)
+    assert "cwm migrate" in refused(cwm(tmp_path, "audit", "verify"), "CWM-4002")
