@@ -102,6 +102,7 @@ from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
+from cwm.wiring.front import hide_secrets, own_names, stand_before
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
@@ -208,7 +209,7 @@ def build_parts(settings: Settings) -> Parts:
     context_upkeep = ContextUpkeep(
         shared_context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
     )
-    connector = SdkConnector()
+    connector = SdkConnector(link_local=settings.security.allow_link_local)
     upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
@@ -301,6 +302,7 @@ def build_parts(settings: Settings) -> Parts:
         contents,
         context_upkeep,
         (
+            hide_secrets,
             _set_log_level,
             _set_upstreams(upstreams),
             _set_budgets(delivery, answers),
@@ -325,7 +327,11 @@ def create_app(settings: Settings) -> FastAPI:
     refuse_open_socket(settings)
     parts = build_parts(settings)
     face = _face(parts)
-    mcp = mcp_app(face, allowed_hosts=[settings.http.host], allowed_origins=[])
+    mcp = mcp_app(
+        face,
+        allowed_hosts=[*settings.security.allowed_hosts, *own_names(settings)],
+        allowed_origins=settings.security.allowed_origins,
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -348,6 +354,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
     app.mount("/", mcp)
+    stand_before(app, settings, parts.audit, SystemClock())
     return app
 
 
@@ -418,6 +425,7 @@ def refuse_open_socket(settings: Settings) -> None:
 @asynccontextmanager
 async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
     """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
+    await hide_secrets(settings)
     async with parts.close():
         await _require_schema(settings, parts)
         await parts.replicas.beat()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic.fields import FieldInfo
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.eviction import Eviction
 from cwm.domain.planner import Choice
 from cwm.settings.errors import SettingsError
+from cwm.settings.origins import Names, Origins
 
 ENV_PREFIX: Final = "CWM_"
 ABSENT: Final = "none"
@@ -20,6 +22,10 @@ class Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     title: ClassVar[str]
+
+
+def is_secret(spec: FieldInfo) -> bool:
+    return SecretStr in {spec.annotation, *get_args(spec.annotation)}
 
 
 class Http(Group):
@@ -38,6 +44,27 @@ class Http(Group):
     )
     drain_seconds: float = Field(
         30.0, ge=0, description="How long a stopping gateway lets running streams finish."
+    )
+
+
+class Security(Group):
+    """Who may reach the gateway through a browser, and what the gateway may reach for upstreams."""
+
+    title = "security"
+
+    allowed_hosts: Names = Field(
+        (),
+        description="Host names by which clients reach the gateway, comma-separated; `*.example.com` is every name "
+        "below it. Loopback, CWM_HOST and the address that a request came in on need not be named.",
+    )
+    allowed_origins: Origins = Field(
+        (),
+        description="Web pages that may call the gateway, as comma-separated origins (https://app.example.com); "
+        "unset: none but its own.",
+    )
+    allow_link_local: bool = Field(
+        False,
+        description="Let upstreams be at link-local addresses, where clouds keep the credentials of a machine.",
     )
 
 
@@ -102,6 +129,8 @@ class Engine(Group):
     @field_validator("vllm_url", "lmcache_url", "coordinator_url")
     @classmethod
     def _http_url(cls, value: str) -> str:
+        if "@" in value.partition("://")[2].partition("/")[0]:
+            raise ValueError("must not hold a user or a password")
         if value == ABSENT or value.startswith(("http://", "https://")):
             return value.rstrip("/")
         raise ValueError("must be an http:// or https:// URL")
@@ -380,6 +409,7 @@ GROUPS: dict[str, type[Group]] = {
     group.title: group
     for group in (
         Http,
+        Security,
         Database,
         Engine,
         Verification,
