@@ -7,6 +7,7 @@ no ``Origin``, and the name that they were given as ``Host``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -50,6 +51,7 @@ _TAKEN: Final = (
 )
 _SHOWN: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
 _RAW_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
+_HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _MISDIRECTED: Final = 421
 _MOST_SHOWN: Final = 100
 
@@ -144,11 +146,9 @@ def _secured(app: ASGIApp) -> ASGIApp:
 
 
 def _name_of(host: bytes) -> str:
-    """Without the port."""
-    told = host.decode("latin-1").strip().lower()
-    if told.startswith("["):
-        return told[1:].partition("]")[0]
-    return told.partition(":")[0] if told.count(":") == 1 else told
+    """The name or address in a ``Host`` header; empty for what is neither."""
+    told = _HOST.fullmatch(host.decode("latin-1").strip().lower())
+    return "" if told is None else told["name"] or told["v6"]
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
