@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 # Where clouds tell a machine its credentials, besides the link-local addresses.
 _METADATA_NAMES: Final = frozenset(
     {"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
@@ -22,11 +24,11 @@ def origin_of(text: str) -> str | None:
         port = parts.port
     except ValueError:
         return None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username is not None:
+    if parts.scheme not in _DEFAULT_PORTS or not _HOST.fullmatch(parts.hostname or "") or "@" in parts.netloc:
         return None
     if parts.path or parts.query or parts.fragment:
         return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
     return f"{parts.scheme}://{host}" + ("" if port in {None, _DEFAULT_PORTS[parts.scheme]} else f":{port}")
 
 
