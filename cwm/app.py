@@ -325,7 +325,11 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
 def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
-    parts = build_parts(settings)
+    return assemble(settings, build_parts(settings))
+
+
+def assemble(settings: Settings, parts: Parts) -> FastAPI:
+    """Put the faces before the parts."""
     face = _face(parts)
     mcp = mcp_app(
         face,
