@@ -106,7 +106,8 @@ from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
-from cwm.wiring.access import Access, build_access, guard, own_hosts, refuse_open_socket
+from cwm.wiring.access import Access, build_access, guard, refuse_open_socket
+from cwm.wiring.front import hide_secrets, own_names, stand_before
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
@@ -220,7 +221,7 @@ def build_parts(settings: Settings) -> Parts:
     context_upkeep = ContextUpkeep(
         shared_context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
     )
-    connector = SdkConnector()
+    connector = SdkConnector(link_local=settings.security.allow_link_local)
     upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
@@ -317,6 +318,7 @@ def build_parts(settings: Settings) -> Parts:
         contents,
         context_upkeep,
         (
+            hide_secrets,
             _set_log_level,
             _set_upstreams(upstreams),
             _set_budgets(delivery, answers),
@@ -339,9 +341,17 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
 def create_app(settings: Settings) -> FastAPI:
     """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
-    parts = build_parts(settings)
+    return assemble(settings, build_parts(settings))
+
+
+def assemble(settings: Settings, parts: Parts) -> FastAPI:
+    """Put the faces before the parts."""
     face = _face(parts, parts.identity)
-    mcp = mcp_app(face, allowed_hosts=own_hosts(settings), allowed_origins=[])
+    mcp = mcp_app(
+        face,
+        allowed_hosts=[*settings.security.allowed_hosts, *own_names(settings)],
+        allowed_origins=settings.security.allowed_origins,
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -360,12 +370,13 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
-    app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
     guard(app, settings, parts.access)
     app.mount("/", mcp)
+    stand_before(app, settings, parts.audit, SystemClock())
+    app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     return app
 
 
@@ -428,6 +439,7 @@ class GatewayServer(DrainingServer):
 @asynccontextmanager
 async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
     """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
+    await hide_secrets(settings)
     async with parts.close():
         await _require_schema(settings, parts)
         await parts.replicas.beat()

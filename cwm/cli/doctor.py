@@ -94,7 +94,7 @@ async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
             findings, RedisAgentSessions(client, settings.shared.agent_session_ttl_seconds)
         )
     if settings.upstreams:
-        connector = SdkConnector()
+        connector = SdkConnector(link_local=settings.security.allow_link_local)
         closing.push_async_callback(connector.aclose)
         await examine_upstreams(findings, connector, settings.upstreams)
     return findings.made

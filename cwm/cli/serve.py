@@ -51,7 +51,9 @@ def ready(interrupts: Interrupts, settings: Settings) -> Callable[[str], None]:
 def log_as(settings: Settings) -> None:
     """What the gateway itself has to say goes to stderr."""
     from cwm.adapters.telemetry.logging import configure_logging
+    from cwm.adapters.telemetry.redaction import HIDDEN
 
+    HIDDEN.hide(settings.secrets())
     configure_logging(settings.logging.log_level, settings.logging.log_format)
 
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from cwm.settings import CONFIG_ENV, ENV_PREFIX, GROUPS
+from cwm.settings.groups import is_secret
 
 _INTRODUCTION = f"""\
 # Settings
@@ -26,6 +27,9 @@ engine:
 Three more keys stand in the file alone: `upstreams`, the MCP servers that CWM serves under its own URL, see
 [Upstream servers](upstreams.md), and `results` and `tools`, how much of a tool's result is delivered, see
 [Result budgets](result-budgets.md). They and the log level take effect while the gateway runs; all else at its next start.
+
+A secret may stand in a file: `CWM_DATABASE_URL_FILE` names one that holds what `CWM_DATABASE_URL` would, and so for
+every variable marked *secret*; setting both is an error.
 
 This page is made from the code by `python -m cwm.cli.settings_table > docs/settings.md`.
 """
@@ -50,12 +54,13 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 
 
 def _row(name: str, spec: FieldInfo) -> str:
-    meaning = f"{spec.description}{_choices(spec.annotation)}".replace("|", "\\|")
+    secret = " *Secret.*" if is_secret(spec) else ""
+    meaning = f"{spec.description}{_choices(spec.annotation)}{secret}".replace("|", "\\|")
     return f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {default(spec.default)} | {meaning} |\n"
 
 
 def default(value: Any) -> str:
-    if value is None or value == "":
+    if value is None or (isinstance(value, str | tuple) and not value):
         return "unset"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -51,5 +51,5 @@ class ContentStore(Protocol):
     async def used_bytes(self, tenant: str) -> int:
         """Of one copy of everything; what ended may count until the next vacuum."""
 
-    async def vacuum(self) -> int:
+    async def vacuum_of_every_tenant(self) -> int:
         """Forget what every hold of has ended; how many that were."""

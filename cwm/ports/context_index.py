@@ -80,5 +80,5 @@ class ContextIndex(Protocol):
     async def scopes(self, tenant: str) -> Sequence[Scope]:
         """Every scope of the tenant that was written, in the order of their keys."""
 
-    async def private_scopes(self, written_before: datetime) -> Sequence[Scope]:
+    async def private_scopes_of_every_tenant(self, written_before: datetime) -> Sequence[Scope]:
         """Scopes of agent sessions in which nothing was written since."""

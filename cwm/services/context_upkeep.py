@@ -46,9 +46,9 @@ class ContextUpkeep:
 
     async def sweep(self) -> int:
         """How many contents and private scopes were forgotten."""
-        gone = await self._context.contents.store.vacuum()
+        gone = await self._context.contents.store.vacuum_of_every_tenant()
         before = self._context.clock.now() - self._idle
-        for scope in await self._context.index.private_scopes(before):
+        for scope in await self._context.index.private_scopes_of_every_tenant(before):
             if scope.key.startswith(_OF_A_PRINCIPAL):
                 continue
             if not await self._sessions.alive(scope.key.removeprefix(f"{SESSION}:")):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import Field, SecretStr, field_validator
+from pydantic.fields import FieldInfo
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.eviction import Eviction
@@ -15,9 +16,14 @@ from cwm.domain.planner import Choice
 from cwm.settings.auth import Auth
 from cwm.settings.errors import SettingsError
 from cwm.settings.group import Group
+from cwm.settings.origins import Names, Origins
 
 ENV_PREFIX: Final = "CWM_"
 ABSENT: Final = "none"
+
+
+def is_secret(spec: FieldInfo) -> bool:
+    return SecretStr in {spec.annotation, *get_args(spec.annotation)}
 
 
 class Http(Group):
@@ -52,6 +58,27 @@ class Http(Group):
 
     def proxies(self) -> tuple[IPv4Network | IPv6Network, ...]:
         return tuple(ip_network(part.strip()) for part in self.trusted_proxies.split(",") if part.strip())
+
+
+class Security(Group):
+    """Who may reach the gateway through a browser, and what the gateway may reach for upstreams."""
+
+    title = "security"
+
+    allowed_hosts: Names = Field(
+        (),
+        description="Host names by which clients reach the gateway, comma-separated; `*.example.com` is every name "
+        "below it. Loopback, CWM_HOST and the address that a request came in on need not be named.",
+    )
+    allowed_origins: Origins = Field(
+        (),
+        description="Web pages that may call the gateway, as comma-separated origins (https://app.example.com); "
+        "unset: none but its own.",
+    )
+    allow_link_local: bool = Field(
+        False,
+        description="Let upstreams be at link-local addresses, where clouds keep the credentials of a machine.",
+    )
 
 
 class Database(Group):
@@ -115,6 +142,8 @@ class Engine(Group):
     @field_validator("vllm_url", "lmcache_url", "coordinator_url")
     @classmethod
     def _http_url(cls, value: str) -> str:
+        if "@" in value.partition("://")[2].partition("/")[0]:
+            raise ValueError("must not hold a user or a password")
         if value == ABSENT or value.startswith(("http://", "https://")):
             return value.rstrip("/")
         raise ValueError("must be an http:// or https:// URL")
@@ -410,6 +439,7 @@ GROUPS: dict[str, type[Group]] = {
     for group in (
         Http,
         Auth,
+        Security,
         Database,
         Engine,
         Verification,

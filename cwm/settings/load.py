@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from cwm.domain.budgets import Budgets
 from cwm.domain.upstream import UpstreamSpec
@@ -28,13 +28,17 @@ from cwm.settings.groups import (
     LocalEngine,
     Logging,
     Retention,
+    Security,
     Shared,
     Storage,
     StoredResults,
     Thaw,
     Tokens,
     Verification,
+    is_secret,
 )
+from cwm.settings.secret_files import SUFFIX, secret_of
+from cwm.settings.secrets import passwords, secrets_of
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 
@@ -77,6 +81,7 @@ class Settings:
 
     http: Http = field(default_factory=Http)
     auth: Auth = field(default_factory=Auth)
+    security: Security = field(default_factory=Security)
     database: Database = field(default_factory=Database)
     engine: Engine = field(default_factory=Engine)
     verification: Verification = field(default_factory=Verification)
@@ -101,6 +106,13 @@ class Settings:
         """The Redis or Valkey that gateways share; None for a gateway on its own."""
         url = self.shared.shared_store_url or self.storage.redis_url
         return None if url is None else url.get_secret_value()
+
+    def secrets(self) -> frozenset[str]:
+        """Every value that may be shown to nobody, passwords inside of URLs too."""
+        values = [value for title in GROUPS for _, value in getattr(self, title)]
+        secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
+        plain = {value for value in values if isinstance(value, str)}
+        return frozenset(secret | passwords(secret | plain) | secrets_of(self.upstreams))
 
 
 def load(
@@ -141,19 +153,27 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         for name in group.model_fields:
             variable = ENV_PREFIX + name.upper()
             known.add(variable)
-            if variable in env and env[variable] != "":
-                values[name] = env[variable]
+            if _may_stand_in_a_file(group, name):
+                known.add(variable + SUFFIX)
+                given = _secret(variable, env)
+            else:
+                given = env.get(variable) or None
+            if given is not None:
+                values[name] = given
         try:
             groups[title] = group.model_validate(values)
         except ValidationError as invalid:
             raise SettingsError(_explain(invalid, title, env, path)) from None
         for name, spec in group.model_fields.items():
             variable = ENV_PREFIX + name.upper()
-            origin = "environment" if env.get(variable) else str(path) if name in in_file else "default"
-            value = getattr(groups[title], name)
-            shown = "" if value is None else str(value)
+            origin = _origin(group, name, env) or (str(path) if name in in_file else "default")
+            shown = _shown(getattr(groups[title], name))
             sources.append(Source(title, name, shown, origin, spec.description or ""))
-    upstreams, used = read_upstreams(document.get(UPSTREAMS) if with_upstreams else None, env, path)
+    security = groups[Security.title]
+    assert isinstance(security, Security)
+    upstreams, used = read_upstreams(
+        document.get(UPSTREAMS) if with_upstreams else None, env, path, link_local=security.allow_link_local
+    )
     unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in known | used))
     return Settings(
         **groups,  # type: ignore[arg-type]
@@ -179,6 +199,32 @@ def _require_known(document: Mapping[str, Any], path: Path) -> None:
             raise SettingsError(f"{path} has no group '{title}'; the groups are {groups}.")
         if values is not None and not isinstance(values, dict):
             raise SettingsError(f"'{title}' in {path} must hold settings by name.")
+
+
+def _may_stand_in_a_file(group: type[Group], name: str) -> bool:
+    """A secret, unless a setting of its own says in which file it stands."""
+    return is_secret(group.model_fields[name]) and f"{name}{SUFFIX.lower()}" not in group.model_fields
+
+
+def _secret(variable: str, env: Mapping[str, str]) -> str | None:
+    try:
+        return secret_of(variable, env)
+    except ValueError as wrong:
+        raise SettingsError(f"{wrong}.") from None
+
+
+def _origin(group: type[Group], name: str, env: Mapping[str, str]) -> str | None:
+    variable = ENV_PREFIX + name.upper()
+    if env.get(variable):
+        return "environment"
+    path = env.get(variable + SUFFIX) if _may_stand_in_a_file(group, name) else None
+    return path or None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _explain(invalid: ValidationError, group: str, env: Mapping[str, str], path: Path) -> str:

@@ -19,6 +19,7 @@ from cwm.domain.upstream import (
     TokenExchange,
     UpstreamSpec,
 )
+from cwm.domain.web_origin import is_link_local
 from cwm.settings.errors import SettingsError
 from cwm.settings.fields import Fields, first_fault
 from cwm.settings.loopback import on_loopback
@@ -136,9 +137,12 @@ class UpstreamFields(Fields):
 
 
 def read_upstreams(
-    document: Any, environ: Mapping[str, str], path: Path
+    document: Any, environ: Mapping[str, str], path: Path, *, link_local: bool = True
 ) -> tuple[tuple[UpstreamSpec, ...], set[str]]:
-    """The upstreams in the order of the file, and the variables they take values from. Raises SettingsError."""
+    """The upstreams in the order of the file, and the variables they take values from. Raises SettingsError.
+
+    Without ``link_local`` none may be at a link-local address.
+    """
     if document is None:
         return (), set()
     if not isinstance(document, dict):
@@ -153,7 +157,10 @@ def read_upstreams(
             raise SettingsError(
                 first_fault(invalid, f"{UPSTREAMS}.{name}", path, "an upstream", _FOREIGN)
             ) from None
-        specs.append(read.spec(name))
+        spec = read.spec(name)
+        if not link_local:
+            _require_elsewhere(spec, path)
+        specs.append(spec)
     return tuple(specs), variables.used
 
 
@@ -165,6 +172,17 @@ def _require_name(name: Any, path: Path) -> None:
         )
     if name in RESERVED_NAMES:
         raise SettingsError(f"{place}: CWM's own tools begin with '{name}_'; choose another name.")
+
+
+def _require_elsewhere(spec: UpstreamSpec, path: Path) -> None:
+    """Not where a cloud hands out the machine's own credentials. Names are looked at again when they are resolved."""
+    urls = {"url": spec.url, "exchange.token_url": spec.exchange.token_url if spec.exchange else ""}
+    for field, url in urls.items():
+        if url and is_link_local(urlsplit(url).hostname or ""):
+            raise SettingsError(
+                f"{UPSTREAMS}.{spec.name}.{field} in {path} is a link-local or metadata address; "
+                "CWM_ALLOW_LINK_LOCAL=true admits it."
+            )
 
 
 def _in_the_clear(url: str) -> bool:

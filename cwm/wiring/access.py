@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.local.secret import audit_keys
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.audit import SqlAuditLog
@@ -73,12 +73,6 @@ def guard(app: Starlette, settings: Settings, access: Access) -> None:
     app.router.routes.extend(resource.routes())
 
 
-def own_hosts(settings: Settings) -> list[str]:
-    """Names that clients may call this gateway by, loopback's aside."""
-    public = urlsplit(settings.auth.public_url or "").netloc
-    return [settings.http.host, *([public] if public else [])]
-
-
 def refuse_open_socket(settings: Settings) -> None:
     """Without authentication the socket stays on this machine, unless told otherwise in so many words."""
     host = settings.http.host
@@ -99,7 +93,9 @@ async def opened_keys(settings: Settings) -> AsyncIterator[MachineKeys]:
         if settings.database.database_url is None and await schema.is_empty(database):
             await schema.upgrade(settings.database.url())
         await schema.require_current(database)
-        yield MachineKeys(SqlApiKeys(database), SqlAuditLog(database), SystemClock())
+        audit = SqlAuditLog(database, audit_keys(settings.isolation))
+        yield MachineKeys(SqlApiKeys(database), audit, SystemClock())
+        await audit.settle()
     finally:
         await database.dispose()
 

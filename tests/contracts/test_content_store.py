@@ -82,9 +82,9 @@ async def test_a_hold_ends_when_it_said(store: ContentStore, clock: HandClock) -
     assert await store.get("acme", DIGEST) == Content(BYTES, soon + timedelta(seconds=10))
     clock.seconds += 10
     assert await store.get("acme", DIGEST) is None
-    assert await store.vacuum() == 1
+    assert await store.vacuum_of_every_tenant() == 1
     assert await store.used_bytes("acme") == 0
-    assert await store.vacuum() == 0
+    assert await store.vacuum_of_every_tenant() == 0
 
 
 async def test_keeping_again_moves_the_end_either_way(store: ContentStore, clock: HandClock) -> None:
@@ -92,7 +92,7 @@ async def test_keeping_again_moves_the_end_either_way(store: ContentStore, clock
     await store.put("acme", DIGEST, BYTES, "h", soon, None)
     await store.put("acme", DIGEST, BYTES, "h", None, None)
     clock.seconds += 20
-    assert await store.vacuum() == 0
+    assert await store.vacuum_of_every_tenant() == 0
     assert await store.get("acme", DIGEST) == Content(BYTES, None)
     await store.hold("acme", DIGEST, "h", clock.now() + timedelta(seconds=1))
     clock.seconds += 2

@@ -246,7 +246,7 @@ async def test_a_content_is_held_by_every_version_that_can_be_read(stores: Store
 async def test_a_value_ends_with_its_key(stores: Stores) -> None:
     await stores.set("k", "d1", ttl_ms=1000)
     stores.clock.seconds += 1000
-    assert await stores.contents.vacuum() == 1
+    assert await stores.contents.vacuum_of_every_tenant() == 1
     assert not await stores.is_kept("d1")
     for number in range(20):
         await stores.set("other", f"o{number}")
@@ -324,10 +324,10 @@ async def test_private_scopes_are_found_by_when_they_were_written(stores: Stores
     stores.clock.seconds += 10
     other = scope_of("acme", "s2", "session")
     await stores.set("a", "d1", other)
-    assert list(await stores.index.private_scopes(stores.clock.now())) == [PRIVATE]
+    assert list(await stores.index.private_scopes_of_every_tenant(stores.clock.now())) == [PRIVATE]
     await stores.index.forget(PRIVATE)
     stores.clock.seconds += 1
-    assert list(await stores.index.private_scopes(stores.clock.now())) == [other]
+    assert list(await stores.index.private_scopes_of_every_tenant(stores.clock.now())) == [other]
     assert list(await stores.index.scopes("acme")) == [other, WORKSPACE]
     assert list(await stores.index.scopes("nobody")) == []
 

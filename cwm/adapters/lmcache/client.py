@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
+from cwm.domain.web_origin import is_link_local
 from cwm.ports.kv_tier import (
     AttachedModel,
     KvTierFacts,
@@ -313,6 +314,9 @@ def _tier(place: Mapping[str, Any]) -> Tier | None:
 
 
 def _node_url(instance: Mapping[str, Any]) -> str:
+    """Where an instance says that it is; whoever may register one is not to send CWM anywhere."""
+    if is_link_local(str(instance["ip"])):
+        raise EngineResponseError("An LMCache server is registered at a link-local address.")
     return f"http://{instance['ip']}:{instance['http_port']}"
 
 

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import redis.asyncio as redis
 
-from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis.keys import session_key
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.principal import Principal
 
@@ -61,40 +62,40 @@ class RedisAgentSessions:
     async def begin(self, owner: Principal) -> str:
         session_id = uuid4().hex
         async with _writing():
-            await self._begin(keys=[_key(session_id)], args=[_written(owner), self._ttl_ms])
+            await self._begin(keys=[session_key(session_id)], args=[_written(owner), self._ttl_ms])
         return session_id
 
     async def touch(self, session_id: str, owner: Principal) -> bool:
         async with _reading():
-            return bool(await self._touch(keys=[_key(session_id)], args=[_written(owner), self._ttl_ms]))
+            return bool(
+                await self._touch(keys=[session_key(session_id)], args=[_written(owner), self._ttl_ms])
+            )
 
     async def end(self, session_id: str) -> bool:
         async with _writing():
-            return bool(await self._client.delete(_key(session_id)))
+            return bool(await self._client.delete(session_key(session_id)))
 
     async def alive(self, key: str) -> bool:
         async with _reading():
-            return bool(await self._client.exists(_key(key)))
+            return bool(await self._client.exists(session_key(key)))
 
     async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
         replaces = ["0", ""] if instead_of is None else ["1", instead_of]
         async with _writing():
-            kept = await self._remember(keys=[_key(key)], args=[_field(name), value, self._ttl_ms, *replaces])
+            kept = await self._remember(
+                keys=[session_key(key)], args=[_field(name), value, self._ttl_ms, *replaces]
+            )
         return str(kept)
 
     async def recall(self, key: str) -> Mapping[str, str]:
         async with _reading():
-            flat = await self._recall(keys=[_key(key)], args=[self._ttl_ms])
+            flat = await self._recall(keys=[session_key(key)], args=[self._ttl_ms])
         fields = zip(flat[::2], flat[1::2], strict=True)
         return {name.removeprefix("="): value for name, value in fields if name.startswith("=")}
 
     async def forget(self, key: str, name: str) -> None:
         async with _writing():
-            await self._forget(keys=[_key(key)], args=[_field(name), self._ttl_ms])
-
-
-def _key(key: str) -> str:
-    return f"{KEY_PREFIX}agent-session:{key}"
+            await self._forget(keys=[session_key(key)], args=[_field(name), self._ttl_ms])
 
 
 def _field(name: str) -> str:

@@ -14,11 +14,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from cwm.adapters.memory.changes import InProcessChanges, Listener
-from cwm.adapters.redis.connection import KEY_PREFIX
+from cwm.adapters.redis.keys import key_of_every_tenant
 from cwm.domain.changes import Change, ChangeKind
 
 _FIELDS: Final = frozenset(field.name for field in fields(Change))
-_CHANNEL: Final = f"{KEY_PREFIX}changes"
+_CHANNEL: Final = key_of_every_tenant("changes")
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 15.0

@@ -13,8 +13,6 @@ from redis.exceptions import RedisError
 
 from cwm.domain.errors import CwmError
 
-KEY_PREFIX: Final = "cwm:"
-
 _PATIENCE_SECONDS: Final = 3.0
 _VALKEY_SCHEMES: Final = {"valkey": "redis", "valkeys": "rediss"}
 

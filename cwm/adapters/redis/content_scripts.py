@@ -9,19 +9,26 @@ from __future__ import annotations
 
 from typing import Final
 
-CONTENT_KEY: Final = "cwm:content:{digest}:{tenant}"
-USED_KEY: Final = "cwm:content-bytes:{tenant}"
-TENANTS_KEY: Final = "cwm:content-tenants"
+from cwm.adapters.redis.keys import key_of_every_tenant, tenant_key
+
+TENANTS_KEY: Final = key_of_every_tenant("content-tenants")
+
+
+def _tenant_key(kind: str, *digest: str) -> str:
+    """The Lua of ``tenant_key``, where ``t`` is a ``room`` and a digest needs no escaping."""
+    head = tenant_key(kind, "").removesuffix(":")
+    return " .. ".join([f"'{head}:'", *(f"{name} .. ':'" for name in digest), "t"])
+
 
 # Redis itself forgets what no gateway came to sweep.
 _GRACE_MS: Final = 3_600_000
 
 FUNCTIONS: Final = f"""
-local function content_key(d, t) return 'cwm:content:' .. d .. ':' .. t end
-local function holders_key(d, t) return 'cwm:content-holders:' .. d .. ':' .. t end
-local function ends_key(t) return 'cwm:content-ends:' .. t end
-local function sizes_key(t) return 'cwm:content-sizes:' .. t end
-local function bytes_key(t) return 'cwm:content-bytes:' .. t end
+local function content_key(d, t) return {_tenant_key("content", "d")} end
+local function holders_key(d, t) return {_tenant_key("content-holders", "d")} end
+local function ends_key(t) return {_tenant_key("content-ends")} end
+local function sizes_key(t) return {_tenant_key("content-sizes")} end
+local function bytes_key(t) return {_tenant_key("content-bytes")} end
 
 local function now_ms(given)
   if given ~= '' then return tonumber(given) end
@@ -82,7 +89,9 @@ PUT: Final = (
     + """
 local t, d, holder, ending, quota = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local now = now_ms(ARGV[6])
-redis.call('SADD', 'cwm:content-tenants', t)
+redis.call('SADD', '"""
+    + TENANTS_KEY
+    + """', t)
 sweep(t, now, 16)
 local size = #ARGV[7]
 if redis.call('EXISTS', content_key(d, t)) == 0 then

@@ -11,6 +11,7 @@ from redis.client import NEVER_DECODE
 
 from cwm.adapters.redis import content_scripts
 from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis.keys import room, tenant_key
 from cwm.domain.contents import over_quota
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.ports.clock import Clock
@@ -44,19 +45,23 @@ class RedisContentStore:
         quota = -1 if quota_bytes is None else quota_bytes
         async with writing():
             used = int(
-                await self._put(args=[tenant, digest, holder, ending(expires_at), quota, self._now(), stored])
+                await self._put(
+                    args=[room(tenant), digest, holder, ending(expires_at), quota, self._now(), stored]
+                )
             )
         if used >= 0 and quota_bytes is not None:
             raise over_quota(used, len(stored), quota_bytes)
 
     async def hold(self, tenant: str, digest: str, holder: str, expires_at: datetime | None) -> bool:
         async with writing():
-            return bool(await self._hold(args=[tenant, digest, holder, ending(expires_at), self._now()]))
+            return bool(
+                await self._hold(args=[room(tenant), digest, holder, ending(expires_at), self._now()])
+            )
 
     async def get(self, tenant: str, digest: str) -> Content | None:
-        key = content_scripts.CONTENT_KEY.format(tenant=tenant, digest=digest)
+        key = tenant_key("content", tenant, digest)
         async with reading():
-            end = str(await self._end(args=[tenant, digest, self._now()]))
+            end = str(await self._end(args=[room(tenant), digest, self._now()]))
             if not end:
                 return None
             stored = await self._client.execute_command(  # type: ignore[no-untyped-call]
@@ -68,21 +73,21 @@ class RedisContentStore:
 
     async def release(self, tenant: str, digest: str, holder: str) -> bool:
         async with writing():
-            return bool(await self._release(args=[tenant, digest, holder, self._now()]))
+            return bool(await self._release(args=[room(tenant), digest, holder, self._now()]))
 
     async def drop(self, tenant: str, digest: str) -> None:
         async with writing():
-            await self._drop(args=[tenant, digest])
+            await self._drop(args=[room(tenant), digest])
 
     async def used_bytes(self, tenant: str) -> int:
         async with reading():
-            return int(await self._client.get(content_scripts.USED_KEY.format(tenant=tenant)) or 0)
+            return int(await self._client.get(tenant_key("content-bytes", tenant)) or 0)
 
-    async def vacuum(self) -> int:
+    async def vacuum_of_every_tenant(self) -> int:
         gone = 0
         async with writing():
-            for tenant in await self._client.smembers(content_scripts.TENANTS_KEY):
-                while swept := int(await self._sweep(args=[tenant, self._now(), _SWEPT_AT_ONCE])):
+            for each_room in await self._client.smembers(content_scripts.TENANTS_KEY):
+                while swept := int(await self._sweep(args=[each_room, self._now(), _SWEPT_AT_ONCE])):
                     gone += swept
         return gone
 

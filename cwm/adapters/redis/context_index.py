@@ -6,13 +6,12 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 import redis.asyncio as redis
 
 from cwm.adapters.redis import context_scripts
-from cwm.adapters.redis.connection import KEY_PREFIX
 from cwm.adapters.redis.content_store import milliseconds, reading, writing
+from cwm.adapters.redis.keys import room, tenant_prefix
 from cwm.domain.errors import ContextConflictError
 from cwm.domain.shared_context import Entry, Head, Refusal, Scope, Snapshot, Write, conflict, scope_by_key
 from cwm.ports.clock import Clock
@@ -70,7 +69,7 @@ class RedisContextIndex:
         keep: int,
     ) -> Written | None:
         spelled = json.dumps([_spelled(write) for write in writes], ensure_ascii=False)
-        where = [_prefix(scope), scope.tenant, scope.key, self._now()]
+        where = [_prefix(scope), room(scope.tenant), scope.key, self._now()]
         how: list[str | int] = [
             author,
             instead_of or "",
@@ -112,15 +111,19 @@ class RedisContextIndex:
         more = True
         async with writing():
             while more:
-                more, further = await self._trim(args=[_prefix(scope), scope.tenant, scope.key, self._now()])
+                more, further = await self._trim(
+                    args=[_prefix(scope), room(scope.tenant), scope.key, self._now()]
+                )
                 gone.extend(further)
         return gone
 
     async def forget(self, scope: Scope) -> None:
         async with writing():
-            await self._forget(args=[_prefix(scope), scope.tenant, scope.key, self._now(), _name(scope)])
+            await self._forget(
+                args=[_prefix(scope), room(scope.tenant), scope.key, self._now(), _name(scope)]
+            )
 
-    async def private_scopes(self, written_before: datetime) -> list[Scope]:
+    async def private_scopes_of_every_tenant(self, written_before: datetime) -> list[Scope]:
         found = await self._scopes(f"({milliseconds(written_before)}")
         return [scope for scope in found if scope.is_private]
 
@@ -138,8 +141,7 @@ class RedisContextIndex:
 
 
 def _prefix(scope: Scope) -> str:
-    """No two scopes have the same: neither part has a slash of its own."""
-    return f"{KEY_PREFIX}context:{quote(scope.tenant, safe='')}/{quote(scope.key, safe=':')}/"
+    return tenant_prefix("context", scope.tenant, scope.key)
 
 
 def _name(scope: Scope) -> str:

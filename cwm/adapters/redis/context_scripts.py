@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from cwm.adapters.redis.content_scripts import FUNCTIONS
+from cwm.adapters.redis.keys import key_of_every_tenant
 
-SCOPES_KEY: Final = "cwm:context-scopes"
+SCOPES_KEY: Final = key_of_every_tenant("context-scopes")
 
 # A scope is cleaned up with every so many of its writes, so much at a time.
 _VACUUM_EVERY: Final = 16

@@ -1,7 +1,7 @@
 """Records of stored results that several gateways share.
 
 Three kinds of keys: a record (JSON) for each result; for each owner a sorted set of ``<handle>:<size>`` and
-one of all results, both by when they expire. A record outlives its result for a while, for whoever sweeps.
+one of the keys of all records, both by when they expire. A record outlives its result for a while, for whoever sweeps.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import redis.asyncio as redis
 
-from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis.keys import key_of_every_tenant, tenant_key
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.results import PartKind, StoredPart, StoredResult
 
-_DUE: Final = f"{KEY_PREFIX}results-due"
+_DUE: Final = key_of_every_tenant("results-due")
 _KEPT_LONGER: Final = timedelta(days=1)
 
 _SUM: Final = """
@@ -65,7 +66,7 @@ class RedisResultRecords:
             result.size,
             "" if quota_bytes is None else quota_bytes,
             _owned(result),
-            _named(result.tenant, result.handle),
+            _record(result.tenant, result.handle),
             _ms(result.expires_at + _KEPT_LONGER),
         ]
         async with _writing():
@@ -73,7 +74,7 @@ class RedisResultRecords:
 
     async def find(self, tenant: str, handle: str) -> StoredResult | None:
         async with _reading():
-            record = await self._client.get(_key(_named(tenant, handle)))
+            record = await self._client.get(_record(tenant, handle))
         return None if record is None else _result_of(str(record))
 
     async def used_bytes(self, tenant: str, owner: str, at: datetime) -> int:
@@ -83,36 +84,30 @@ class RedisResultRecords:
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
         async with _reading():
             found = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
-            due = [str(name) for name in found]
-            records = await self._client.mget([_key(name) for name in due]) if due else []
-        gone = [name for name, record in zip(due, records, strict=True) if record is None]
+            due = [str(key) for key in found]
+            records = await self._client.mget(due) if due else []
+        gone = [key for key, record in zip(due, records, strict=True) if record is None]
         if gone:
             async with _writing():
                 await self._client.zrem(_DUE, *gone)
         return [_result_of(str(record)) for record in records if record is not None]
 
     async def forget(self, result: StoredResult) -> None:
-        args = [_owned(result), _named(result.tenant, result.handle)]
+        args = [_owned(result), _record(result.tenant, result.handle)]
         async with _writing():
             await self._forget(keys=_keys(result), args=args)
 
 
 def _keys(result: StoredResult) -> list[str]:
-    name = _named(result.tenant, result.handle)
-    return [_key(name), _owner_key(result.tenant, result.owner), _DUE]
+    return [_record(result.tenant, result.handle), _owner_key(result.tenant, result.owner), _DUE]
 
 
-def _key(name: str) -> str:
-    return f"{KEY_PREFIX}result:{name}"
+def _record(tenant: str, handle: str) -> str:
+    return tenant_key("result", tenant, handle)
 
 
 def _owner_key(tenant: str, owner: str) -> str:
-    """The same for the same owner, and for no other."""
-    return f"{KEY_PREFIX}results-of:{json.dumps([tenant, owner])}"
-
-
-def _named(tenant: str, handle: str) -> str:
-    return f"{tenant}:{handle}"
+    return tenant_key("results-of", tenant, owner)
 
 
 def _owned(result: StoredResult) -> str:

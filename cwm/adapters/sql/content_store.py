@@ -78,7 +78,7 @@ class SqlContentStore:
         return int(connection.execute(used).scalar_one_or_none() or 0)
 
     @writing
-    def vacuum(self, connection: Connection) -> int:
+    def vacuum_of_every_tenant(self, connection: Connection) -> int:
         now = self._clock.now()
         ended = select(content_holders.c.tenant).where(content_holders.c.expires_at <= now).distinct()
         gone = 0

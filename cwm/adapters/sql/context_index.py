@@ -177,7 +177,7 @@ class SqlContextIndex:
             connection.execute(delete(table).where(of_scope(table, scope)))
 
     @reading
-    def private_scopes(self, connection: Connection, written_before: datetime) -> list[Scope]:
+    def private_scopes_of_every_tenant(self, connection: Connection, written_before: datetime) -> list[Scope]:
         wanted = select(scopes.c.tenant, scopes.c.scope).where(
             scopes.c.scope.like(f"{SESSION}:%"), scopes.c.written_at < written_before
         )

@@ -7,7 +7,10 @@ import sys
 from typing import Any, Final
 
 import structlog
+import structlog.tracebacks
 from structlog.typing import Processor
+
+from cwm.adapters.telemetry.redaction import HIDDEN
 
 # Each request of each client is news to these; ours are the events of CWM.
 _QUIET: Final = {
@@ -77,13 +80,17 @@ def set_level(level: str) -> None:
 
 def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.ProcessorFormatter:
     rendered: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=console and sys.stderr.isatty())]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=console and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
         if console
         else [_TRACEBACKS, structlog.processors.JSONRenderer(default=_as_text)]
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered, HIDDEN],
     )
 
 

@@ -26,12 +26,13 @@ _GOODBYES_AT_ONCE: Final = 32
 
 
 class SdkConnector:
-    """Opens sessions; those with one URL share its connections."""
+    """Opens sessions; those with one URL share its connections. ``link_local`` addresses are refused unless asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, link_local: bool = False) -> None:
+        self._link_local = link_local
         self._pools: dict[str, httpx2.AsyncHTTPTransport] = {}
         self._goodbyes: dict[str, asyncio.Semaphore] = {}
-        self._exchanger = TokenExchanger()
+        self._exchanger = TokenExchanger(link_local=link_local)
         # Also those that nobody holds any more, until they are gone.
         self._sessions: set[SdkSession] = set()
 
@@ -64,7 +65,9 @@ class SdkConnector:
     def _over_http(self, spec: UpstreamSpec, resume: str | None, heard: Heard | None) -> SdkSession:
         pool = self._pools.get(spec.url)
         if pool is None:
-            pool = self._pools[spec.url] = connection_pool(encrypted=spec.url.startswith("https:"))
+            encrypted = spec.url.startswith("https:")
+            pool = connection_pool(encrypted=encrypted, link_local=self._link_local)
+            self._pools[spec.url] = pool
 
         def broken() -> None:
             if heard is not None:

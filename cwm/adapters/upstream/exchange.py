@@ -10,6 +10,7 @@ from typing import Final
 
 import httpx2
 
+from cwm.adapters.upstream.http import connection_pool
 from cwm.domain.upstream import TokenExchange
 from cwm.ports.upstream import UpstreamAwayError
 
@@ -31,8 +32,9 @@ class _Kept:
 class TokenExchanger:
     """Asks the token endpoint, and remembers its answers for as long as they are good, in memory only."""
 
-    def __init__(self) -> None:
-        self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False)
+    def __init__(self, *, link_local: bool = False) -> None:
+        pool = connection_pool(encrypted=True, link_local=link_local)
+        self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, transport=pool)
         self._kept: dict[str, _Kept] = {}
         self._asking: dict[str, asyncio.Task[_Kept]] = {}
 

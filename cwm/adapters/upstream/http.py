@@ -19,6 +19,8 @@ from uuid import uuid4
 
 import httpx2
 
+from cwm.adapters.upstream.destinations import kept_elsewhere
+
 AWAY: Final = -32901
 EXPIRED: Final = -32902
 LOST: Final = -32903
@@ -39,9 +41,9 @@ _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeo
 _UNKNOWN_SESSION: Final = 404
 
 
-def connection_pool(*, encrypted: bool) -> httpx2.AsyncHTTPTransport:
-    """The connections to one upstream, for all sessions with it."""
-    return httpx2.AsyncHTTPTransport(
+def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.AsyncHTTPTransport:
+    """The connections to one upstream, for all sessions with it; to link-local addresses only if told so."""
+    pool = httpx2.AsyncHTTPTransport(
         # Reading the trust store takes time and memory that plain HTTP has no use for.
         verify=encrypted,
         trust_env=False,
@@ -51,6 +53,7 @@ def connection_pool(*, encrypted: bool) -> httpx2.AsyncHTTPTransport:
             keepalive_expiry=_KEEPALIVE_SECONDS,
         ),
     )
+    return pool if link_local else kept_elsewhere(pool)
 
 
 @dataclass(slots=True)

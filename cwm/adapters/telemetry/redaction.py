@@ -1,0 +1,70 @@
+"""What no log line shows: secrets that are known by value, and what looks like one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Final
+from urllib.parse import quote
+
+MASK: Final = "[hidden]"
+
+# A shorter one is a word that lines are full of, and no secret.
+_SHORTEST: Final = 6
+_QUOTED: Final = r"(?:\\?[\"'])?"
+_LOOKS_LIKE_ONE: Final = (
+    # A JSON web token, wherever it stands.
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), MASK),
+    (re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1\2{MASK}"),
+    # The password of a URL.
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/@\"']+@", re.IGNORECASE), rf"\1:{MASK}@"),
+    # A header, a field of a form or an argument that is named like one.
+    (
+        re.compile(
+            rf"({_QUOTED}\b(?:[a-z0-9]+[_-])*(?:authorization|api[_-]?key|access[_-]?token|refresh[_-]?token|id[_-]?token"
+            rf"|client[_-]?secret|password|passwd|secret|set-cookie|cookie){_QUOTED}\s*[=:]\s*{_QUOTED})"
+            r"(?!\[hidden\]|(?:bearer|basic)\s|None\b|null\b)[^\s\"',;&\\]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+)
+_MAY_HOLD_ONE: Final = re.compile(
+    r"eyJ|bearer|basic|://|authorization|api[_-]?key|token|secret|passw|cookie", re.IGNORECASE
+)
+
+
+class Redaction:
+    """A structlog processor for the end of the chain, where a line is text: nothing gets past it by another way."""
+
+    def __init__(self) -> None:
+        self._known: frozenset[str] = frozenset()
+        self._values: re.Pattern[str] | None = None
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """From now on these are masked as well, also as JSON, URLs and ``repr`` spell them."""
+        self._known |= {secret for secret in secrets if len(secret) >= _SHORTEST}
+        spelled = {spelling for secret in self._known for spelling in _spellings(secret)}
+        longest_first = sorted(spelled, key=lambda one: (-len(one), one))
+        self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def text(self, text: str) -> str:
+        if self._values is not None:
+            text = self._values.sub(MASK, text)
+        if _MAY_HOLD_ONE.search(text):
+            for looks, masked in _LOOKS_LIKE_ONE:
+                text = looks.sub(masked, text)
+        return text
+
+    def __call__(self, _logger: Any, _name: str, line: str | MutableMapping[str, Any]) -> str:
+        return self.text(str(line))
+
+
+HIDDEN: Final = Redaction()
+"""The one of this process: logging is the process's, too."""
+
+
+def _spellings(secret: str) -> set[str]:
+    as_json = json.dumps(secret)[1:-1]
+    return {secret, as_json, json.dumps(as_json)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}

@@ -1,0 +1,45 @@
+"""Connections that are not made to where a cloud keeps a machine's credentials, whatever name leads there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore2
+import httpx2
+
+from cwm.domain.web_origin import is_link_local
+
+
+class Elsewhere(httpcore2.AsyncNetworkBackend):
+    """Looks at where a connection ended up before a byte is sent: a name may resolve to anything, each time anew."""
+
+    def __init__(self, inner: httpcore2.AsyncNetworkBackend) -> None:
+        self._inner = inner
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface of httpcore
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        if is_link_local(host):
+            raise httpcore2.ConnectError("link-local addresses are not asked")
+        stream = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
+        reached = stream.get_extra_info("server_addr")
+        if reached is None or is_link_local(str(reached[0])):
+            await stream.aclose()
+            raise httpcore2.ConnectError("link-local addresses are not asked")
+        return stream
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+def kept_elsewhere(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
+    """``transport`` with its connections looked at; httpx has no parameter for that."""
+    pool = transport._pool  # noqa: SLF001
+    pool._network_backend = Elsewhere(pool._network_backend)  # noqa: SLF001
+    return transport

@@ -1,0 +1,161 @@
+"""Before anything else sees a request: is it meant for this gateway, and does it come from a page that may ask?
+
+A page of another site reaches a gateway through its visitor's browser: under a name of its own that it lets point
+here (DNS rebinding, told by ``Host``), or across origins (told by ``Origin``). Clients that are no browsers send
+no ``Origin``, and the name that they were given as ``Host``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+
+from cwm.domain.errors import SecurityError
+from cwm.domain.web_origin import origin_of
+from cwm.settings.loopback import on_loopback
+from cwm.transport.openai.envelope import send_error
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+SECURITY_HEADERS: Final = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer that says nothing else: there is nothing here for a browser to show, frame, guess at or keep."""
+
+_METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
+# What browser clients of MCP and of OpenAI's API send and read.
+_TAKEN: Final = (
+    "accept",
+    "authorization",
+    "content-type",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "cwm-session-id",
+    "traceparent",
+    "tracestate",
+)
+_SHOWN: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
+_RAW_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
+_HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::\d{1,5})?")
+_MISDIRECTED: Final = 421
+_MOST_SHOWN: Final = 100
+
+
+class Refusal(StrEnum):
+    HOST = "host"
+    ORIGIN = "origin"
+
+
+Told = Callable[[Refusal, str], Awaitable[None]]
+"""Hears of each refusal: why, and the header's value, shortened."""
+
+
+class Front:
+    """ASGI middleware, the outermost: 421 for another host's requests, 403 for pages of other sites.
+
+    Every answer carries :data:`SECURITY_HEADERS`. Loopback, the address that the request came in on and ``hosts`` are this gateway; ``*.example.com`` is every
+    name below it. Pages of ``origins`` may call it and read its answers, and so may its own.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str], told: Told) -> None:
+        self._app = _secured(app)
+        self._hosts = frozenset(host for host in hosts if "*" not in host)
+        self._patterns = tuple(host for host in hosts if "*" in host)
+        self._origins = frozenset(origins)
+        self._told = told
+        self._crossing = _secured(_cors(app, origins))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        if hosts and (len(hosts) > 1 or not self._is_ours(_name_of(hosts[0]), scope)):
+            await self._refuse(Refusal.HOST, hosts, scope, send)
+        elif not origins or (len(origins) == 1 and hosts and _is_own(origins[0], hosts[0])):
+            await self._app(scope, receive, send)
+        elif len(origins) == 1 and origin_of(origins[0].decode("latin-1").lower()) in self._origins:
+            await self._crossing(scope, receive, send)
+        else:
+            await self._refuse(Refusal.ORIGIN, origins, scope, send)
+
+    def _is_ours(self, host: str, scope: Scope) -> bool:
+        if host in self._hosts or on_loopback(host):
+            return True
+        server = scope.get("server")
+        if server and host == server[0]:
+            return True
+        return any(fnmatchcase(host, pattern) for pattern in self._patterns)
+
+    async def _refuse(self, why: Refusal, values: Sequence[bytes], scope: Scope, send: Send) -> None:
+        shown = b", ".join(values)[:_MOST_SHOWN].decode("latin-1")
+        await self._told(why, shown)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if why is Refusal.HOST:
+            error, status = (
+                SecurityError("This gateway has another name; see CWM_ALLOWED_HOSTS."),
+                _MISDIRECTED,
+            )
+        else:
+            error, status = SecurityError("Pages of this origin may not ask; see CWM_ALLOWED_ORIGINS."), 403
+        await send_error(send, error, status, _RAW_HEADERS)
+
+
+def _cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=_METHODS,
+        allow_headers=_TAKEN,
+        expose_headers=_SHOWN,
+        max_age=600,
+    )
+
+
+def _secured(app: ASGIApp) -> ASGIApp:
+    async def secured(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                message = {**message, "headers": headers.raw}
+            await send(message)
+
+        await app(scope, receive, with_headers)
+
+    return secured
+
+
+def _name_of(host: bytes) -> str:
+    """The name or address in a ``Host`` header; empty for what is neither."""
+    told = _HOST.fullmatch(host.decode("latin-1").strip().lower())
+    return "" if told is None else told["name"] or told["v6"]
+
+
+def _is_own(origin: bytes, host: bytes) -> bool:
+    """Whether the page came from here. A proxy in front may have taken TLS off, so the scheme tells nothing."""
+    page = origin_of(origin.decode("latin-1").lower())
+    if page is None:
+        return False
+    scheme, _, rest = page.partition("://")
+    own = host.decode("latin-1").strip().lower()
+    return page == origin_of(f"{scheme}://{own}") or rest == own

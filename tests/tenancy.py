@@ -1,0 +1,178 @@
+"""A whole gateway that serves two tenants, one of which owns a thing of every kind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+from fastapi import FastAPI
+from redis import Redis
+from sqlalchemy import Connection, delete, select
+
+from cwm.adapters.local.secret import signing_secrets
+from cwm.adapters.sql import schema
+from cwm.adapters.sql.tables import metadata
+from cwm.app import Parts, assemble, build_parts
+from cwm.domain.cursor import Cursors, Position
+from cwm.domain.principal import Principal
+from cwm.domain.results import Part, PartKind, handle_of
+from cwm.domain.tool_policy import ToolPolicy
+from cwm.settings import ABSENT, Database, Engine, Isolation, Retention, Settings, Shared
+from tests.adapters.vllm.fake_vllm import fake_vllm
+from tests.contracts.nouns import freeze
+from tests.transport.mcp.gateway import MODERN, HeaderIdentity, fastmcp_agent, serving
+from tests.transport.mcp.wire import wired
+
+A: Final = "zq7amber"
+B: Final = "beryl"
+"""Two tenants. Whatever is A's has A's name in it, so that it is known wherever it turns up."""
+NOBODY: Final = "zq7nobody"
+"""In place of it, in names of things that there are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoTenants:
+    url: str
+    app: FastAPI
+    parts: Parts
+    owned: Mapping[str, str]
+    """What A has, by the name of the argument, header or part of a URI that would name it."""
+    unknown: Mapping[str, str]
+    """The same for things that there are not."""
+    redis_url: str | None
+
+    async def everything_of_a(self) -> dict[Any, Any]:
+        """What is kept of A, byte for byte."""
+
+        def rows(connection: Connection) -> dict[str, Any]:
+            tables = [table for table in metadata.sorted_tables if "tenant" in table.c]
+            found = {t.name: connection.execute(select(t).where(t.c.tenant == A)).all() for t in tables}
+            return {name: sorted(map(repr, each)) for name, each in found.items()}
+
+        kept: dict[Any, Any] = dict(await self.parts.database.read(rows))
+        if self.redis_url is not None:
+            with Redis.from_url(self.redis_url) as client:
+                kept |= {key: _content(client, key) for key in client.scan_iter(match=f"*{A}*")}
+                for name in ("agent_session", "mcp-session-id"):
+                    key = f"cwm:agent-session:{self.owned[name]}".encode()
+                    kept[key] = _content(client, key)
+        return kept
+
+
+@asynccontextmanager
+async def two_tenants(
+    folder: Path, database: Database, redis_url: str | None = None
+) -> AsyncIterator[TwoTenants]:
+    async with fake_vllm() as vllm:
+        settings = Settings(
+            database=database,
+            engine=Engine(vllm_url=vllm.url, lmcache_url=ABSENT, coordinator_url=ABSENT),
+            isolation=Isolation(secret="a test's secret", secret_file=folder / "secret"),
+            shared=Shared(shared_store_url=redis_url),
+            # Nobody but the test changes anything.
+            retention=Retention(reconcile_seconds=86_400, patrol_windows=0),
+        )
+        await schema.upgrade(settings.database.url())
+        built = build_parts(settings)
+        parts = replace(built, access=replace(built.access, identity=HeaderIdentity()))
+        app = assemble(settings, parts)
+        async with serving(app, app.state.end_streams) as url:
+            owned = await _own(url, parts, settings)
+            yield TwoTenants(url, app, parts, owned, _unknown(owned, settings), redis_url)
+            await parts.database.write(_empty)
+
+
+def _empty(connection: Connection) -> None:
+    """For whoever uses the database next."""
+    for table in reversed(metadata.sorted_tables):
+        connection.execute(delete(table))
+
+
+async def _own(url: str, parts: Parts, settings: Settings) -> dict[str, str]:
+    """Give A one thing of every kind, of which some can be made only by asking for it."""
+    who = Principal(A, "agent")
+    window = await freeze(
+        parts.registry, f"{A}-w", "c1", tenant=A, description=f"{A} description", tags=(f"{A}-tag",)
+    )
+    policy = ToolPolicy(shared=True)
+    part = Part(PartKind.JSON, "application/json", json.dumps({"text": f"{A} " * 9000}).encode())
+    result = await parts.services.results.keep(who, f"{A}_tool", "a1", [part], policy)
+    async with fastmcp_agent(url, MODERN, A) as agent, wired(url) as wire:
+        session = (await agent.call("session_create", {"session_id": f"{A}-s", "metadata": {"of": A}})).value
+        await agent.call("session_generate", {"session_id": f"{A}-s", "text": f"{A} said"})
+        handle = (await agent.call("agent_session_create")).value["agent_session"]
+        for scope in ("tenant", f"workspace:{A}", "session"):
+            where = {"scope": scope, "agent_session": handle}
+            await agent.call("context_set", {"key": f"{A}/key", "value": f"{A} value", **where})
+            await agent.call("context_snapshot", {"label": f"{A}-label", **where})
+        cursor = (await agent.call("result_read", {"handle": result.handle, "max_tokens": 64})).value[
+            "next_cursor"
+        ]
+        mcp_session = await wire.session(x_tenant=A)
+    assert session["session_id"] == f"{A}-s"
+    return {
+        "session_id": f"{A}-s",
+        "cwm-session-id": f"{A}-s",
+        "new_session_id": f"{A}-s",
+        "window_name": window.name,
+        "source_window": window.name,
+        "target_window": window.name,
+        "agent_session": handle,
+        "mcp-session-id": mcp_session,
+        "key": f"{A}/key",
+        "after": f"{A}/kex",
+        "prefix": f"{A}/",
+        "snapshot": f"{A}-label",
+        "label": f"{A}-label",
+        "workspace": f"workspace:{A}",
+        "handle": result.handle,
+        "cursor": cursor,
+        "model": A,
+        "search": f"{A} description",
+        "tags": f"{A}-tag",
+    }
+
+
+def _unknown(owned: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Of the same shapes; a cursor of a third tenant, since those that nobody signed are told apart by all."""
+    handle = handle_of(bytes(16))
+    cursors = Cursors(signing_secrets(settings.isolation))
+    due = datetime.now(UTC) + timedelta(hours=1)
+    made_up = {
+        "agent_session": "0" * len(owned["agent_session"]),
+        "mcp-session-id": "0" * len(owned["mcp-session-id"]),
+        "handle": handle,
+        "cursor": cursors.make(Position(handle, 0, 0), Principal("third", "agent"), b"0" * 12, due),
+    }
+    return {name: made_up.get(name, value.replace(A, NOBODY)) for name, value in owned.items()}
+
+
+def _content(client: Redis, key: bytes) -> Any:
+    kind = client.type(key)
+    if kind == b"hash":
+        return client.hgetall(key)
+    if kind == b"zset":
+        return client.zrange(key, 0, -1, withscores=True)
+    return client.smembers(key) if kind == b"set" else client.get(key)
+
+
+def alike(answer: str, named: Mapping[str, str]) -> str:
+    """``answer`` without the names that were asked for, and without what differs from one call to the next."""
+    for value in sorted({*named.values()}, key=len, reverse=True):
+        answer = answer.replace(value, "<asked>").replace(json.dumps(value)[1:-1], "<asked>")
+    return re.sub(r"[0-9a-f]{16,}|\d+", "#", answer)
+
+
+def told(answer: httpx2.Response) -> str:
+    """All that a caller learns of an answer."""
+    headers = {
+        name: value for name, value in answer.headers.items() if name not in {"date", "content-length"}
+    }
+    return json.dumps([answer.status_code, headers, answer.text])

@@ -1,0 +1,293 @@
+"""Whatever tenant B asks for that is A's, by whichever way in: nothing is seen, changed, or told apart from unknown.
+
+Tools, resources and routes are those that the running gateway has; one that is new fails here until it is said
+what of A's it could be asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
+from mcp import MCPError
+from starlette.routing import Mount, Route
+
+from cwm.settings import Database
+from tests.tenancy import A, B, TwoTenants, alike, told, two_tenants
+from tests.transport.mcp.gateway import LEGACY, MODERN
+from tests.transport.mcp.wire import LIST, wired
+
+pytestmark = pytest.mark.slow
+
+SCOPES: Final = ("session", "tenant", "workspace")
+# Arguments that name nothing which could be another's, and what to send in them where one is needed.
+NAMELESS: Final[Mapping[str, Any]] = {
+    "accept_template": None,
+    "branch_token": None,
+    "canary": False,
+    "component": None,
+    "context": None,
+    "continuation_prompt": None,
+    "count": None,
+    "created_after": None,
+    "created_before": None,
+    "delete_blocks": True,
+    "description": None,
+    "force": True,
+    "format": None,
+    "head": None,
+    "if_version": None,
+    "immutable": None,
+    "include_blocks": True,
+    "jmespath": None,
+    "json_pointer": "",
+    "limit": None,
+    "max_items": None,
+    "max_tokens": None,
+    "messages": None,
+    "metadata": None,
+    "offset": None,
+    "page": None,
+    "part": 0,
+    "priority": None,
+    "regex": None,
+    "retention": None,
+    "seed": None,
+    "sort_by": None,
+    "sort_order": None,
+    "state_filter": None,
+    "stop": None,
+    "tail": None,
+    "temperature": None,
+    "text": "hey",
+    "tools": None,
+    "top_p": None,
+    "ttl": None,
+    "ttl_seconds": None,
+    "value": "b's",
+    "verify": None,
+    "version": None,
+    "wait": None,
+}
+# Ways of naming what is asked for, of which a call takes one.
+EITHER: Final[Mapping[str, tuple[str, ...]]] = {
+    "window_status": ("session_id", "window_name"),
+    "result_read": ("handle", "cursor"),
+}
+# What the person asks who runs the gateway, about all of it.
+OPERATORS: Final = {"/reconcile"}
+PUBLIC: Final = {"/healthz", "/readyz", "/metrics"}
+TURN: Final = {"model": "fake", "prompt": "hey", "max_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+async def sqlite_tenants(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TwoTenants]:
+    folder: Path = tmp_path_factory.mktemp("tenants")
+    async with two_tenants(folder, Database(db_path=folder / "cwm.db")) as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+async def postgres_tenants(
+    tmp_path_factory: pytest.TempPathFactory, migrated_postgres_url: str, valkey_server: Any
+) -> AsyncIterator[TwoTenants]:
+    folder: Path = tmp_path_factory.mktemp("tenants")
+    database = Database(database_url=migrated_postgres_url)
+    async with two_tenants(folder, database, valkey_server.connection_url) as both:
+        yield both
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def tenants(request: pytest.FixtureRequest) -> TwoTenants:
+    """SQLite with what is in process, and Postgres with Valkey."""
+    both: TwoTenants = request.getfixturevalue(f"{request.param}_tenants")
+    return both
+
+
+@pytest.fixture(params=[LEGACY, MODERN])
+async def b(request: pytest.FixtureRequest, tenants: TwoTenants) -> AsyncIterator[Client[Any]]:
+    transport = StreamableHttpTransport(f"{tenants.url}/mcp", headers={"x-tenant": B})
+    async with Client(transport, mode=request.param) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_of_a_changes(tenants: TwoTenants) -> AsyncIterator[None]:
+    before = await tenants.everything_of_a()
+    assert sum(map(len, before.values())) > 15
+    yield
+    assert await tenants.everything_of_a() == before
+
+
+def cases(tool: str, schema: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The calls that name all that a tool can be asked for, for each scope and each way of naming."""
+    fields = schema.get("properties", {})
+    unsaid = [name for name in fields if name not in NAMELESS and name not in names and name != "scope"]
+    assert not unsaid, f"{tool} takes {unsaid}: which of A's things could be named by it?"
+    named = {name: [names[name]] if name == "tags" else names[name] for name in fields if name in names}
+    fixed = {name: NAMELESS[name] for name in fields if NAMELESS.get(name) is not None}
+    either = EITHER.get(tool, ())
+    scopes = [names["workspace"] if scope == "workspace" else scope for scope in SCOPES]
+    for one, scope in itertools.product(either or [""], scopes if "scope" in fields else [""]):
+        others = {name: value for name, value in named.items() if name == one or name not in either}
+        yield {**fixed, **others, **({"scope": scope} if scope else {})}
+    for name, value in named.items():
+        # Alone as well: beside another's handle a name is not looked at.
+        if name not in schema.get("required", ()) and not either:
+            required = {key: each for key, each in named.items() if key in schema.get("required", ())}
+            yield {**fixed, **required, name: value}
+
+
+async def answered(client: Client[Any], tool: str, arguments: dict[str, Any]) -> str:
+    result = await client.call_tool_mcp(tool, arguments)
+    return json.dumps(
+        [result.is_error, [block.model_dump(mode="json") for block in result.content], result.meta]
+    )
+
+
+async def test_no_tool_tells_or_touches_what_is_anothers(tenants: TwoTenants, b: Client[Any]) -> None:
+    tools = await b.list_tools()
+    assert len(tools) >= 24
+    for tool in tools:
+        for_a = cases(tool.name, tool.input_schema, tenants.owned)
+        for_nobody = cases(tool.name, tool.input_schema, tenants.unknown)
+        for asked, unasked in zip(for_a, for_nobody, strict=True):
+            of_a = await answered(b, tool.name, asked)
+            of_nobody = await answered(b, tool.name, unasked)
+            same = alike(of_a, tenants.owned), alike(of_nobody, tenants.unknown)
+            assert same[0] == same[1] or asked == unasked, f"{tool.name} {asked}"
+            assert A not in same[0]
+        await forget(b)
+
+
+async def forget(b: Client[Any]) -> None:
+    """B's own things of the same names, so that each tool finds B with nothing."""
+    listed = await b.call_tool_mcp("session_list", {"limit": 100})
+    for session in (listed.structured_content or {})["sessions"]:
+        await b.call_tool_mcp("session_delete", {"session_id": session["id"]})
+    for scope in ("tenant", f"workspace:{A}", "workspace:zq7nobody"):
+        listed = await b.call_tool_mcp("context_list", {"scope": scope})
+        for entry in (listed.structured_content or {})["entries"]:
+            await b.call_tool_mcp("context_delete", {"key": entry["key"], "scope": scope})
+
+
+async def test_lists_hold_nothing_of_anothers(tenants: TwoTenants, b: Client[Any]) -> None:
+    for tool in await b.list_tools():
+        if not tool.input_schema.get("required") and tool.name not in EITHER:
+            assert A not in await answered(b, tool.name, {})
+
+
+def spelled(template: str, names: Mapping[str, str]) -> Iterator[str]:
+    """The URIs that a template makes of the names."""
+    scopes = [names["workspace"] if scope == "workspace" else scope for scope in SCOPES]
+    for scope in scopes if "{scope}" in template else [""]:
+        uri = template.replace("{scope}", scope).replace("{part}", "0")
+        for field in ("handle", "key"):
+            uri = uri.replace(f"{{{field}}}", names[field]).replace(f"{{{field}*}}", names[field])
+        assert "{" not in uri, f"{template}: which of A's things could be named by it?"
+        yield uri
+
+
+async def read(client: Client[Any], uri: str) -> str:
+    try:
+        contents = await client.read_resource(uri)
+    except MCPError as refused:
+        return json.dumps(refused.error.model_dump(mode="json"))
+    return json.dumps([content.model_dump(mode="json") for content in contents])
+
+
+async def test_no_resource_tells_what_is_anothers(tenants: TwoTenants, b: Client[Any]) -> None:
+    resources, templates = await b.list_resources(), await b.list_resource_templates()
+    assert len(resources) >= 4
+    assert len(templates) >= 3
+    for resource in resources:
+        assert A not in await read(b, str(resource.uri))
+    for template in templates:
+        for of_a, of_nobody in zip(
+            spelled(template.uri_template, tenants.owned),
+            spelled(template.uri_template, tenants.unknown),
+            strict=True,
+        ):
+            answers = (
+                alike(await read(b, of_a), tenants.owned),
+                alike(await read(b, of_nobody), tenants.unknown),
+            )
+            assert answers[0] == answers[1], of_a
+            assert A not in answers[0]
+            prefix = f"{of_a.rpartition('/')[0]}/*"
+            if "context" in of_a:
+                assert " value" not in await read(b, prefix)
+    assert await b.list_prompts() == []
+
+
+async def test_an_agent_session_of_anothers_opens_no_door(tenants: TwoTenants) -> None:
+    async with wired(tenants.url) as wire:
+        for name in ("mcp-session-id", "agent_session"):
+            for ask in (
+                lambda sid: wire.post(LIST, mcp_session_id=sid, x_tenant=B),
+                lambda sid: wire.get(mcp_session_id=sid, x_tenant=B),
+                lambda sid: wire.end(mcp_session_id=sid, x_tenant=B),
+            ):
+                of_a, of_nobody = await ask(tenants.owned[name]), await ask(tenants.unknown[name])
+                assert of_a.status_code == 404
+                assert told(of_a) == told(of_nobody)
+        still = await wire.post(LIST, mcp_session_id=tenants.owned["mcp-session-id"], x_tenant=A)
+        assert still.status_code == 200
+
+
+async def test_what_another_writes_is_told_to_nobody_else(tenants: TwoTenants) -> None:
+    """B listens to keys that are named as A's are; the first it hears of is its own."""
+    key = "heard/of"
+    async with wired(tenants.url) as wire:
+        transports = [
+            StreamableHttpTransport(f"{tenants.url}/mcp", headers={"x-tenant": who}) for who in ("third", B)
+        ]
+        async with (
+            wire.listen(
+                {"resourceSubscriptions": [f"cwm://context/tenant/{key}", "cwm://context/tenant/mine"]},
+                x_tenant=B,
+            ) as stream,
+            Client(transports[0], mode=MODERN) as third,
+            Client(transports[1], mode=MODERN) as b,
+        ):
+            await third.call_tool("context_set", {"key": key, "value": 1, "scope": "tenant"})
+            await b.call_tool("context_set", {"key": "mine", "value": 1, "scope": "tenant"})
+            heard = await stream.message()
+            assert heard["params"]["uri"] == "cwm://context/tenant/mine"
+
+
+def routes(tenants: TwoTenants) -> dict[str, set[str]]:
+    """Of everything but MCP, by path; ``{…}`` stands for what a client makes up."""
+    found = {r.path: set(r.methods or ()) for r in tenants.app.routes if isinstance(r, Route)}
+    mounted = [r for r in tenants.app.routes if isinstance(r, Mount)]
+    assert [mount.path for mount in mounted] == [""]
+    return found
+
+
+async def test_no_route_tells_or_touches_what_is_anothers(tenants: TwoTenants) -> None:
+    paths = set(routes(tenants))
+    assert paths >= OPERATORS | PUBLIC
+    async with httpx2.AsyncClient(base_url=tenants.url, trust_env=False, timeout=30) as http:
+
+        async def ask(method: str, path: str, names: Mapping[str, str]) -> httpx2.Response:
+            path = path.replace("{model:path}", names["model"]).replace("{rest:path}", names["window_name"])
+            headers = {"x-tenant": B, "cwm-session-id": names["cwm-session-id"]}
+            return await http.request(method, path, headers=headers, json=None if method == "GET" else TURN)
+
+        for path in sorted(paths - OPERATORS):
+            for method in ("GET", "POST", "PUT", "DELETE"):
+                answers = [await ask(method, path, names) for names in (tenants.owned, tenants.unknown)]
+                of_a, of_nobody = (
+                    alike(told(answer), names)
+                    for answer, names in zip(answers, (tenants.owned, tenants.unknown), strict=True)
+                )
+                assert A not in of_a, f"{method} {path}"
+                assert path in PUBLIC or of_a == of_nobody, f"{method} {path}"
+                assert answers[0].status_code < 500 or path == "/readyz"
