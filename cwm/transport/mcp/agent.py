@@ -39,13 +39,7 @@ class Agency:
         the connection is the agent session.
         """
         request = None if context is None else context.request
-        if request is None:
-            principal: Principal = await self.identity.authenticate({})
-            agent_session = None if context is None else session_of(context)
-        elif (known := request.scope.get(PRINCIPAL)) is None:
-            raise InternalError("Nobody has authenticated the request.")
-        else:
-            principal, agent_session = known, request.scope.get(AGENT_SESSION)
+        principal, agent_session = await self.asking(context)
         given = handle if handle is not None else meta_of(context).get(HANDLE_META)
         if given is not None:
             agent_session = await self.agents.known(principal, _checked(given))
@@ -53,6 +47,16 @@ class Agency:
             await self.agents.get(principal, agent_session),
             None if request is None else request.headers.get("authorization"),
         )
+
+    async def asking(self, context: Context | None) -> tuple[Principal, str | None]:
+        """The principal, and the agent session that goes with the connection."""
+        request = None if context is None else context.request
+        if request is None:
+            agent_session = None if context is None else session_of(context)
+            return await self.identity.authenticate({}), agent_session
+        if (known := request.scope.get(PRINCIPAL)) is None:
+            raise InternalError("Nobody has authenticated the request.")
+        return known, request.scope.get(AGENT_SESSION)
 
 
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:
