@@ -103,12 +103,8 @@ class Limits:
         ``session`` is any name that tells a principal's sessions apart.
         """
         release = await self._begin(principal)
-        own = NO_TOOL if tool is None else self.policies.of(tool).rates
         try:
-            for bucket in self.rules.buckets(principal, session, tool, own):
-                wait = await self.store.ask(lambda bucket=bucket: self.counts.count(bucket))  # type: ignore[misc]
-                if wait is not None:
-                    await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
+            await self._count(principal, session, tool)
         except BaseException:
             release()
             raise
@@ -136,6 +132,13 @@ class Limits:
         """Wait until the places that were given back are free."""
         while self._ending:
             await asyncio.wait(self._ending)
+
+    async def _count(self, principal: Principal, session: str | None, tool: str | None) -> None:
+        own = NO_TOOL if tool is None else self.policies.of(tool).rates
+        for bucket in self.rules.buckets(principal, session, tool, own):
+            wait = await self.store.ask(lambda bucket=bucket: self.counts.count(bucket))  # type: ignore[misc]
+            if wait is not None:
+                await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
 
     async def _begin(self, principal: Principal) -> Release:
         places = self.rules.places(principal)
@@ -165,8 +168,10 @@ class Limits:
         return release
 
     async def _end(self, request: str, places: tuple[Place, ...]) -> None:
-        with suppress(CwmError):
-            await self.running.end(request, places)
+        """Places that the store does not hear of lapse."""
+        with suppress(CwmError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self.running.end(request, places)
 
     async def _refuse(self, principal: Principal, key: str, error: LimitError) -> None:
         self.meter.event(f"limited_{error.code.lower().replace('-', '_')}")

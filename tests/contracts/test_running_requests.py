@@ -38,8 +38,11 @@ async def test_requests_run_until_the_places_are_taken_and_again_when_one_ended(
     assert await running.begin("a", here) is None
     assert await running.begin("b", here) is None
     assert await running.begin("c", here) == here[0]
-    await running.end("a", here)
+    for _ in range(3):
+        await running.end("a", here)
+    await running.end("never begun", here)
     assert await running.begin("c", here) is None
+    assert await running.begin("d", here) == here[0]
 
 
 async def test_where_one_place_is_full_the_others_are_not_taken(running: RunningRequests) -> None:
@@ -91,11 +94,14 @@ async def test_a_request_that_runs_on_keeps_its_place_and_one_that_ended_gets_no
 
 
 @pytest.mark.slow
-async def test_a_store_that_is_away_is_told_of(fragile_valkey: ValkeyServer) -> None:
+async def test_a_store_that_is_away_is_told_of_and_used_again(fragile_valkey: ValkeyServer) -> None:
     client = connect(fragile_valkey.connection_url)
     running = RedisRunningRequests(client)
     fragile_valkey.stop()
-    for asked in (running.begin("a", [place(1)]), running.end("a", [place(1)])):
-        with pytest.raises(StorageWriteError):
-            await asked
+    with pytest.raises(StorageWriteError):
+        await running.begin("a", [place(1)])
+    with pytest.raises(StorageWriteError):
+        await running.end("a", [place(1)])
+    fragile_valkey.start()
+    assert await running.begin("a", [place(1)]) is None
     await client.aclose()

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cwm.domain.limits import Bucket, Rate
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
     from limits.aio.strategies import FixedWindowRateLimiter, SlidingWindowCounterRateLimiter
+
+# At the very moment there is not quite room yet; the library rounds to milliseconds.
+_EDGE_SECONDS: Final = 0.002
 
 
 @dataclass
@@ -71,10 +74,10 @@ def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, no
     """
     room = rate.amount - now
     if room <= 0:
-        return max(0.0, now_ends_in - rate.seconds)
+        return max(0.0, now_ends_in - rate.seconds) + _EDGE_SECONDS
     if not before:
         return 0.0
-    return max(0.0, before_ends_in - room * rate.seconds / before)
+    return max(0.0, before_ends_in - room * rate.seconds / before) + _EDGE_SECONDS
 
 
 def _item(rate: Rate) -> RateLimitItem:

