@@ -44,7 +44,7 @@ async def _dry_run(request: Request) -> bool:
         raise wrong
     try:
         body: Any = json.loads(await request.body())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
     if not isinstance(body, dict) or set(body) != {"dry_run"} or not isinstance(body["dry_run"], bool):
         raise wrong

@@ -113,15 +113,16 @@ async def test_turns_spend_what_they_took_and_are_refused_when_that_is_the_budge
 async def test_a_stream_that_its_client_leaves_spends_what_the_engine_did(
     opened: Opened, vllm: FakeVllm
 ) -> None:
-    vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+    vllm.behaviour = Behaviour.FLOODS
     async with opened(LimitRules(tenant_tokens=(Rate(4, 3_600),))) as cwm:
         async with cwm.client.stream("POST", CHAT, json={**ASK, "stream": True}) as answer:
             async for _ in answer.aiter_lines():
                 break
-            await vllm.waiting.wait()
+            await vllm.flooding.wait()
         async with asyncio.timeout(20):
             await vllm.turns[0].left.wait()
         await cwm.pass_through.drain(20)
+        vllm.behaviour = Behaviour.NORMAL
         refused(await cwm.client.post(CHAT, json=ASK), "CWM-7003")
 
 
