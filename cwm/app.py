@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 import uvicorn
@@ -71,6 +71,7 @@ from cwm.services.generate import Generate
 from cwm.services.grow import Grow
 from cwm.services.inspect import Inspect
 from cwm.services.ledger import Ledger
+from cwm.services.limits import Limits
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
 from cwm.services.patrol import Patrol
@@ -98,6 +99,7 @@ from cwm.services.watchdog import Watchdog
 from cwm.settings import Settings
 from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
+from cwm.transport.http.bounded import bounded
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.upkeep import routes as upkeep_routes
@@ -108,6 +110,10 @@ from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import Access, build_access, guard, refuse_open_socket
 from cwm.wiring.front import hide_secrets, own_names, stand_before
+from cwm.wiring.limits import build_limits, set_limits
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
@@ -128,6 +134,7 @@ class SharedStore:
     results: ResultRecords
     read: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Awaitable[None]]
+    client: Redis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,7 @@ class Parts:
     token_drift: TokenDrift
     contents: SharedContents
     context_upkeep: ContextUpkeep
+    limits: Limits
     reconfigure: tuple[Reconfigure, ...]
     shared: SharedStore
     close: Callable[[], AsyncExitStack]
@@ -184,7 +192,9 @@ def build_parts(settings: Settings) -> Parts:
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
     store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
-    generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock)
+    identity = LocalIdentity(settings.isolation.tenant)
+    limits = build_limits(settings, shared.client, identity, audit, meter, clock)
+    generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, clock, limits)
     release = Release(registry, kv_tier, replicas)
     quota_bytes = settings.retention.quota_bytes()
     freeze = Freeze(
@@ -277,7 +287,7 @@ def build_parts(settings: Settings) -> Parts:
         journal=journal,
     )
     pass_through = PassThrough(
-        engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal
+        engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal, limits
     )
 
     def close() -> AsyncExitStack:
@@ -286,6 +296,7 @@ def build_parts(settings: Settings) -> Parts:
         stack.push_async_callback(audit.settle)
         stack.push_async_callback(shared.close)
         stack.push_async_callback(access.close)
+        stack.push_async_callback(limits.settle)
         stack.push_async_callback(kv_tier.aclose)
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(token_drift.aclose)
@@ -317,12 +328,14 @@ def build_parts(settings: Settings) -> Parts:
         token_drift,
         contents,
         context_upkeep,
+        limits,
         (
             hide_secrets,
             _set_log_level,
             _set_upstreams(upstreams),
             _set_budgets(delivery, answers),
             _set_context(contents.cache),
+            set_limits(limits),
         ),
         shared,
         close,
@@ -424,6 +437,11 @@ class GatewayServer(DrainingServer):
                 # Longer than clients keep idle connections: a request that meets the close would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=round(settings.http.drain_seconds),
+                http=bounded(
+                    settings.limits.max_header_bytes,
+                    settings.limits.header_timeout_seconds,
+                    settings.limits.body_timeout_seconds,
+                ),
             ),
             app.state.end_streams,
         )
@@ -450,6 +468,7 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.shared.read()),
             asyncio.create_task(parts.agents.sweep()),
             asyncio.create_task(parts.context_upkeep.run()),
+            asyncio.create_task(parts.limits.running.keep()),
             asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
@@ -476,6 +495,7 @@ def _face(parts: Parts, identity: Identity) -> McpFace:
         parts.shared.changes,
         parts.meter,
         version=__version__,
+        limits=parts.limits,
     )
 
 
@@ -572,6 +592,7 @@ def _shared_store(settings: Settings, database: Database, clock: Clock) -> Share
         RedisResultRecords(client),
         changes.read,
         client.aclose,
+        client,
     )
 
 

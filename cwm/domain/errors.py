@@ -6,6 +6,7 @@ retry can help, and a ``context`` of plain values. It never carries a prompt, a 
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -23,6 +24,7 @@ class ErrorKind(StrEnum):
     TIMEOUT = "timeout"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    LIMITED = "limited"
     INTERNAL = "internal"
 
 
@@ -181,6 +183,43 @@ class AuthorityUnavailableError(CwmError):
 
 class EngineTimeoutError(CwmError):
     code, kind, retryable = "CWM-6001", ErrorKind.TIMEOUT, True
+
+
+class LimitError(CwmError):
+    """A caller asks for more than it may for now. ``retry_after_seconds`` is a whole number from 1 on."""
+
+    kind, retryable = ErrorKind.LIMITED, True
+    error: ClassVar[str] = "Limit exceeded"
+
+    def __init__(self, message: str, *, retry_after: float, **context: Any) -> None:
+        self.retry_after_seconds = max(1, math.ceil(retry_after))
+        super().__init__(message, **context, retry_after_seconds=self.retry_after_seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the two fields that the contract has for requests over a limit."""
+        return {
+            **super().as_dict(),
+            "error": self.error,
+            "retry_after_seconds": self.retry_after_seconds,
+        }
+
+
+class RateLimitError(LimitError):
+    """More requests than may be made in a time. It was not counted."""
+
+    code, error = "CWM-7001", "Rate limit exceeded"
+
+
+class ConcurrencyLimitError(LimitError):
+    """As many requests are being answered as may be at once."""
+
+    code, error = "CWM-7002", "Concurrency limit exceeded"
+
+
+class TokenBudgetError(LimitError):
+    """The tokens of a time are used up; the engine was not asked."""
+
+    code, error = "CWM-7003", "Token budget exceeded"
 
 
 class InternalError(CwmError):

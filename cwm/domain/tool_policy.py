@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from cwm.domain.limits import NO_TOOL, ToolRates
+
 
 class PreviewKind(StrEnum):
     """How a result over budget is shown."""
@@ -42,7 +44,7 @@ class ToolPolicy:
 
     ``fields`` are the paths that a projection keeps (``items[*].name``), ``keywords`` what an extract looks
     for. ``references`` admits by-reference arguments. ``shared`` lets others of the tenant read stored
-    results by their handle.
+    results by their handle. ``rates`` are how often the tool may be called.
     """
 
     max_tokens: int | None = 10_000
@@ -54,6 +56,7 @@ class ToolPolicy:
     shared: bool = False
     result_ttl_seconds: float = 3_600.0
     cache: CachePolicy | None = None
+    rates: ToolRates = NO_TOOL
 
 
 @dataclass(frozen=True, slots=True)

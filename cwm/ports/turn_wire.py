@@ -42,6 +42,9 @@ class TurnAnswer(Protocol):
 
     def usage(self) -> PromptUsage | None: ...
 
+    def tokens(self) -> int:
+        """Tokens of prompt and answer together, so far: as the engine counts them, else by their ids."""
+
 
 class TurnRequest(Protocol):
     """A request body that was read. ``prompt_tokens`` (of the longest) is known only for prompts of ids."""
@@ -51,6 +54,9 @@ class TurnRequest(Protocol):
 
     @property
     def prompt_tokens(self) -> int | None: ...
+
+    @property
+    def streamed(self) -> bool: ...
 
     def require_recordable(self) -> None:
         """CWM-1003 for a request that one session cannot hold: several prompts, or hidden tokens."""

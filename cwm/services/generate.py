@@ -19,6 +19,7 @@ from cwm.ports.registry import Registry
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.grow import Grow, Template, template_from, template_of
+from cwm.services.limits import Limits
 from cwm.services.turns import Turns
 
 OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
@@ -80,6 +81,7 @@ class Generate:
     journal: Journal
     meter: Meter
     clock: Clock
+    limits: Limits
     _running: set[asyncio.Task[Generated]] = field(default_factory=set)
 
     async def __call__(
@@ -92,7 +94,7 @@ class Generate:
         """Append the input, generate, record both. The earlier context is sent as the ids it was.
 
         ``on_text`` is awaited with each piece of text and the number of new tokens so far. A caller that
-        goes away does not lose the turn: it is finished and recorded. CWM-1001, 1003, 2001, 3002, 9002.
+        goes away does not lose the turn: it is finished and recorded. CWM-1001, 1003, 2001, 3002, 7003, 9002.
         """
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
@@ -114,6 +116,7 @@ class Generate:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
             details.update(of_another(principal, session.owner))
             session.require_live("a turn")
+            await self.limits.require_tokens(principal)
             generated = await self._turn(principal, session, turn, on_text)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
         return generated
@@ -186,6 +189,7 @@ class Generate:
                 if on_text is not None and delta.text:
                     await on_text(delta.text, len(answer.token_ids))
         finally:
+            await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
                 await self.registry.record_turn(
                     principal.tenant,

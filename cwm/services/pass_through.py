@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
     from cwm.services.audited import Journal
     from cwm.services.engine_directory import EngineDirectory
+    from cwm.services.limits import Limits
     from cwm.services.open_session import OpenSession
     from cwm.services.scopes import Scopes
     from cwm.services.turns import Turn, Turns
@@ -69,16 +70,19 @@ class PassThrough:
     scopes: Scopes
     turns: Turns
     journal: Journal
+    limits: Limits
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def turn(self, principal: Principal, asked: Asked) -> Answered:
         """Send a completion or a chat on and hand back the answer as it arrives, whatever its status.
 
         With a session id the turn is recorded in that session, which the first turn creates. CWM-1001,
-        1003, 3002, 5001, 5002, 6001.
+        1003, 3002, 5001, 5002, 6001; 7001, 7002 and 7003 for what is over a limit.
         """
-        request = self.wire.read(asked.path, asked.body)
         with ExitStack() as scope:
+            scope.callback(await self.limits.admit(principal, asked.session_id))
+            request = self.wire.read(asked.path, asked.body)
+            await self.limits.require_tokens(principal)
             if asked.session_id is None:
                 admitted = await self._admit(principal, request)
             else:
@@ -86,7 +90,7 @@ class PassThrough:
                 session_id = await self._session_id(principal, asked.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
                 admitted = await self._admit_to_session(principal, asked.session_id, request, turn)
-            return await self._start(asked, admitted, scope.pop_all())
+            return await self._start(asked, admitted, scope.pop_all(), principal)
 
     async def relay(self, asked: Asked) -> Answered:
         """Send a request on that concerns no session and no salt."""
@@ -116,7 +120,8 @@ class PassThrough:
         _require_room(request, identity)
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
         salt = self.directory.salt(principal.tenant, scope, identity)
-        return _Admitted(request, request.body(salt, recorded=False))
+        told = self._told(request)
+        return _Admitted(request, request.body(salt, recorded=told), told=told)
 
     async def _admit_to_session(
         self, principal: Principal, session_id: str, request: TurnRequest, turn: Turn
@@ -138,7 +143,26 @@ class PassThrough:
         _require_room(request, served)
         await self._note_special_tokens(principal, session, request)
         salt = self.directory.salt(principal.tenant, session.salt_scope, served)
-        return _Admitted(request, request.body(salt, recorded=True), turn)
+        return _Admitted(request, request.body(salt, recorded=True), turn, told=True)
+
+    def _told(self, request: TurnRequest) -> bool:
+        """Whether the engine tells the ids of a turn that nobody records.
+
+        A stream that its client leaves says no other way what it took.
+        """
+        if not self.limits.counts_tokens:
+            return False
+        try:
+            request.require_recordable()
+        except InvalidParameterError as silent:
+            if request.streamed:
+                raise InvalidParameterError(
+                    "Where tokens are budgeted, a stream has one prompt, no 'echo' and no "
+                    "'include_reasoning': false; ask without 'stream'.",
+                    field="stream",
+                ) from silent
+            return False
+        return True
 
     async def _served(self, model: str | None) -> EngineIdentity | None:
         try:
@@ -176,17 +200,21 @@ class PassThrough:
             )
         )
 
-    async def _start(self, asked: Asked, admitted: _Admitted, scope: ExitStack) -> Answered:
+    async def _start(
+        self, asked: Asked, admitted: _Admitted, scope: ExitStack, principal: Principal | None = None
+    ) -> Answered:
         """Run the exchange in a task that no client can cancel; ``scope`` ends with its turn."""
 
         async def settle(head: Head, answer: TurnAnswer) -> None:
             with scope:
+                if principal is not None:
+                    await self.limits.spend(principal, answer.tokens())
                 await self._settle(admitted, head, answer)
 
         exchange = Exchange(
             self.engine,
             Outgoing(asked.method, asked.path, admitted.body, asked.headers),
-            lambda head: admitted.request.answer(streamed=head.streamed, recorded=admitted.recorded),
+            lambda head: admitted.request.answer(streamed=head.streamed, recorded=admitted.told),
             settle,
         )
         task = asyncio.create_task(self._run(exchange))
@@ -218,15 +246,12 @@ class PassThrough:
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A request that may go out, as the engine gets it; ``turn`` where it is recorded."""
+    """A request that may go out, as the engine gets it; ``turn`` where it is recorded, ``told`` the ids if so."""
 
     request: TurnRequest
     body: bytes
     turn: Turn | None = None
-
-    @property
-    def recorded(self) -> bool:
-        return self.turn is not None
+    told: bool = False
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:

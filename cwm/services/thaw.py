@@ -136,6 +136,9 @@ class Thaw:
         """
         require_window_name(window_name)
         session_id = require_session_id(new_session_id or _session_id_for(window_name))
+        if continuation_prompt:
+            # What is asked of the thawed session is not to be refused when it has been thawed.
+            await self.generate.limits.require_tokens(principal)
         async with self.journal.entry(
             principal, "window_thaw", session_id=session_id, window_name=window_name
         ) as details:

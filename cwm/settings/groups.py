@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.eviction import Eviction
+from cwm.domain.limits import NONE, LimitRules, parse_rates
 from cwm.domain.planner import Choice
 from cwm.settings.auth import Auth
 from cwm.settings.errors import SettingsError
@@ -20,6 +21,9 @@ from cwm.settings.origins import Names, Origins
 
 ENV_PREFIX: Final = "CWM_"
 ABSENT: Final = "none"
+AUTO: Final = "auto"
+
+_SESSION_RATES: Final = "60/minute, 1000/hour"
 
 
 def is_secret(spec: FieldInfo) -> bool:
@@ -383,6 +387,74 @@ class Context(Group):
         return round(self.context_quota_mb * 2**20) or None
 
 
+class Limits(Group):
+    """How much callers may ask for."""
+
+    title = "limits"
+
+    rate_limit_session: str = Field(
+        "auto",
+        description="Requests of one session, such as '60/minute, 1000/hour', or 'none'. auto is these two, and "
+        "none for a gateway without authentication on loopback.",
+    )
+    rate_limit_principal: str = Field(
+        NONE, description="Requests of one user, over all sessions: as above, without auto."
+    )
+    rate_limit_tenant: str = Field(NONE, description="Requests of one tenant, over all users.")
+    rate_limit_on_failure: Literal["allow", "refuse"] = Field(
+        "allow", description="What becomes of requests while the store that counts them is away."
+    )
+    concurrent_principal: int = Field(
+        0, ge=0, description="Tool calls, reads and turns of one user at the same time; 0 for no limit."
+    )
+    concurrent_tenant: int = Field(0, ge=0, description="The same of one tenant.")
+    token_budget_principal: str = Field(
+        NONE,
+        description="Tokens, of prompts and answers, that turns of one user may take: rates such as "
+        "'200000/hour, 1000000/day', or 'none'.",
+    )
+    token_budget_tenant: str = Field(NONE, description="The same of one tenant.")
+    max_header_bytes: int = Field(
+        64 * 1024, ge=1024, description="Largest head of a request (its first line and headers) in bytes."
+    )
+    header_timeout_seconds: float = Field(
+        10.0, gt=0, description="Longest a client may take to send the head of a request it has begun."
+    )
+    body_timeout_seconds: float = Field(
+        60.0, gt=0, description="Longest a client may take to send the body of a request."
+    )
+
+    @field_validator("rate_limit_session")
+    @classmethod
+    def _rates_or_auto(cls, value: str) -> str:
+        if value.strip() != AUTO:
+            parse_rates(value)
+        return value.strip()
+
+    @field_validator(
+        "rate_limit_principal", "rate_limit_tenant", "token_budget_principal", "token_budget_tenant"
+    )
+    @classmethod
+    def _rates(cls, value: str) -> str:
+        parse_rates(value)
+        return value.strip()
+
+    def rules(self, *, shared_with_others: bool) -> LimitRules:
+        """``shared_with_others``: whether anybody but the user of this machine can ask for something."""
+        session = self.rate_limit_session
+        if session == AUTO:
+            session = _SESSION_RATES if shared_with_others else NONE
+        return LimitRules(
+            session=parse_rates(session),
+            principal=parse_rates(self.rate_limit_principal),
+            tenant=parse_rates(self.rate_limit_tenant),
+            running_principal=self.concurrent_principal or None,
+            running_tenant=self.concurrent_tenant or None,
+            principal_tokens=parse_rates(self.token_budget_principal),
+            tenant_tokens=parse_rates(self.token_budget_tenant),
+        )
+
+
 class LocalEngine(Group):
     """The engine that ``cwm up`` prepares and starts."""
 
@@ -452,6 +524,7 @@ GROUPS: dict[str, type[Group]] = {
         StoredResults,
         Tokens,
         Context,
+        Limits,
         LocalEngine,
         Logging,
     )

@@ -25,6 +25,7 @@ from cwm.settings.groups import (
     Engine,
     Http,
     Isolation,
+    Limits,
     LocalEngine,
     Logging,
     Retention,
@@ -94,6 +95,7 @@ class Settings:
     stored_results: StoredResults = field(default_factory=StoredResults)
     tokens: Tokens = field(default_factory=Tokens)
     context: Context = field(default_factory=Context)
+    limits: Limits = field(default_factory=Limits)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     upstreams: tuple[UpstreamSpec, ...] = ()

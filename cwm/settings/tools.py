@@ -18,6 +18,7 @@ from pydantic import (
 
 from cwm.domain.budgets import Budgets, References
 from cwm.domain.field_paths import parse_path
+from cwm.domain.limits import Rate, ToolRates, parse_rates
 from cwm.domain.tool_policy import CachePolicy, PreviewKind, SharingScope, ToolPolicies, ToolPolicy
 from cwm.settings.errors import SettingsError
 from cwm.settings.fields import Fields, first_fault
@@ -39,6 +40,14 @@ def _tokens_or_any(value: Any) -> Any:
     return value
 
 
+def _rates(value: Any) -> tuple[Rate, ...]:
+    if not isinstance(value, str):
+        raise ValueError(  # noqa: TRY004 - pydantic takes no other
+            "must be rates such as '60/minute, 1000/hour', or 'none'"
+        )
+    return parse_rates(value)
+
+
 def _path(value: str) -> str:
     parse_path(value)
     return value
@@ -52,6 +61,7 @@ def _tokens(value: Any) -> Any:
 
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
+Rates = Annotated[tuple[Rate, ...] | None, BeforeValidator(_rates)]
 Seconds = Annotated[float, Field(gt=0)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 FieldPath = Annotated[Word, AfterValidator(_path)]
@@ -68,6 +78,14 @@ class CacheFields(Fields):
     ttl_seconds: Seconds
     key: Words = Field(default_factory=list)
     scope: SharingScope = SharingScope.TENANT
+
+
+class RateFields(Fields):
+    """How often a tool may be called, in place of the general limits."""
+
+    session: Rates = None
+    principal: Rates = None
+    tenant: Rates = None
 
 
 class BudgetFields(Fields):
@@ -119,6 +137,7 @@ class ToolFields(BudgetFields):
     keywords: Words = Field(default_factory=list)
     references: bool = False
     cache: CacheFields | None = None
+    rate_limits: RateFields = RateFields()
 
     def policy(self, default: ToolPolicy) -> ToolPolicy:
         """Of ``default``, with what was written in its place."""
@@ -128,6 +147,9 @@ class ToolFields(BudgetFields):
                 given[name] = tuple(given[name])
         if self.cache is not None:
             given["cache"] = CachePolicy(self.cache.ttl_seconds, tuple(self.cache.key), self.cache.scope)
+        given.pop("rate_limits", None)
+        rates = self.rate_limits
+        given["rates"] = ToolRates(rates.session, rates.principal, rates.tenant)
         return _fitted(replace(default, **given))
 
 

@@ -30,12 +30,14 @@ def without_ids(content: bytes) -> bytes:
 class _Ids:
     """Ids of a turn, gathered from the objects that carry them. Choice 0 counts where there are several."""
 
-    __slots__ = ("_known", "_new", "_prompt", "usage")
+    __slots__ = ("_known", "_new", "_others", "_prompt", "_total", "usage")
 
     def __init__(self) -> None:
         self._prompt: list[int] | None = None
         self._new: list[int] = []
+        self._others = 0
         self._known = True
+        self._total: int | None = None
         self.usage: PromptUsage | None = None
 
     def take(self, answer: dict[str, Any]) -> None:
@@ -44,7 +46,16 @@ class _Ids:
             if choice.get("index") == 0:
                 self._take_prompt(choice.get("prompt_token_ids"))
                 self._take_new(choice)
+            elif isinstance(ids := choice.get("token_ids"), list):
+                self._others += len(ids)
         self.usage = usage_of(answer.get("usage")) or self.usage
+        self._total = _total_of(answer.get("usage")) or self._total
+
+    def count(self) -> int:
+        """Of all choices."""
+        if self._total is not None:
+            return self._total
+        return len(self._prompt or ()) + len(self._new) + self._others
 
     def together(self) -> TokenIds | None:
         if self._prompt is None or not self._known:
@@ -71,6 +82,11 @@ def usage_of(usage: Any) -> PromptUsage | None:
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     prompt = usage.get("prompt_tokens")
     return None if cached is None or prompt is None else PromptUsage(prompt, cached)
+
+
+def _total_of(usage: Any) -> int | None:
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    return total if isinstance(total, int) else None
 
 
 def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -117,6 +133,9 @@ class BodyAnswer:
     def usage(self) -> PromptUsage | None:
         return self._ids.usage
 
+    def tokens(self) -> int:
+        return self._ids.count()
+
 
 class StreamAnswer:
     """Server-sent events: each is handed on the moment its last byte is there, half a one never."""
@@ -150,6 +169,9 @@ class StreamAnswer:
 
     def usage(self) -> PromptUsage | None:
         return self._ids.usage
+
+    def tokens(self) -> int:
+        return self._ids.count()
 
     def _event(self, event: bytes) -> bytes:
         data = _data_of(event)

@@ -35,6 +35,10 @@ class OpenAiRequest:
         prompts = [prompt] if _is_ids(prompt) else prompt
         return max((len(ids) for ids in prompts if isinstance(ids, list) and _is_ids(ids)), default=None)
 
+    @property
+    def streamed(self) -> bool:
+        return bool(self.fields.get("stream"))
+
     def require_recordable(self) -> None:
         prompt = self.fields.get("prompt")
         if not self.is_chat and isinstance(prompt, list) and len(prompt) > 1 and not _is_ids(prompt):

@@ -64,12 +64,8 @@ class Agency:
 
         Over stdio the connection is the agent session.
         """
-        principal = await self.principal(context)
         request = None if context is None else context.request
-        if request is not None:
-            agent_session = request.scope.get(AGENT_SESSION)
-        else:
-            agent_session = None if context is None else session_of(context)
+        principal, agent_session = await self.asking(context)
         given = handle if handle is not None else meta_of(context).get(HANDLE_META)
         if given is not None:
             agent_session = await self.agents.known(principal, _checked(given))
@@ -77,6 +73,14 @@ class Agency:
             await self.agents.get(principal, agent_session),
             None if request is None else _to_tell(request.headers.get("authorization")),
         )
+
+    async def asking(self, context: Context | None) -> tuple[Principal, str | None]:
+        """The principal, and the agent session that goes with the connection."""
+        principal = await self.principal(context)
+        request = None if context is None else context.request
+        if request is not None:
+            return principal, request.scope.get(AGENT_SESSION)
+        return principal, None if context is None else session_of(context)
 
 
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:

@@ -12,6 +12,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.meter import Metrics
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
+from cwm.services.limits import Limits
 from cwm.services.shared_answers import SharedAnswers
 from cwm.services.upstreams import Upstreams
 from cwm.transport.mcp.agent import Agency
@@ -20,6 +21,7 @@ from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
+from cwm.transport.mcp.limits import Limited
 from cwm.transport.mcp.permissions import Permissions
 from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
@@ -54,6 +56,7 @@ def build_mcp(
     metrics: Metrics,
     *,
     version: str,
+    limits: Limits,
     interest: ResourceInterest | None = None,
 ) -> McpFace:
     """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
@@ -101,6 +104,7 @@ def build_mcp(
     for each_template in (*context_templates(), *resource_templates()):
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
+    Limited(face, limits, agency).install()
     return face
 
 

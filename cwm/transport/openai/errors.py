@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from cwm.domain.errors import CwmError, ErrorKind
+from cwm.domain.errors import CwmError, ErrorKind, LimitError
 
 STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.INVALID: 400,
@@ -13,6 +13,7 @@ STATUS: Final[dict[ErrorKind, int]] = {
     ErrorKind.FORBIDDEN: 403,
     ErrorKind.NOT_FOUND: 404,
     ErrorKind.CONFLICT: 409,
+    ErrorKind.LIMITED: 429,
     ErrorKind.INTERNAL: 500,
     ErrorKind.STORAGE: 503,
     ErrorKind.UNAVAILABLE: 503,
@@ -24,12 +25,16 @@ _TYPES: Final[dict[ErrorKind, str]] = {
     ErrorKind.FORBIDDEN: "permission_error",
     ErrorKind.NOT_FOUND: "not_found_error",
     ErrorKind.CONFLICT: "conflict_error",
+    ErrorKind.LIMITED: "rate_limit_error",
 }
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
 def error_body(error: CwmError) -> bytes:
-    """``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null."""
+    """``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null.
+
+    Beside it stands ``retry_after_seconds`` where a limit was exceeded.
+    """
     described = error.as_dict()
     shape: dict[str, Any] = {
         "message": described["message"],
@@ -39,7 +44,10 @@ def error_body(error: CwmError) -> bytes:
         "retryable": described["retryable"],
         "context": described["context"],
     }
-    return json.dumps({"error": shape}, separators=(",", ":")).encode()
+    told: dict[str, Any] = {"error": shape}
+    if isinstance(error, LimitError):
+        told["retry_after_seconds"] = error.retry_after_seconds
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
 def error_event(error: CwmError) -> bytes:
@@ -52,4 +60,6 @@ def status_of(error: CwmError) -> int:
 
 
 def error_headers(error: CwmError) -> list[tuple[bytes, bytes]]:
+    if isinstance(error, LimitError):
+        return [(b"retry-after", b"%d" % error.retry_after_seconds)]
     return [_RETRY_AFTER] if error.kind is ErrorKind.UNAVAILABLE else []

@@ -34,7 +34,7 @@ from cwm.domain.upstream import UpstreamSpec
 from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
-from cwm.settings import Database, Engine, Isolation, Settings, Shared
+from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
@@ -116,6 +116,7 @@ async def gateway(
     interest: ResourceInterest | None = None,
     shared: Shared | None = None,
     budgets: Budgets | None = None,
+    limits: Limits | None = None,
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -125,6 +126,7 @@ async def gateway(
             isolation=Isolation(secret="a test's secret", tenant="acme"),
             shared=shared or Shared(),
             budgets=budgets or Budgets(),
+            limits=limits or Limits(),
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)
@@ -164,6 +166,7 @@ def faced(
         parts.shared.changes,
         parts.meter,
         version="9.9.9",
+        limits=parts.limits,
         interest=interest,
     )
 

@@ -15,9 +15,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from cwm.adapters.limits.counts import LimitsRequestCounts
+from cwm.adapters.limits.in_process import InProcessStorage
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
@@ -28,10 +31,13 @@ from cwm.domain.access import EVERY
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import SecurityError
+from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
+from cwm.domain.tool_policy import ToolPolicies
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.limits import CountStore, Limits
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
 from cwm.services.scopes import Scopes
@@ -111,7 +117,10 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(
-    engine_settings: Engine, folder: Path, cache_scope: CacheScope = CacheScope.TENANT
+    engine_settings: Engine,
+    folder: Path,
+    cache_scope: CacheScope = CacheScope.TENANT,
+    rules: LimitRules = LimitRules(),  # noqa: B008
 ) -> AsyncIterator[Gateway]:
     database_url = f"sqlite:///{folder / 'cwm.db'}"
     await schema.upgrade(database_url)
@@ -131,6 +140,16 @@ async def gateway(
         journal = Journal(audit, clock, meter, InProcessChanges())
         turns = Turns(registry, audit, clock)
         scopes = Scopes(registry, clock)
+        limits = Limits(
+            rules,
+            ToolPolicies(),
+            LimitsRequestCounts(InProcessStorage),
+            InProcessRunningRequests(),
+            CountStore(False, meter, clock),
+            audit,
+            meter,
+            clock,
+        )
         pass_through = PassThrough(
             engine=engine,
             wire=OpenAiWire(),
@@ -140,6 +159,7 @@ async def gateway(
             scopes=scopes,
             turns=turns,
             journal=journal,
+            limits=limits,
         )
         app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
         url = await stack.enter_async_context(serving(app))

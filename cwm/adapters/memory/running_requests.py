@@ -1,0 +1,36 @@
+"""Requests that run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cwm.domain.limits import Place
+
+
+@dataclass(slots=True)
+class InProcessRunningRequests:
+    _running: Counter[str] = field(default_factory=Counter)
+    _held: set[str] = field(default_factory=set)
+
+    async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
+        full = next((place for place in places if self._running[place.key] >= place.most), None)
+        if full is None:
+            self._held.add(request)
+            self._running.update(place.key for place in places)
+        return full
+
+    async def end(self, request: str, places: Sequence[Place]) -> None:
+        if request not in self._held:
+            return
+        self._held.remove(request)
+        for place in places:
+            self._running[place.key] -= 1
+            if not self._running[place.key]:
+                del self._running[place.key]
+
+    async def keep(self) -> None:
+        """Nothing to do: they end with the process."""
+        await asyncio.Event().wait()

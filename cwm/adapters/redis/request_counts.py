@@ -1,0 +1,33 @@
+"""Requests and tokens that several gateways count together, over the connections they have anyway."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from cwm.adapters.limits.counts import LimitsRequestCounts
+from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.domain.errors import StorageWriteError
+
+if TYPE_CHECKING:
+    import redis.asyncio as redis
+
+
+def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
+    """Each limit is one of the library's scripts: a request is counted once, on whatever replica."""
+
+    def storage() -> Any:
+        from limits.aio.storage import RedisStorage
+
+        return RedisStorage(
+            "redis://",
+            implementation="redispy",
+            key_prefix=f"{KEY_PREFIX}limit",
+            connection_pool=client.connection_pool,  # type: ignore[arg-type]
+        )
+
+    return LimitsRequestCounts(storage, _writing)
+
+
+def _writing() -> AbstractAsyncContextManager[None]:
+    return told_as(StorageWriteError, "The counts of requests cannot be written; try again soon.")

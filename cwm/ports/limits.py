@@ -1,0 +1,37 @@
+"""What is counted of every caller, the same on every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cwm.domain.limits import Bucket, Place
+
+
+class RequestCounts(Protocol):
+    """Counts requests in sliding windows, and tokens in windows that begin with their first one.
+
+    Every method raises CWM-4001 when the store is away.
+    """
+
+    async def count(self, bucket: Bucket) -> float | None:
+        """Count one request. Where there is no room it is not counted: seconds until there is some."""
+
+    async def used_up(self, bucket: Bucket) -> float | None:
+        """Seconds until there are tokens again; None while some are left. Counts nothing."""
+
+    async def spend(self, bucket: Bucket, tokens: int) -> None:
+        """Count tokens, also more than are left."""
+
+
+class RunningRequests(Protocol):
+    """Which requests are being answered now. Every method but ``keep`` raises CWM-4001 when the store is away."""
+
+    async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
+        """Take one of each of ``places``, or none: the first that is full. ``request`` is unique."""
+
+    async def end(self, request: str, places: Sequence[Place]) -> None:
+        """Give them back."""
+
+    async def keep(self) -> None:
+        """Keep the places of this process's requests, for ever; those of a process that died are given back."""

@@ -1,0 +1,235 @@
+"""Limits: whether a request may be answered now, and whether there are tokens left for a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
+from uuid import uuid4
+
+from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.errors import (
+    ConcurrencyLimitError,
+    CwmError,
+    LimitError,
+    RateLimitError,
+    StorageReadError,
+    TokenBudgetError,
+)
+from cwm.domain.limits import NO_TOOL, Bucket, LimitRules, Place
+from cwm.domain.principal import Principal
+from cwm.domain.tool_policy import ToolPolicies
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+from cwm.ports.limits import RequestCounts, RunningRequests
+from cwm.ports.meter import Meter
+
+T = TypeVar("T")
+Release: TypeAlias = Callable[[], None]
+"""Gives back the places of a request that has been answered; does nothing the second time."""
+
+_PATIENCE_SECONDS: Final = 0.5
+_AGAIN_SECONDS: Final = 1.0
+_TELL_AGAIN_SECONDS: Final = 60.0
+_MOST_TOLD: Final = 1_000
+_WHEN_A_PLACE_IS_FREE_SECONDS: Final = 1
+
+
+@dataclass(slots=True)
+class CountStore:
+    """How the store of counts is asked: never for long, and not again at once where it was away.
+
+    Meanwhile every request is allowed, or with ``refuse`` none.
+    """
+
+    refuse: bool
+    meter: Meter
+    clock: Clock
+    _away_until: float | None = None
+
+    @property
+    def away(self) -> bool:
+        return self._away_until is not None
+
+    async def ask(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """What the store says; None where it says nothing. CWM-4002 then, with ``refuse``."""
+        if self._away_until is None or self.clock.monotonic() >= self._away_until:
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    said = await work()
+            except (CwmError, TimeoutError):
+                self._lost()
+            else:
+                self._found()
+                return said
+        self.meter.event("limits_not_counted")
+        if self.refuse:
+            raise StorageReadError(
+                "The counts of requests cannot be reached, and without them no request is allowed."
+            )
+        return None
+
+    def _lost(self) -> None:
+        if not self.away:
+            self.meter.event("limits_store_away")
+        self._away_until = self.clock.monotonic() + _AGAIN_SECONDS
+
+    def _found(self) -> None:
+        if self.away:
+            self.meter.event("limits_store_back")
+        self._away_until = None
+
+
+@dataclass(slots=True)
+class Limits:
+    """``policies`` have the limits of tools; they may be exchanged while requests are answered."""
+
+    rules: LimitRules
+    policies: ToolPolicies
+    counts: RequestCounts
+    running: RunningRequests
+    store: CountStore
+    audit: AuditLog
+    meter: Meter
+    clock: Clock
+    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+    _told: dict[str, float] = field(default_factory=dict)
+
+    async def admit(self, principal: Principal, session: str | None, tool: str | None = None) -> Release:
+        """Count a request and take its places, or refuse it: CWM-7001, 7002. What is refused counts nowhere wider.
+
+        ``session`` is any name that tells a principal's sessions apart.
+        """
+        release = await self._begin(principal)
+        try:
+            await self._count(principal, session, tool)
+        except BaseException:
+            release()
+            raise
+        return release
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it matters how many tokens a turn takes."""
+        return bool(self.rules.principal_tokens or self.rules.tenant_tokens)
+
+    async def require_tokens(self, principal: Principal) -> None:
+        """Refuse a turn for which there are no tokens left: CWM-7003. A turn that has begun is never cut short."""
+        for bucket in self.rules.token_buckets(principal):
+            wait = await self.store.ask(lambda bucket=bucket: self.counts.used_up(bucket))  # type: ignore[misc]
+            if wait is not None:
+                await self._refuse(principal, bucket.key, _used_up(bucket, wait))
+
+    async def spend(self, principal: Principal, tokens: int) -> None:
+        """Count what a turn took. It has taken place, so nothing is refused any more."""
+        for bucket in self.rules.token_buckets(principal) if tokens else ():
+            with suppress(CwmError):
+                await self.store.ask(lambda bucket=bucket: self.counts.spend(bucket, tokens))  # type: ignore[misc]
+
+    async def settle(self) -> None:
+        """Wait until the places that were given back are free."""
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _count(self, principal: Principal, session: str | None, tool: str | None) -> None:
+        own = NO_TOOL if tool is None else self.policies.of(tool).rates
+        for bucket in self.rules.buckets(principal, session, tool, own):
+            wait = await self.store.ask(lambda bucket=bucket: self.counts.count(bucket))  # type: ignore[misc]
+            if wait is not None:
+                await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
+
+    async def _begin(self, principal: Principal) -> Release:
+        places = self.rules.places(principal)
+        if not places:
+            return _nothing
+        request = uuid4().hex
+        taken = True
+
+        async def begin() -> Place | None:
+            return await self.running.begin(request, places)
+
+        try:
+            full = await self.store.ask(begin)
+        except BaseException:
+            # It may have been heard, although the answer was not.
+            self._in_background(self._end(request, places))
+            raise
+        if full is not None:
+            await self._refuse(principal, full.key, _too_many(full))
+
+        def release() -> None:
+            nonlocal taken
+            if taken:
+                taken = False
+                self._in_background(self._end(request, places))
+
+        return release
+
+    async def _end(self, request: str, places: tuple[Place, ...]) -> None:
+        """Places that the store does not hear of lapse."""
+        with suppress(CwmError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self.running.end(request, places)
+
+    async def _refuse(self, principal: Principal, key: str, error: LimitError) -> None:
+        self.meter.event(f"limited_{error.code.lower().replace('-', '_')}")
+        await self._write_down(principal, key, error)
+        raise error
+
+    async def _write_down(self, principal: Principal, key: str, error: LimitError) -> None:
+        """Once a minute for the same limit: who is refused may ask as often as they like."""
+        now = self.clock.monotonic()
+        if now - self._told.get(key, -_TELL_AGAIN_SECONDS) < _TELL_AGAIN_SECONDS:
+            return
+        if len(self._told) >= _MOST_TOLD:
+            self._told.clear()
+        self._told[key] = now
+        event = AuditEvent(
+            timestamp=self.clock.now(),
+            tenant=principal.tenant,
+            subject=principal.subject,
+            event="limit.exceeded",
+            outcome=error.code,
+            severity=Severity.WARNING,
+            details=dict(error.context),
+        )
+        with suppress(CwmError):
+            await self.audit.record(event)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+def _nothing() -> None:
+    """Where nothing was taken."""
+
+
+def _too_often(bucket: Bucket, wait: float, tool: str | None) -> LimitError:
+    told = {"limit": str(bucket.rate), "level": bucket.level.value}
+    if tool is not None:
+        told["tool"] = tool[:128]
+    return RateLimitError(
+        f"Rate limit exceeded: {bucket.rate} for each {bucket.level}.", retry_after=wait, **told
+    )
+
+
+def _too_many(place: Place) -> LimitError:
+    return ConcurrencyLimitError(
+        f"Concurrency limit exceeded: {place.most} requests at once for each {place.level}.",
+        retry_after=_WHEN_A_PLACE_IS_FREE_SECONDS,
+        limit=place.most,
+        level=place.level.value,
+    )
+
+
+def _used_up(bucket: Bucket, wait: float) -> LimitError:
+    return TokenBudgetError(
+        f"Token budget exceeded: {bucket.rate} tokens for each {bucket.level}.",
+        retry_after=wait,
+        limit=str(bucket.rate),
+        level=bucket.level.value,
+    )

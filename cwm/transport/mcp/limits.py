@@ -1,0 +1,67 @@
+"""Limits on what clients ask for, whoever answers it: tools, resources and prompts, our own and upstreams'.
+
+Lists, pings and handshakes count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult
+
+from cwm.domain.errors import CwmError
+from cwm.services.limits import Limits
+from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of
+from cwm.transport.mcp.errors import error_result
+from cwm.transport.mcp.face import McpFace
+
+_TOOLS: Final = "tools/call"
+_LIMITED: Final = (_TOOLS, "resources/read", "prompts/get")
+
+_Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
+
+
+class Limited:
+    """Handlers that let a request through to the one they take the place of, or refuse it."""
+
+    def __init__(self, face: McpFace, limits: Limits, agency: Agency) -> None:
+        self._face = face
+        self._limits = limits
+        self._agency = agency
+
+    def install(self) -> None:
+        """To be done last: what is installed later is not limited."""
+        server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
+        for method in _LIMITED:
+            entry = server.get_request_handler(method)
+            assert entry is not None
+            server.add_request_handler(method, entry.params_type, self._limited(method, entry.handler))
+
+    def _limited(self, method: str, own: _Handler) -> _Handler:
+        async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            tool = params.name if isinstance(params, CallToolRequestParams) else None
+            try:
+                principal, session = await self._agency.asking(context)
+                # A handle is not looked up: one that is made up is counted for nobody else.
+                handle = meta_of(context).get(HANDLE_META)
+                named = handle if isinstance(handle, str) else session
+                release = await self._limits.admit(principal, named, tool)
+            except CwmError as refused:
+                return _refusal(method, refused)
+            try:
+                return await own(context, params)
+            finally:
+                release()
+
+        return limited
+
+
+def _refusal(method: str, refused: CwmError) -> CallToolResult:
+    """A tool's result that says why; the other methods have no other form than a JSON-RPC error."""
+    if method != _TOOLS:
+        raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+    result = error_result(refused)
+    return CallToolResult(content=result.content, is_error=True, meta=result.meta)

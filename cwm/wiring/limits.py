@@ -1,0 +1,68 @@
+"""Limits, from the settings: counted in the shared store where there is one, else in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from cwm.adapters.limits.counts import LimitsRequestCounts
+from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.memory.running_requests import InProcessRunningRequests
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+from cwm.ports.identity import Identity
+from cwm.ports.limits import RequestCounts, RunningRequests
+from cwm.ports.meter import Meter
+from cwm.services.limits import CountStore, Limits
+from cwm.settings import Settings
+from cwm.settings.loopback import on_loopback
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+def build_limits(
+    settings: Settings,
+    client: Redis | None,
+    identity: Identity,
+    audit: AuditLog,
+    meter: Meter,
+    clock: Clock,
+) -> Limits:
+    """``client`` reaches the shared store. Only who has it to themselves on loopback is not limited by default."""
+    alone = isinstance(identity, LocalIdentity) and on_loopback(settings.http.host)
+    counts, running = _store(client)
+    return Limits(
+        settings.limits.rules(shared_with_others=not alone),
+        settings.budgets.policies,
+        counts,
+        running,
+        CountStore(settings.limits.rate_limit_on_failure == "refuse", meter, clock),
+        audit,
+        meter,
+        clock,
+    )
+
+
+def set_limits(limits: Limits) -> Callable[[Settings], Awaitable[None]]:
+    """The limits of tools are taken over while the gateway runs."""
+
+    async def configure(settings: Settings) -> None:
+        limits.policies = settings.budgets.policies
+
+    return configure
+
+
+def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:
+    if client is None:
+        return LimitsRequestCounts(_in_process), InProcessRunningRequests()
+    from cwm.adapters.redis.request_counts import redis_request_counts
+    from cwm.adapters.redis.running_requests import RedisRunningRequests
+
+    return redis_request_counts(client), RedisRunningRequests(client)
+
+
+def _in_process() -> Any:
+    from cwm.adapters.limits.in_process import InProcessStorage
+
+    return InProcessStorage()

@@ -1,0 +1,78 @@
+"""How limits are set, and for whom there are some without a word on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cwm.domain.limits import LimitRules, Rate, ToolRates
+from cwm.settings import Limits, SettingsError
+from cwm.settings.load import settings_from
+
+FILE = Path("cwm.yaml")
+SEED = (Rate(60, 60), Rate(1_000, 3_600))
+
+
+def rules(environ: dict[str, str], *, others: bool) -> LimitRules:
+    return settings_from(b"", environ, FILE).limits.rules(shared_with_others=others)
+
+
+def test_by_default_a_session_is_limited_where_others_ask_and_nothing_else_is() -> None:
+    assert rules({}, others=True) == LimitRules(session=SEED)
+    assert rules({}, others=False) == LimitRules()
+
+
+def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
+    environ = {
+        "CWM_RATE_LIMIT_SESSION": "5/second",
+        "CWM_RATE_LIMIT_PRINCIPAL": "100/minute",
+        "CWM_RATE_LIMIT_TENANT": "1000/minute, 20000/hour",
+        "CWM_CONCURRENT_PRINCIPAL": "4",
+        "CWM_CONCURRENT_TENANT": "16",
+        "CWM_TOKEN_BUDGET_PRINCIPAL": "100000/day",
+        "CWM_TOKEN_BUDGET_TENANT": "1000000/day",
+    }
+    for others in (True, False):
+        assert rules(environ, others=others) == LimitRules(
+            session=(Rate(5, 1),),
+            principal=(Rate(100, 60),),
+            tenant=(Rate(1_000, 60), Rate(20_000, 3_600)),
+            running_principal=4,
+            running_tenant=16,
+            principal_tokens=(Rate(100_000, 86_400),),
+            tenant_tokens=(Rate(1_000_000, 86_400),),
+        )
+    assert rules({"CWM_RATE_LIMIT_SESSION": "none"}, others=True) == LimitRules()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("CWM_RATE_LIMIT_SESSION", "60 per minute"),
+        ("CWM_RATE_LIMIT_PRINCIPAL", "auto"),
+        ("CWM_TOKEN_BUDGET_TENANT", "0/day"),
+        ("CWM_RATE_LIMIT_ON_FAILURE", "maybe"),
+        ("CWM_CONCURRENT_TENANT", "-1"),
+    ],
+)
+def test_a_mistake_names_its_variable(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=variable):
+        settings_from(b"", {variable: value}, FILE)
+
+
+def test_a_tool_has_limits_of_its_own_in_the_file() -> None:
+    document = b"tools: {web_*: {rate_limits: {session: '5/minute', tenant: none}}, files_read: {}}"
+    policies = settings_from(document, {}, FILE).budgets.policies
+    assert policies.of("web_search").rates == ToolRates(session=(Rate(5, 60),), tenant=())
+    assert policies.of("files_read").rates == ToolRates()
+
+
+@pytest.mark.parametrize("given", ["5/minute", "{session: 5}", "{session: often}", "{user: 5/minute}"])
+def test_a_tools_limit_that_is_none_is_refused_by_name(given: str) -> None:
+    with pytest.raises(SettingsError, match=r"tools\.web_search"):
+        settings_from(f"tools: {{web_search: {{rate_limits: {given}}}}}".encode(), {}, FILE)
+
+
+def test_failure_of_the_store_allows_unless_told_otherwise() -> None:
+    assert Limits().rate_limit_on_failure == "allow"

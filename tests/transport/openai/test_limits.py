@@ -1,0 +1,158 @@
+"""Limits of turns through /v1: refused before the engine is asked, in the shape that OpenAI's clients read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from openai import AsyncOpenAI, RateLimitError
+
+from cwm.domain.limits import LimitRules, Rate
+from tests.adapters.vllm.fake_vllm import ANSWER, MODEL, Behaviour, FakeVllm
+from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
+
+pytestmark = pytest.mark.slow
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+ASK: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hey"}]}
+TEXT: dict[str, Any] = {"model": MODEL, "prompt": "hey"}
+ONE, MANY = Rate(1, 60), Rate(1_000_000, 60)
+COST = len("hey") + len(ANSWER)
+
+Opened = Callable[[LimitRules], AbstractAsyncContextManager[Gateway]]
+
+
+@pytest.fixture
+def opened(vllm: FakeVllm, tmp_path: Path) -> Opened:
+    @asynccontextmanager
+    async def running(rules: LimitRules) -> AsyncIterator[Gateway]:
+        async with gateway(settings_for(vllm.url), tmp_path, rules=rules) as cwm:
+            yield cwm
+
+    return running
+
+
+def refused(answer: httpx2.Response, code: str) -> dict[str, Any]:
+    assert answer.status_code == 429
+    told: dict[str, Any] = answer.json()
+    assert told["error"]["code"] == code
+    assert told["error"]["type"] == "rate_limit_error"
+    assert told["error"]["retryable"] is True
+    assert int(answer.headers["retry-after"]) == told["retry_after_seconds"] >= 1
+    assert told["error"]["context"]["retry_after_seconds"] == told["retry_after_seconds"]
+    return told
+
+
+async def test_a_session_over_its_limit_gets_429_and_when_to_come_back(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    async with opened(LimitRules(session=(ONE,))) as cwm:
+        for headers in ({"CWM-Session-Id": "a"}, {"CWM-Session-Id": "b"}, {}):
+            assert (await cwm.client.post(CHAT, json=ASK, headers=headers)).status_code == 200
+            asked = len(vllm.turns)
+            told = refused(await cwm.client.post(CHAT, json=ASK, headers=headers), "CWM-7001")
+            assert "1/minute for each session" in told["error"]["message"]
+            assert len(vllm.turns) == asked
+        assert (await cwm.client.get("/v1/models")).status_code == 200
+
+
+async def test_openais_own_client_reads_the_refusal_as_a_rate_limit(opened: Opened) -> None:
+    async with (
+        opened(LimitRules(tenant=(ONE,))) as cwm,
+        AsyncOpenAI(base_url=f"{cwm.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        await client.chat.completions.create(**ASK)
+        with pytest.raises(RateLimitError, match="Rate limit exceeded") as told:
+            await client.chat.completions.create(**ASK)
+        assert told.value.code == "CWM-7001"
+
+
+async def test_turns_at_once_are_limited_until_the_engine_has_answered(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    async with opened(LimitRules(running_principal=1)) as cwm:
+        first = asyncio.create_task(cwm.client.post(CHAT, json=ASK))
+        await vllm.waiting.wait()
+        refused(await cwm.client.post(CHAT, json=ASK), "CWM-7002")
+        # A client that leaves does not stop the engine.
+        first.cancel()
+        await asyncio.wait([first])
+        refused(await cwm.client.post(CHAT, json=ASK), "CWM-7002")
+        vllm.behaviour = Behaviour.NORMAL
+        vllm.release.set()
+        async with asyncio.timeout(20):
+            while (await cwm.client.post(CHAT, json=ASK)).status_code == 429:
+                pass
+
+
+@pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ASK), (COMPLETIONS, TEXT)])
+async def test_turns_spend_what_they_took_and_are_refused_when_that_is_the_budget(
+    opened: Opened, path: str, body: dict[str, Any], headers: dict[str, str], *, stream: bool
+) -> None:
+    rules = LimitRules(principal_tokens=(Rate(2 * COST, 3_600),))
+    async with opened(rules) as cwm:
+        for _ in range(2):
+            answer = await cwm.client.post(path, json={**body, "stream": stream}, headers=headers)
+            assert answer.status_code == 200
+            assert b"1001" not in answer.content
+            await cwm.pass_through.drain(20)
+        told = refused(
+            await cwm.client.post(path, json={**body, "stream": stream}, headers=headers), "CWM-7003"
+        )
+        assert told["error"]["context"]["limit"] == f"{2 * COST}/hour"
+
+
+async def test_a_stream_that_its_client_leaves_spends_what_the_engine_did(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    vllm.behaviour = Behaviour.FLOODS
+    async with opened(LimitRules(tenant_tokens=(Rate(4, 3_600),))) as cwm:
+        async with cwm.client.stream("POST", CHAT, json={**ASK, "stream": True}) as answer:
+            async for _ in answer.aiter_lines():
+                break
+            await vllm.flooding.wait()
+        async with asyncio.timeout(20):
+            await vllm.turns[0].left.wait()
+        await cwm.pass_through.drain(20)
+        vllm.behaviour = Behaviour.NORMAL
+        refused(await cwm.client.post(CHAT, json=ASK), "CWM-7003")
+
+
+async def test_a_turn_that_the_engine_refuses_spends_nothing(opened: Opened) -> None:
+    async with opened(LimitRules(principal_tokens=(ONE,))) as cwm:
+        for _ in range(3):
+            assert (await cwm.client.post(CHAT, json={**ASK, "max_tokens": 0})).status_code == 400
+
+
+async def test_where_tokens_are_budgeted_a_stream_that_hides_them_is_refused(opened: Opened) -> None:
+    async with opened(LimitRules(principal_tokens=(MANY,))) as cwm:
+        for odd in ({"echo": True}, {"prompt": ["a", "b"]}):
+            answer = await cwm.client.post(COMPLETIONS, json={**TEXT, **odd, "stream": True})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "stream"
+
+
+async def test_what_is_refused_is_in_the_audit_log_of_its_tenant(opened: Opened) -> None:
+    async with opened(LimitRules(session=(ONE,))) as cwm:
+        for _ in range(3):
+            await cwm.client.post(CHAT, json=ASK, headers={"x-tenant": "other"})
+        (event,) = [e for e in await cwm.audit.events("other", 10) if e.event == "limit.exceeded"]
+        assert (event.subject, event.outcome) == ("agent", "CWM-7001")
+        assert not [e for e in await cwm.audit.events(TENANT, 10) if e.event == "limit.exceeded"]
+
+
+async def test_a_tenant_at_its_limits_leaves_the_others_theirs(opened: Opened) -> None:
+    rules = LimitRules(tenant=(ONE,), tenant_tokens=(Rate(1, 60),))
+    async with opened(rules) as cwm:
+        for tenant in ("a", "b"):
+            headers = {"x-tenant": tenant}
+            assert (await cwm.client.post(CHAT, json=ASK, headers=headers)).status_code == 200
+            assert (await cwm.client.post(CHAT, json=ASK, headers=headers)).status_code == 429
