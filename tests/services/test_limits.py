@@ -19,6 +19,7 @@ from cwm.adapters.redis.running_requests import RedisRunningRequests
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import (
     ConcurrencyLimitError,
     CwmError,
@@ -40,7 +41,7 @@ Made = Callable[..., Limits]
 @pytest.fixture
 async def audit(sqlite_url: str) -> AsyncIterator[SqlAuditLog]:
     database = open_database(sqlite_url)
-    yield SqlAuditLog(database)
+    yield SqlAuditLog(database, ChainKeys([b"a secret"]))
     await database.dispose()
 
 

@@ -35,3 +35,8 @@ def key_of_every_tenant(kind: str) -> str:
 def session_key(agent_session: str) -> str:
     """By an id that nobody can guess; whose it is stands inside and is compared with each use."""
     return f"{_PREFIX}agent-session:{agent_session}"
+
+
+def digest_key(kind: str, digest: str = "") -> str:
+    """By a digest that the tenant went into; without one, what such keys begin with."""
+    return f"{_PREFIX}{kind}:{digest}" if digest else f"{_PREFIX}{kind}"

@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from cwm.adapters.limits.counts import LimitsRequestCounts
-from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis.keys import digest_key
 from cwm.domain.errors import StorageWriteError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
         return RedisStorage(
             "redis://",
             implementation="redispy",
-            key_prefix=f"{KEY_PREFIX}limit",
+            key_prefix=digest_key("limit"),
             connection_pool=client.connection_pool,  # type: ignore[arg-type]
         )
 

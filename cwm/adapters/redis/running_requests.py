@@ -12,7 +12,8 @@ from typing import Final
 
 import redis.asyncio as redis
 
-from cwm.adapters.redis.connection import KEY_PREFIX, told_as
+from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis.keys import digest_key
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.limits import Place
 
@@ -89,7 +90,7 @@ class RedisRunningRequests:
 
 
 def _key(place: Place) -> str:
-    return f"{KEY_PREFIX}running:{place.key}"
+    return digest_key("running", place.key)
 
 
 def _writing() -> AbstractAsyncContextManager[None]:
