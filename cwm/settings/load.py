@@ -25,6 +25,7 @@ from cwm.settings.groups import (
     Isolation,
     LocalEngine,
     Logging,
+    Metrics,
     Retention,
     Shared,
     Storage,
@@ -87,6 +88,7 @@ class Settings:
     context: Context = field(default_factory=Context)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
+    metrics: Metrics = field(default_factory=Metrics)
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     sources: tuple[Source, ...] = ()

@@ -19,7 +19,8 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     """``/healthz``, ``/readyz`` and ``/metrics``.
 
     ``/readyz`` answers 503 while the engine or the registry is down; without its cache an engine still
-    answers. Each component that is not healthy carries ``since``, when this process first saw it so.
+    answers, and without upstreams or the shared store a gateway. Each component that is not healthy carries
+    ``since``: when this process first saw it so, or lost an upstream.
     """
     since = _Since()
 
@@ -36,6 +37,7 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
         )
 
     async def exposition(_: Request) -> Response:
+        await metrics.look()
         return PlainTextResponse(metrics.text(), media_type=_PROMETHEUS)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)]
@@ -57,5 +59,5 @@ class _Since:
         if component.status is Status.HEALTHY:
             self._down.pop(component.name, None)
             return told
-        since = self._down.setdefault(component.name, datetime.now(UTC))
+        since = component.since or self._down.setdefault(component.name, datetime.now(UTC))
         return {**told, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}

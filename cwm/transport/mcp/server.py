@@ -9,7 +9,7 @@ from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
 from cwm.ports.changes import Changes
-from cwm.ports.meter import Metrics
+from cwm.ports.meter import Telemetry
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.services.shared_answers import SharedAnswers
@@ -20,6 +20,7 @@ from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
+from cwm.transport.mcp.measures import Measures
 from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
@@ -50,7 +51,7 @@ def build_mcp(
     upstreams: Upstreams,
     answers: SharedAnswers,
     changes: Changes,
-    metrics: Metrics,
+    metrics: Telemetry,
     *,
     version: str,
     interest: ResourceInterest | None = None,
@@ -85,20 +86,22 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
-    for each in (
+    own = [
         *window_tools(),
         *session_tools(),
         *system_tools(),
         *agent_tools(),
         *context_tools(),
         *result_tools(),
-    ):
+    ]
+    for each in own:
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
     for each_template in (*context_templates(), *resource_templates()):
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
+    face.measure(Measures(metrics, [each.name for each in own], upstreams.names))
     return face
 
 
