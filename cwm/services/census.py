@@ -62,9 +62,11 @@ class Census:
 
     def now(self) -> Standing:
         """What is known; upstreams, agent sessions and the database are as they are at this moment."""
+        # Counted less often than checked: what was counted before it went away is not what there is.
+        stock = self._stock if self._components.get("registry", True) else None
         return Standing(
-            sessions=self._stock.sessions if self._stock else None,
-            windows=self._stock.windows if self._stock else None,
+            sessions=stock.sessions if stock else None,
+            windows=stock.windows if stock else None,
             tiers=self._tiers,
             components=self._components,
             upstreams={each.name: each.state is LinkState.READY for each in self._inspect.upstreams()},

@@ -185,7 +185,7 @@ async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
 
 
 def _overall(components: list[Component]) -> Status:
-    """Without its cache an engine still answers, without the shared store a gateway; without engine or registry nothing works."""
+    """Without its cache an engine still answers; without engine or registry nothing works."""
     if any(c.status is Status.UNHEALTHY and c.name in _NEEDED for c in components):
         return Status.UNHEALTHY
     if any(c.status is not Status.HEALTHY for c in components):

@@ -28,14 +28,20 @@ class Dependencies:
     def __init__(self, clock: HandClock) -> None:
         self.clock = clock
         self.counting_takes = 0.0
-        self.away = False
+        self.away = self.registry_away = False
         self.hang: asyncio.Event | None = None
         self.asked = {"health": 0, "usage": 0, "stock": 0}
 
     async def health(self) -> Health:
         self.asked["health"] += 1
         vllm = Status.UNHEALTHY if self.away else Status.HEALTHY
-        named = {"vllm": vllm, "kv_store": Status.DEGRADED, "upstream:docs": Status.DEGRADED}
+        registry = Status.UNHEALTHY if self.registry_away else Status.HEALTHY
+        named = {
+            "vllm": vllm,
+            "registry": registry,
+            "kv_store": Status.DEGRADED,
+            "upstream:docs": Status.DEGRADED,
+        }
         return Health(vllm, 1.0, "1", tuple(Component(n, s, "", 1.0) for n, s in named.items()))
 
     async def usage(self) -> list[TierUsage]:
@@ -87,7 +93,7 @@ async def test_a_look_tells_what_there_is(census: Census) -> None:
     now = census.now()
     assert (now.sessions, now.windows) == ({"active": 2}, {"durable": 1})
     assert now.tiers == [TierUsage(Tier.CPU, 1, 2)]
-    assert now.components == {"vllm": True, "kv_store": True}
+    assert now.components == {"vllm": True, "registry": True, "kv_store": True}
     assert (now.database_transactions, now.database_connections) == (1, 5)
 
 
@@ -126,7 +132,18 @@ async def test_what_does_not_answer_any_more_is_not_told_as_it_was(
     await census.look()
     now = census.now()
     assert (now.sessions, now.windows, now.tiers) == (None, None, ())
-    assert now.components == {"vllm": False, "kv_store": True}
+    assert now.components == {"vllm": False, "registry": True, "kv_store": True}
+
+
+async def test_what_was_counted_before_the_registry_went_away_is_not_told(
+    census: Census, dependencies: Dependencies, clock: HandClock
+) -> None:
+    dependencies.counting_takes = 1.0
+    await census.look()
+    dependencies.registry_away, clock.seconds = True, 10.0
+    await census.look()
+    assert dependencies.asked["stock"] == 1
+    assert census.now().sessions is None
 
 
 async def test_what_hangs_is_asked_once_and_given_up_at_the_end(
@@ -141,6 +158,6 @@ async def test_what_hangs_is_asked_once_and_given_up_at_the_end(
     clock.seconds = 60.0
     await census.look()
     assert dependencies.asked == {"health": 2, "usage": 2, "stock": 1}
-    assert census.now().components == {"vllm": True, "kv_store": True}
+    assert census.now().components == {"vllm": True, "registry": True, "kv_store": True}
     await census.aclose()
     assert census.now().sessions is None

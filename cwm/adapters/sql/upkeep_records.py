@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
@@ -100,7 +101,7 @@ class UpkeepRecords:
         )
 
 
-def _counted(connection: Connection, by: Select[tuple[str, int]], names: type[StrEnum]) -> dict[str, int]:
+def _counted(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
     """With 0 for a name that nothing has."""
-    found = {row[0]: row[1] for row in connection.execute(by)}
+    found: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
     return {name.value: found.get(name.value, 0) for name in names}

@@ -250,8 +250,11 @@ def _told_as(family: Metric) -> str:
 
 def _labels(collector: Collector, family: Metric) -> Sequence[str]:
     """As they were declared, by a metric of ours or by a family that a collector of its own makes."""
-    named: Sequence[str] = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
-    return ("version",) if family.type == "info" else named
+    if family.type == "info":
+        return ("version",)
+    declared_by = collector if hasattr(collector, "_labelnames") else family
+    named: Sequence[str] = getattr(declared_by, "_labelnames", ())
+    return named
 
 
 class _Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from cwm.ports.meter import Metrics
-from cwm.services.inspect import Component, Inspect, Status
+from cwm.services.inspect import Component, Health, Inspect, Status
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,13 +23,13 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     answers, and without upstreams or the shared store a gateway. Each component that is not healthy carries
     ``since``: when this process first saw it so, or lost an upstream.
     """
-    since = _Since()
+    since, looking = _Since(), _Looking(inspect)
 
     async def healthz(_: Request) -> Response:
         return JSONResponse({"status": "healthy"})
 
     async def readyz(_: Request) -> Response:
-        health = await inspect.health()
+        health = await looking.health()
         ready = health.status is not Status.UNHEALTHY
         return JSONResponse(
             {"status": health.status, "components": [since.told(c) for c in health.components]},
@@ -41,6 +42,23 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
         return PlainTextResponse(metrics.text(), media_type=_PROMETHEUS)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)]
+
+
+class _Looking:
+    """Whoever asks while the components are being asked gets the same answer: probes cannot pile up on them."""
+
+    def __init__(self, inspect: Inspect) -> None:
+        self._inspect = inspect
+        self._asking: asyncio.Task[Health] | None = None
+
+    async def health(self) -> Health:
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._inspect.health())
+            self._asking.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking)
+
+    def _asked(self, _: asyncio.Task[Health]) -> None:
+        self._asking = None
 
 
 class _Since:

