@@ -7,7 +7,8 @@ from cwm.adapters.telemetry.prometheus import Described, PrometheusMeter
 _INTRODUCTION = """\
 # Metrics
 
-`GET /metrics` tells them in Prometheus' text format; the tool `get_metrics_data` tells the same series to an agent.
+`GET /metrics` tells them in Prometheus' text format; the tool `get_metrics_data` tells an agent the same series without the
+buckets of histograms, which would only fill its context.
 Every gateway process counts for itself and is one target to scrape: have Prometheus find each replica, not the address in
 front of them, and sum over replicas. [Decision 0024](decisions/0024-metrics.md) says why.
 

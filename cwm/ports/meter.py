@@ -99,12 +99,12 @@ class Sample:
 
 
 class Metrics(Protocol):
-    """Everything that was metered, in either form."""
+    """Everything that was metered, in either form; without ``buckets``, histograms by sum and count only."""
 
-    def text(self) -> str:
+    def text(self, *, buckets: bool = True) -> str:
         """Prometheus' text format."""
 
-    def samples(self) -> list[Sample]: ...
+    def samples(self, *, buckets: bool = True) -> list[Sample]: ...
 
     async def look(self) -> None:
         """Bring up to date what is only asked when somebody wants to know; see :meth:`Observed.look`."""

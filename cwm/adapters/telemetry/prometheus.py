@@ -231,16 +231,25 @@ class PrometheusMeter(RequestMetrics):
             key=lambda each: each.name,
         )
 
-    def text(self) -> str:
-        return generate_latest(self._registry).decode()
+    def text(self, *, buckets: bool = True) -> str:
+        text = generate_latest(self._registry).decode()
+        if buckets:
+            return text
+        return "".join(
+            line for line in text.splitlines(keepends=True) if not _is_bucket(line.partition("{")[0])
+        )
 
-    def samples(self) -> list[Sample]:
+    def samples(self, *, buckets: bool = True) -> list[Sample]:
         return [
             Sample(sample.name, metric.type, sample.value, sample.labels)
             for metric in self._registry.collect()
             for sample in metric.samples
-            if math.isfinite(sample.value)
+            if math.isfinite(sample.value) and (buckets or not _is_bucket(sample.name))
         ]
+
+
+def _is_bucket(series: str) -> bool:
+    return series.endswith("_bucket")
 
 
 def _told_as(family: Metric) -> str:

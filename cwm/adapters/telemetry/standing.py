@@ -68,7 +68,7 @@ class StandingCollector(Collector):
 def _by(name: str, told: str, label: str, values: Mapping[str, float] | None) -> Metric:
     family = GaugeMetricFamily(name, told, labels=[label])
     for value, number in (values or {}).items():
-        family.add_metric([value], number)
+        family.add_metric([value], float(number))
     return family
 
 

@@ -161,6 +161,17 @@ def test_what_alerts_look_at_begins_at_zero(meter: PrometheusMeter) -> None:
     assert value(samples, "cwm_events_total", event="thaw_partial") == 0
 
 
+def test_either_form_can_do_without_buckets(meter: PrometheusMeter) -> None:
+    with meter.operation("window_freeze"):
+        pass
+    assert "_bucket{" in meter.text()
+    assert "_bucket{" not in meter.text(buckets=False)
+    assert 'cwm_operation_duration_ms_count{operation="window_freeze"} 1.0' in meter.text(buckets=False)
+    names = {s.name for s in meter.samples(buckets=False)}
+    assert "cwm_operation_duration_ms_sum" in names
+    assert not [name for name in names if name.endswith("_bucket")]
+
+
 def test_requests_are_in_flight_until_they_end(meter: PrometheusMeter) -> None:
     meter.http_begun("openai", "POST /v1/completions")
     meter.http_begun("mcp", "POST /mcp")
