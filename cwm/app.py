@@ -36,6 +36,7 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.telemetry.event_loop import watch_event_loop
 from cwm.adapters.telemetry.logging import set_level
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.tokens.bpe import BpeTokenCounter
@@ -56,6 +57,7 @@ from cwm.services.audit_upkeep import AuditUpkeep
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
 from cwm.services.catalogue import Services
+from cwm.services.census import Census
 from cwm.services.clone import Clone
 from cwm.services.content_cache import ContentCache
 from cwm.services.contents import SharedContents
@@ -101,10 +103,12 @@ from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.bounded import bounded
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.server import PATH as MCP_PATH
 from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
@@ -135,6 +139,7 @@ class SharedStore:
     read: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Awaitable[None]]
     client: Redis | None = None
+    ping: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,8 @@ def build_parts(settings: Settings) -> Parts:
             clock.monotonic(),
             watchdog.fault,
             upstreams.health,
+            shared.ping,
+            settings.metrics.check_timeout_seconds,
         ),
         shared_context=shared_context,
         results=results,
@@ -284,6 +291,9 @@ def build_parts(settings: Settings) -> Parts:
         by_reference=ByReference(results, journal),
         query_result=QueryResult(results, LocalQueryEngine()),
         journal=journal,
+    )
+    meter.observe(
+        Census(services.inspect, agents, database.load, clock, settings.metrics.metrics_refresh_seconds)
     )
     pass_through = PassThrough(
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal, limits
@@ -303,6 +313,7 @@ def build_parts(settings: Settings) -> Parts:
         stack.push_async_callback(upstreams.aclose)
         stack.push_async_callback(context_upkeep.settle)
         stack.push_async_callback(agents.aclose)
+        stack.push_async_callback(meter.aclose)
         return stack
 
     return Parts(
@@ -389,7 +400,14 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.mount("/", mcp)
     stand_before(app, settings, parts.audit, SystemClock())
     app.add_middleware(OriginLayer, trusted=settings.http.proxies())
+    app.add_middleware(Measured, meter=parts.meter, paths=_paths(app))
     return app
+
+
+def _paths(app: FastAPI) -> frozenset[str]:
+    """Of every route that has no parameter, and of MCP."""
+    own = (getattr(route, "path", "") for route in app.router.routes)
+    return frozenset(path for path in own if path and "{" not in path) | {MCP_PATH}
 
 
 async def run_stdio(settings: Settings) -> None:
@@ -471,6 +489,7 @@ async def _kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
+            asyncio.create_task(watch_event_loop(parts.meter.event_loop_lag)),
             asyncio.create_task(_reload(settings, parts)),
         ]
         try:
@@ -575,7 +594,7 @@ def _shared_store(settings: Settings, database: Database, clock: Clock) -> Share
     # Its client takes more memory than a gateway on its own has to give away.
     from cwm.adapters.redis.agent_sessions import RedisAgentSessions
     from cwm.adapters.redis.changes import RedisChanges
-    from cwm.adapters.redis.connection import connect
+    from cwm.adapters.redis.connection import connect, ping
     from cwm.adapters.redis.content_store import RedisContentStore
     from cwm.adapters.redis.context_index import RedisContextIndex
     from cwm.adapters.redis.results import RedisResultRecords
@@ -592,6 +611,7 @@ def _shared_store(settings: Settings, database: Database, clock: Clock) -> Share
         changes.read,
         client.aclose,
         client,
+        partial(ping, client),
     )
 
 

@@ -116,6 +116,9 @@ class KvTier(Protocol):
         CWM-5001 for one that is not registered. It is closed with the whole.
         """
 
+    async def registered(self) -> int | None:
+        """How many LMCache servers the coordinator knows; None where the engine has no LMCache. CWM-5001/5002/6001."""
+
     async def coordinator_chunk_size(self) -> int | None:
         """Tokens in a chunk by the coordinator, which hashes for itself; None where it does not tell."""
 

@@ -54,6 +54,14 @@ class Totals:
     chunk_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """Of all tenants together: sessions by state, windows by durability, 0 where there are none."""
+
+    sessions: Mapping[str, int]
+    windows: Mapping[str, int]
+
+
 class Registry(Protocol):
     # sessions
 
@@ -248,6 +256,8 @@ class Registry(Protocol):
     # whole
 
     async def totals(self, tenant: str) -> Totals: ...
+
+    async def stock_of_every_tenant(self) -> Stock: ...
 
     async def ping(self) -> None:
         """Raise CWM-4002 unless the database answers."""

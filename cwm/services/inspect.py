@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Final
@@ -27,12 +28,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """``latency_ms`` is how long the answer took."""
+    """``latency_ms`` is how long the answer took; ``since`` when it became as it is, where CWM was told."""
 
     name: str
     status: Status
     message: str
     latency_ms: float
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class CacheStats:
     cached_tokens: int
 
 
-COMPONENTS: Final = ("kv_store", "vllm", "registry")
+_NEEDED: Final = frozenset({"vllm", "registry"})
 UPSTREAM: Final = "upstream:"
 """Begins the component name of an upstream server."""
 
@@ -68,7 +70,8 @@ UPSTREAM: Final = "upstream:"
 class Inspect:
     """``cache_fault`` says what is wrong with a cache whose every part answers; None when nothing is known to be.
 
-    ``upstreams`` tells how the configured upstream servers are.
+    ``upstreams`` tells how the configured upstream servers are. ``shared_store`` raises unless the store that
+    gateways share answers; None where there is none. A check takes ``check_seconds`` at most.
     """
 
     registry: Registry
@@ -79,6 +82,8 @@ class Inspect:
     started: float
     cache_fault: Callable[[], str | None]
     upstreams: Callable[[], list[UpstreamHealth]]
+    shared_store: Callable[[], Awaitable[None]] | None = None
+    check_seconds: float = 3.0
 
     async def health(self, component: str | None = None) -> Health:
         """Ask each component, all at once. CWM-1003 for a component that does not exist."""
@@ -86,12 +91,20 @@ class Inspect:
             "kv_store": self._kv_store,
             "vllm": self._vllm,
             "registry": self._registry,
-            **{f"{UPSTREAM}{each.name}": partial(_upstream, each) for each in self.upstreams()},
+            "coordinator": self._coordinator,
         }
+        if self.shared_store is not None:
+            checks["shared_store"] = partial(_shared_store, self.shared_store)
+        upstreams = {f"{UPSTREAM}{each.name}": each for each in self.upstreams()}
+        checks.update({name: partial(_upstream, each) for name, each in upstreams.items()})
         if component is not None and component not in checks:
             raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
         chosen = [component] if component else list(checks)
-        components = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
+        answered = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
+        components = [
+            replace(each, since=upstreams[each.name].since) if each.name in upstreams else each
+            for each in answered
+        ]
         return Health(
             status=_overall(components),
             uptime_seconds=round(self.clock.monotonic() - self.started, 3),
@@ -123,14 +136,25 @@ class Inspect:
     async def _timed(self, name: str, check: Callable[[], Awaitable[tuple[Status, str]]]) -> Component:
         started = self.clock.monotonic()
         try:
-            status, message = await check()
+            async with asyncio.timeout(self.check_seconds):
+                status, message = await check()
         except CwmError as error:
             status, message = Status.UNHEALTHY, error.message
+        except TimeoutError:
+            status, message = Status.UNHEALTHY, f"It did not answer within {self.check_seconds:g} s."
         return Component(name, status, message, round((self.clock.monotonic() - started) * 1000, 3))
 
     async def _registry(self) -> tuple[Status, str]:
         await self.registry.ping()
         return Status.HEALTHY, "OK"
+
+    async def _coordinator(self) -> tuple[Status, str]:
+        registered = await self.kv_tier.registered()
+        if registered is None:
+            return Status.HEALTHY, "This engine has no LMCache, and so needs none."
+        if registered == 0:
+            return Status.DEGRADED, "No LMCache is registered with the coordinator."
+        return Status.HEALTHY, f"knows {registered} LMCache {'server' if registered == 1 else 'servers'}"
 
     async def _vllm(self) -> tuple[Status, str]:
         await self.engine.health()
@@ -149,6 +173,11 @@ class Inspect:
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
 
 
+async def _shared_store(answers: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
+    await answers()
+    return Status.HEALTHY, "OK"
+
+
 async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
     if upstream.state is LinkState.READY:
         return Status.HEALTHY, f"offers {upstream.tools} tools"
@@ -157,7 +186,7 @@ async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
 
 def _overall(components: list[Component]) -> Status:
     """Without its cache an engine still answers; without engine or registry nothing works."""
-    if any(c.status is Status.UNHEALTHY and c.name != "kv_store" for c in components):
+    if any(c.status is Status.UNHEALTHY and c.name in _NEEDED for c in components):
         return Status.UNHEALTHY
     if any(c.status is not Status.HEALTHY for c in components):
         return Status.DEGRADED

@@ -225,12 +225,23 @@ class Thaw:
             recovered=replayed,
             engine_changes=changes,
         )
-        for tier, tokens in by_tier.items():
-            self.meter.tokens(tier, tokens)
-        self.meter.tokens("computed", receipt.tokens_recomputed)
+        self._count(receipt)
         session = await self._open(principal, window, intent, snapshot.token_ids, salt_scope)
         warning = _warning(window, prefix, receipt)
+        if warning is not None:
+            self.meter.event("thaw_partial")
         return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
+
+    def _count(self, receipt: Receipt) -> None:
+        for tier, tokens in receipt.tokens_by_tier.items():
+            self.meter.tokens(tier, tokens)
+        self.meter.tokens("computed", receipt.tokens_recomputed)
+        self.meter.verified(receipt.evidence.verification)
+        if receipt.prefetch_ms:
+            self.meter.thaw_phase("prefetch", receipt.prefetch_ms)
+        self.meter.thaw_phase("engine", receipt.engine_ms)
+        if receipt.evidence.tokens_compared:
+            self.meter.thaw_phase("verify", receipt.verify_ms)
 
     async def _engine_of(self, window: Window) -> EngineIdentity:
         try:

@@ -506,6 +506,22 @@ class Logging(Group):
         return value.upper() if isinstance(value, str) else value
 
 
+class Metrics(Group):
+    """What is told of the gateway's state, at /metrics and /readyz."""
+
+    title = "metrics"
+
+    metrics_refresh_seconds: float = Field(
+        5.0,
+        ge=0,
+        description="Sessions, windows, tiers and components are asked for again when /metrics is read, but not "
+        "sooner than this.",
+    )
+    check_timeout_seconds: float = Field(
+        3.0, gt=0, description="A component that takes longer to answer a health check counts as down."
+    )
+
+
 GROUPS: dict[str, type[Group]] = {
     group.title: group
     for group in (
@@ -527,5 +543,6 @@ GROUPS: dict[str, type[Group]] = {
         Limits,
         LocalEngine,
         Logging,
+        Metrics,
     )
 }

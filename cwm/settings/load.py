@@ -28,6 +28,7 @@ from cwm.settings.groups import (
     Limits,
     LocalEngine,
     Logging,
+    Metrics,
     Retention,
     Security,
     Shared,
@@ -98,6 +99,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
+    metrics: Metrics = field(default_factory=Metrics)
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     sources: tuple[Source, ...] = ()

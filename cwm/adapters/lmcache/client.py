@@ -97,6 +97,9 @@ class LmcacheTier:
             one._server = _node_url(registered[instance])  # noqa: SLF001
         return one
 
+    async def registered(self) -> int | None:
+        return len(await self._instances()) if self._present else None
+
     async def coordinator_chunk_size(self) -> int | None:
         """Tokens in the coordinator's chunk: it tells only how many chunks it makes of a prefix."""
         probe = PrefixKey("cwm-probe", 1, tuple([0] * _PROBE_TOKENS), _PROBE_SALT)

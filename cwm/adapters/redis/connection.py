@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from cwm.domain.errors import CwmError
+from cwm.domain.errors import CwmError, StorageReadError
 
 _PATIENCE_SECONDS: Final = 3.0
 _VALKEY_SCHEMES: Final = {"valkey": "redis", "valkeys": "rediss"}
@@ -27,6 +27,12 @@ def connect(url: str) -> redis.Redis:
         socket_timeout=_PATIENCE_SECONDS,
         retry=Retry(NoBackoff(), 1),
     )
+
+
+async def ping(client: redis.Redis) -> None:
+    """CWM-4002 unless it answers."""
+    async with told_as(StorageReadError, "The shared store does not answer."):
+        await client.ping()
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -24,10 +25,26 @@ _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
 _RETRY_SECONDS: Final = 0.01
 _READERS: Final = 4
+_POOL: Final = 10
+_OVERFLOW: Final = 10
 _BEGIN: Final = "cwm_begin"
 _PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON")
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Load:
+    """Transactions that run or wait for one of the ``connections``; those over that number do wait."""
+
+    connections: int
+    transactions: int = 0
+
+    def __enter__(self) -> None:
+        self.transactions += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.transactions -= 1
 
 
 class Database(Protocol):
@@ -36,6 +53,11 @@ class Database(Protocol):
     ``work`` gets the connection and may run in another thread: it touches nothing else that changes. What
     it raises ends the transaction and comes out as it is.
     """
+
+    @property
+    def load(self) -> Load:
+        """How busy it is now."""
+        ...
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` on a consistent view."""
@@ -80,8 +102,8 @@ class PostgresDatabase:
         self._at_once: AsyncEngine = create_async_engine(
             target,
             isolation_level="AUTOCOMMIT",
-            pool_size=10,
-            max_overflow=10,
+            pool_size=_POOL,
+            max_overflow=_OVERFLOW,
             pool_timeout=LOCK_TIMEOUT_SECONDS,
             pool_pre_ping=True,
             hide_parameters=True,
@@ -92,18 +114,22 @@ class PostgresDatabase:
             },
         )
         self._engine = self._at_once.execution_options(isolation_level="READ COMMITTED")
+        self.load = Load(_POOL + _OVERFLOW)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(work)
+        with self.load:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(work)
 
     async def glance(self, work: Callable[[Connection], T]) -> T:
-        async with self._at_once.connect() as connection:
-            return await connection.run_sync(work)
+        with self.load:
+            async with self._at_once.connect() as connection:
+                return await connection.run_sync(work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(work)
+        with self.load:
+            async with self._engine.begin() as connection:
+                return await connection.run_sync(work)
 
     write_at_once = glance
 
@@ -132,9 +158,11 @@ class SqliteDatabase:
         self._writer = ThreadPoolExecutor(1, "cwm-sqlite-writer")
         self._readers = ThreadPoolExecutor(_READERS, "cwm-sqlite-reader")
         self._kept = ExitStack()
+        self.load = Load(_READERS + 1)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        with self.load:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def glance(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -144,7 +172,8 @@ class SqliteDatabase:
             return await self.read(work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+        with self.load:
+            return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
 
     write_at_once = write
 

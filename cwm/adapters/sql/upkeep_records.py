@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, and_, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import SESSION, WINDOW, session_of, window_of
@@ -14,6 +16,7 @@ from cwm.adapters.sql.tables import UtcDateTime, chunk_refs, sessions, windows
 from cwm.adapters.sql.transactions import reading
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Retention, Window
+from cwm.ports.registry import Stock
 
 
 class UpkeepRecords:
@@ -88,3 +91,17 @@ class UpkeepRecords:
         )
         rows = connection.execute(over.order_by(sessions.c.updated_at).limit(limit))
         return [session_of(row) for row in rows]
+
+    @reading
+    def stock_of_every_tenant(self, connection: Connection) -> Stock:
+        by_state = select(sessions.c.state, func.count()).group_by(sessions.c.state)
+        by_durability = select(windows.c.durability, func.count()).group_by(windows.c.durability)
+        return Stock(
+            _counted(connection, by_state, SessionState), _counted(connection, by_durability, Durability)
+        )
+
+
+def _counted(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
+    """With 0 for a name that nothing has."""
+    found: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
+    return {name.value: found.get(name.value, 0) for name in names}

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -22,7 +23,10 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cwm.ports.meter import Sample
+from cwm.adapters.telemetry.requests import RequestMetrics
+from cwm.adapters.telemetry.standing import StandingCollector
+from cwm.domain.canary import Verification
+from cwm.ports.meter import Observed, Sample
 
 _BUCKETS_MS: Final = (
     1,
@@ -42,22 +46,36 @@ _BUCKETS_MS: Final = (
     60_000,
     300_000,
 )
+_BUCKETS_PHASE: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BUCKETS_LAG: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _BUCKETS_DRIFT: Final = (0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0)
-_MOST_LABELS: Final = 64
+_MOST_LABELS: Final = 128
 _OTHER: Final = "other"
 _WINDOW: Final = 1024
+_ALERTED: Final = ("thaw_partial", "thaw_without_lmcache", "config_reload_refused", "config_reload_failed")
 
 
-class PrometheusMeter:
-    """Series ``cwm_*`` and the process's own; durations in milliseconds.
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One metric as it is declared. ``type`` is Prometheus' word for what it is."""
 
-    A label takes at most 64 values; further ones are counted as ``other``. Percentiles are of the last
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    told: str
+
+
+class PrometheusMeter(RequestMetrics):
+    """Series ``cwm_*`` and the process's own; an operation's durations in milliseconds, all others in seconds.
+
+    A label takes at most 128 values; further ones are counted as ``other``. Percentiles are of the last
     1,024 durations of an operation.
     """
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
+        super().__init__(registry)
         self._registry = registry
         self._operations = Counter(
             "cwm_operation", "Total operations", ["operation", "status"], registry=registry
@@ -107,9 +125,39 @@ class PrometheusMeter:
             ["instance"],
             registry=registry,
         )
+        self._phases = Histogram(
+            "cwm_thaw_phase_seconds",
+            "Phases of thaws: prefetch into LMCache's L1, the engine's request, the replay of the canary",
+            ["phase"],
+            buckets=_BUCKETS_PHASE,
+            registry=registry,
+        )
+        self._verified = Counter(
+            "cwm_verifications",
+            "Thaws by what the replay of their canary showed",
+            ["outcome"],
+            registry=registry,
+        )
+        self._lag = Histogram(
+            "cwm_event_loop_lag_seconds",
+            "How late the event loop woke a task that looks twice a second",
+            buckets=_BUCKETS_LAG,
+            registry=registry,
+        )
+        self._standing = StandingCollector()
+        registry.register(self._standing)
         ProcessCollector(registry=registry)
+        self._observed: Observed | None = None
         self._operation_names, self._sources, self._event_names = _Names(), _Names(), _Names()
         self._outcomes = _Names()
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """What alerts look at: the first increase of a series that was not there before is none to Prometheus."""
+        for outcome in Verification:
+            self._verified.labels(outcome)
+        for event in _ALERTED:
+            self._events.labels(self._event_names.bounded(event))
 
     @contextmanager
     def operation(self, name: str) -> Iterator[None]:
@@ -148,16 +196,74 @@ class PrometheusMeter:
         for instance, is_healthy in islice(healthy.items(), _MOST_LABELS):
             self._instances.labels(instance).set(is_healthy)
 
-    def text(self) -> str:
-        return generate_latest(self._registry).decode()
+    def thaw_phase(self, phase: str, elapsed_ms: float) -> None:
+        self._phases.labels(phase).observe(elapsed_ms / 1000)
 
-    def samples(self) -> list[Sample]:
+    def verified(self, outcome: str) -> None:
+        self._verified.labels(outcome).inc()
+
+    def event_loop_lag(self, seconds: float) -> None:
+        self._lag.observe(seconds)
+
+    def observe(self, observed: Observed) -> None:
+        """From here on tell as gauges what it knows."""
+        self._observed = observed
+        self._standing.now = observed.now
+
+    async def look(self) -> None:
+        if self._observed is not None:
+            await self._observed.look()
+
+    async def aclose(self) -> None:
+        if self._observed is not None:
+            await self._observed.aclose()
+
+    def described(self) -> list[Described]:
+        """Every metric that is told, in the order of their names, with or without a sample yet."""
+        return sorted(
+            (
+                Described(
+                    _told_as(family), family.type, tuple(_labels(collector, family)), family.documentation
+                )
+                for collector in self._registry._collector_to_names  # noqa: SLF001 - labels are published with samples only
+                for family in collector.collect()
+            ),
+            key=lambda each: each.name,
+        )
+
+    def text(self, *, buckets: bool = True) -> str:
+        text = generate_latest(self._registry).decode()
+        if buckets:
+            return text
+        return "".join(
+            line for line in text.splitlines(keepends=True) if not _is_bucket(line.partition("{")[0])
+        )
+
+    def samples(self, *, buckets: bool = True) -> list[Sample]:
         return [
             Sample(sample.name, metric.type, sample.value, sample.labels)
             for metric in self._registry.collect()
             for sample in metric.samples
-            if math.isfinite(sample.value)
+            if math.isfinite(sample.value) and (buckets or not _is_bucket(sample.name))
         ]
+
+
+def _is_bucket(series: str) -> bool:
+    return series.endswith("_bucket")
+
+
+def _told_as(family: Metric) -> str:
+    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+    return f"{family.name}{suffix}"
+
+
+def _labels(collector: Collector, family: Metric) -> Sequence[str]:
+    """As they were declared, by a metric of ours or by a family that a collector of its own makes."""
+    if family.type == "info":
+        return ("version",)
+    declared_by = collector if hasattr(collector, "_labelnames") else family
+    named: Sequence[str] = getattr(declared_by, "_labelnames", ())
+    return named
 
 
 class _Names:

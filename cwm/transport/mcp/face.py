@@ -17,6 +17,7 @@ from cwm.services.catalogue import Services
 from cwm.services.context_manager import ContextManager
 from cwm.transport.mcp.agent import Agency, sdk_context
 from cwm.transport.mcp.cancellation import Cancellations
+from cwm.transport.mcp.measures import Measures
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
 
@@ -41,6 +42,10 @@ class McpFace(FastMCP[Any]):
         self.subscriptions = subscriptions
         subscriptions.serve_on(self, streams)
         self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
+
+    def measure(self, measures: Measures) -> None:
+        """Outside of everything that answers."""
+        self._mcp_server.middleware.insert(0, measures)
 
     def end_streams(self) -> None:
         """Let go of every client that only listens, so that a stopping gateway need not wait for them."""

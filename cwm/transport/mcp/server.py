@@ -9,7 +9,7 @@ from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
 from cwm.ports.changes import Changes
-from cwm.ports.meter import Metrics
+from cwm.ports.meter import Telemetry
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.services.limits import Limits
@@ -22,6 +22,7 @@ from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
 from cwm.transport.mcp.limits import Limited
+from cwm.transport.mcp.measures import Measures
 from cwm.transport.mcp.permissions import Permissions
 from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
@@ -53,7 +54,7 @@ def build_mcp(
     upstreams: Upstreams,
     answers: SharedAnswers,
     changes: Changes,
-    metrics: Metrics,
+    metrics: Telemetry,
     *,
     version: str,
     limits: Limits,
@@ -90,14 +91,15 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
-    for each in (
+    own = [
         *window_tools(),
         *session_tools(),
         *system_tools(),
         *agent_tools(),
         *context_tools(),
         *result_tools(),
-    ):
+    ]
+    for each in own:
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
@@ -105,6 +107,7 @@ def build_mcp(
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
+    face.measure(Measures(metrics, [each.name for each in own], upstreams.names))
     return face
 
 

@@ -29,7 +29,10 @@ async def cache_stats(caller: Caller = CALLER) -> schemas.CacheStats:
 
 async def health_check(
     component: Annotated[
-        str | None, Field(description="Only this component: kv_store, vllm, registry or upstream:<name>")
+        str | None,
+        Field(
+            description="Only this component: kv_store, coordinator, vllm, registry, shared_store or upstream:<name>"
+        ),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.HealthStatus:
@@ -51,18 +54,19 @@ async def get_metrics_data(
 ) -> ToolResult:
     """Read what this gateway counted and timed: operations, durations, prompt tokens, its own process.
 
-    The same series as at /metrics. Durations in milliseconds. With prometheus the result's text is the text
+    The series of /metrics without the buckets of histograms; their names say the unit. With prometheus the result's text is the text
     format itself; with json it is the list of series with name, type, value and labels.
 
     Errors: CWM-1003 unknown format.
     """
+    await caller.metrics.look()
     if format == "prometheus":
-        text = caller.metrics.text()
+        text = caller.metrics.text(buckets=False)
         told: schemas.MetricsData = {"success": True, "format": format, "text": text}
         return ToolResult(content=[TextContent(type="text", text=text)], structured_content=told)
     listed: list[schemas.Metric] = [
         {"name": s.name, "type": s.type, "value": s.value, "labels": dict(s.labels)}
-        for s in caller.metrics.samples()
+        for s in caller.metrics.samples(buckets=False)
     ]
     result: schemas.MetricsData = {"success": True, "format": format, "metrics": listed}
     return ToolResult(structured_content=result)

@@ -10,7 +10,9 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
-from cwm.ports.meter import Meter, Metrics, Sample
+from cwm.domain.engine import Tier
+from cwm.ports.kv_tier import TierUsage
+from cwm.ports.meter import Meter, Metrics, Sample, Standing
 
 
 @pytest.fixture
@@ -105,9 +107,9 @@ def test_a_label_takes_so_many_values_and_no_more(meter: PrometheusMeter) -> Non
     samples = meter.samples()
     for name, label in (("cwm_events_total", "event"), ("cwm_prompt_tokens_total", "source")):
         values = {s.labels[label] for s in samples if s.name == name}
-        assert len(values) == 65
-        assert value(samples, name, **{label: "other"}) == 936
-    assert len({s.labels["operation"] for s in samples if s.name == "cwm_operation_total"}) == 65
+        assert len(values) == 129
+    assert value(samples, "cwm_prompt_tokens_total", source="other") == 872
+    assert len({s.labels["operation"] for s in samples if s.name == "cwm_operation_total"}) == 129
 
 
 def test_only_the_instances_named_last_are_told_and_not_too_many(meter: PrometheusMeter) -> None:
@@ -116,7 +118,7 @@ def test_only_the_instances_named_last_are_told_and_not_too_many(meter: Promethe
     told = [s for s in meter.samples() if s.name == "cwm_watchdog_healthy"]
     assert [(s.labels, s.value) for s in told] == [({"instance": "node1"}, 1.0)]
     meter.instances({f"node{number}": False for number in range(1000)})
-    assert len([s for s in meter.samples() if s.name == "cwm_watchdog_healthy"]) == 64
+    assert len([s for s in meter.samples() if s.name == "cwm_watchdog_healthy"]) == 128
 
 
 def test_the_text_holds_what_the_contract_shows_and_the_same_values(meter: PrometheusMeter) -> None:
@@ -141,6 +143,105 @@ def test_the_text_holds_what_the_contract_shows_and_the_same_values(meter: Prome
         for s in meter.samples()
         if not s.name.startswith("process_")
     }
+
+
+def test_thaws_are_told_by_phase_and_by_what_their_canary_showed(meter: PrometheusMeter) -> None:
+    meter.thaw_phase("prefetch", 30)
+    meter.thaw_phase("prefetch", 2_000)
+    meter.verified("exact")
+    samples = meter.samples()
+    assert value(samples, "cwm_thaw_phase_seconds_sum", phase="prefetch") == 2.03
+    assert value(samples, "cwm_thaw_phase_seconds_bucket", phase="prefetch", le="0.05") == 1
+    assert value(samples, "cwm_verifications_total", outcome="exact") == 1
+
+
+def test_what_alerts_look_at_begins_at_zero(meter: PrometheusMeter) -> None:
+    samples = meter.samples()
+    assert value(samples, "cwm_verifications_total", outcome="mismatch") == 0
+    assert value(samples, "cwm_events_total", event="thaw_partial") == 0
+
+
+def test_either_form_can_do_without_buckets(meter: PrometheusMeter) -> None:
+    with meter.operation("window_freeze"):
+        pass
+    assert "_bucket{" in meter.text()
+    assert "_bucket{" not in meter.text(buckets=False)
+    assert 'cwm_operation_duration_ms_count{operation="window_freeze"} 1.0' in meter.text(buckets=False)
+    names = {s.name for s in meter.samples(buckets=False)}
+    assert "cwm_operation_duration_ms_sum" in names
+    assert not [name for name in names if name.endswith("_bucket")]
+
+
+def test_requests_are_in_flight_until_they_end(meter: PrometheusMeter) -> None:
+    meter.http_begun("openai", "POST /v1/completions")
+    meter.http_begun("mcp", "POST /mcp")
+    meter.http_ended("mcp", "POST /mcp", "2xx", None)
+    samples = meter.samples()
+    in_flight = "cwm_http_requests_in_flight"
+    assert value(samples, in_flight, face="openai", route="POST /v1/completions") == 1
+    assert value(samples, in_flight, face="mcp", route="POST /mcp") == 0
+    assert value(samples, "cwm_http_requests_total", face="mcp", route="POST /mcp", status="2xx") == 1
+    assert not [s for s in samples if s.name.startswith("cwm_http_request_duration")]
+
+
+class Known:
+    """What there is, by hand."""
+
+    def __init__(self, standing: Standing) -> None:
+        self.standing = standing
+        self.looks = 0
+
+    def now(self) -> Standing:
+        return self.standing
+
+    async def look(self) -> None:
+        self.looks += 1
+
+    async def aclose(self) -> None:
+        self.looks = 0
+
+
+async def test_what_there_is_is_told_as_it_is_now_and_what_is_not_known_is_not(
+    meter: PrometheusMeter,
+) -> None:
+    known = Known(
+        Standing(
+            sessions={"active": 3, "frozen": 0},
+            tiers=[TierUsage(Tier.REDIS, 10, 100), TierUsage(Tier.DISK, 7, None)],
+            components={"vllm": False, "registry": True},
+            upstreams={"docs": True},
+            agent_sessions=2,
+            database_transactions=21,
+            database_connections=20,
+        )
+    )
+    meter.observe(known)
+    await meter.look()
+    samples = meter.samples()
+    assert value(samples, "cwm_sessions", state="active") == 3
+    assert value(samples, "cwm_tier_used_bytes", tier="disk") == 7
+    assert value(samples, "cwm_component_up", component="vllm") == 0
+    assert value(samples, "cwm_upstream_up", upstream="docs") == 1
+    assert value(samples, "cwm_database_transactions") == 21
+    assert [s.labels for s in samples if s.name == "cwm_tier_capacity_bytes"] == [{"tier": "redis"}]
+    assert not [s for s in samples if s.name == "cwm_windows"]
+    assert known.looks == 1
+    known.standing = Standing()
+    assert not [s for s in meter.samples() if s.name == "cwm_sessions"]
+
+
+def test_every_metric_is_described_whether_or_not_it_has_a_sample(meter: PrometheusMeter) -> None:
+    meter.thaw_phase("engine", 1)
+    described = {each.name: each for each in meter.described()}
+    assert described["cwm_thaw_phase_seconds"].labels == ("phase",)
+    assert described["cwm_windows"].labels == ("durability",)
+    assert described["cwm_tool_calls_total"].type == "counter"
+    told = {s.name for s in meter.samples()}
+    for suffix in ("_bucket", "_count", "_sum"):
+        told = {
+            name.removesuffix(suffix) if name.removesuffix(suffix) in described else name for name in told
+        }
+    assert told <= described.keys()
 
 
 def test_the_process_tells_its_memory(meter: PrometheusMeter) -> None:

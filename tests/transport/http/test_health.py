@@ -48,6 +48,7 @@ async def test_without_its_engine_the_gateway_is_not_ready_and_says_since_when(
         "kv_store": "unhealthy",
         "vllm": "unhealthy",
         "registry": "healthy",
+        "coordinator": "unhealthy",
     }
     assert "since" not in components["registry"]
     since = datetime.fromisoformat(components["vllm"]["since"])

@@ -246,6 +246,7 @@ async def test_health_tells_each_component(agent: Agent) -> None:
         "kv_store": "unhealthy",
         "vllm": "unhealthy",
         "registry": "healthy",
+        "coordinator": "unhealthy",
     }
     registry = (await agent.call("health_check", {"component": "registry"})).value
     assert (registry["status"], [c["name"] for c in registry["components"]]) == ("healthy", ["registry"])
@@ -311,4 +312,4 @@ async def test_resources_are_what_the_tools_answer(gateway: Gateway, agent: Agen
     assert stats == (await agent.call("cache_stats")).value
     health = await read("health://status")
     assert health["status"] == "unhealthy"
-    assert {c["name"] for c in health["components"]} == {"kv_store", "vllm", "registry"}
+    assert {c["name"] for c in health["components"]} == {"kv_store", "vllm", "registry", "coordinator"}

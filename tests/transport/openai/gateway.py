@@ -92,6 +92,12 @@ class TallyMeter:
     def instances(self, healthy: Mapping[str, bool]) -> None:
         self.counts.update(f"healthy {name}" for name, is_healthy in healthy.items() if is_healthy)
 
+    def thaw_phase(self, phase: str, elapsed_ms: float) -> None:
+        self.counts[f"phase {phase}"] += 1
+
+    def verified(self, outcome: str) -> None:
+        self.counts[f"verified {outcome}"] += 1
+
 
 @dataclass(frozen=True, slots=True)
 class Gateway:

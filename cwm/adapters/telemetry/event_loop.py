@@ -1,0 +1,20 @@
+"""How late the event loop is: what runs too long in it delays everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+_INTERVAL_SECONDS: Final = 0.5
+
+
+async def watch_event_loop(
+    told: Callable[[float], None], interval_seconds: float = _INTERVAL_SECONDS
+) -> None:
+    """Tell every now and then by how many seconds the loop woke this too late. Runs until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + interval_seconds
+        await asyncio.sleep(interval_seconds)
+        told(max(0.0, loop.time() - due))

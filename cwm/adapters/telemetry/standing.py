@@ -1,0 +1,80 @@
+"""What there is at the moment of a look, and the process itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cwm import __version__
+from cwm.ports.kv_tier import TierUsage
+from cwm.ports.meter import Standing
+
+
+class StandingCollector(Collector):
+    """Gauges of ``now()``, read when they are told. A number that is not known has no sample."""
+
+    def __init__(self) -> None:
+        self.now: Callable[[], Standing] = Standing
+
+    def collect(self) -> Iterator[Metric]:
+        now = self.now()
+        build = InfoMetricFamily("cwm_build", "The version that runs")
+        build.add_metric([], {"version": __version__})
+        yield build
+        yield _by(
+            "cwm_sessions",
+            "Sessions of every tenant by state, as the registry counts them",
+            "state",
+            now.sessions,
+        )
+        yield _by(
+            "cwm_windows",
+            "Windows of every tenant by durability, as the registry counts them",
+            "durability",
+            now.windows,
+        )
+        yield from _tiers(now)
+        yield _by(
+            "cwm_component_up",
+            "Whether what the gateway needs answers (1) or is down (0)",
+            "component",
+            now.components,
+        )
+        yield _by(
+            "cwm_upstream_up",
+            "Whether an upstream MCP server is connected (1) or away (0)",
+            "upstream",
+            now.upstreams,
+        )
+        yield GaugeMetricFamily(
+            "cwm_agent_sessions", "Agent sessions that this process serves", value=now.agent_sessions
+        )
+        yield GaugeMetricFamily(
+            "cwm_database_transactions",
+            "Transactions that run, or wait for a connection",
+            value=now.database_transactions,
+        )
+        yield GaugeMetricFamily(
+            "cwm_database_connections_limit",
+            "Transactions that can run at once",
+            value=now.database_connections,
+        )
+        yield GaugeMetricFamily("cwm_threads", "Threads of the process", value=threading.active_count())
+
+
+def _by(name: str, told: str, label: str, values: Mapping[str, float] | None) -> Metric:
+    family = GaugeMetricFamily(name, told, labels=[label])
+    for value, number in (values or {}).items():
+        family.add_metric([value], float(number))
+    return family
+
+
+def _tiers(now: Standing) -> Iterator[Metric]:
+    def named(name: str, told: str, number: Callable[[TierUsage], int | None]) -> Metric:
+        return _by(name, told, "tier", {str(t.tier): n for t in now.tiers if (n := number(t)) is not None})
+
+    yield named("cwm_tier_used_bytes", "Bytes of KV in a tier, of all instances", lambda t: t.used_bytes)
+    yield named("cwm_tier_capacity_bytes", "Room of a tier, where it has a limit", lambda t: t.capacity_bytes)
