@@ -34,8 +34,10 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.traced import traced
 from cwm.adapters.telemetry.logging import set_level
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.adapters.telemetry.tracing import open_tracer
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
@@ -48,6 +50,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
 from cwm.ports.results import ResultRecords
+from cwm.ports.tracing import Tracer
 from cwm.services.agents import Agents
 from cwm.services.audited import Journal
 from cwm.services.browse import Browse
@@ -95,11 +98,12 @@ from cwm.settings import Settings, SettingsError
 from cwm.settings.loopback import on_loopback
 from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
+from cwm.transport.http.correlation import Correlated
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
-from cwm.transport.mcp.server import build_mcp, mcp_app
+from cwm.transport.mcp.server import PATH, build_mcp, mcp_app
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 
@@ -150,24 +154,25 @@ class Parts:
     context_upkeep: ContextUpkeep
     reconfigure: tuple[Reconfigure, ...]
     shared: SharedStore
+    tracer: Tracer
     close: Callable[[], AsyncExitStack]
 
 
 def build_parts(settings: Settings) -> Parts:
     """Wire adapters into services. Opens nothing yet; ``close`` gives what must be closed."""
-    clock, meter = SystemClock(), PrometheusMeter()
-    database = open_database(settings.database.url())
+    clock, meter, tracer = SystemClock(), PrometheusMeter(), open_tracer(settings.tracing)
+    database = traced(open_database(settings.database.url()), tracer)
     replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
     registry, audit = SqlRegistry(database, replicas.me), SqlAuditLog(database)
-    engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
+    engine, kv_tier = VllmEngine(settings.engine, tracer), LmcacheTier(settings.engine, tracer)
     directory = EngineDirectory(
         engine,
         kv_tier,
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
     )
-    shared = _shared_store(settings, database, clock)
-    journal = Journal(audit, clock, meter, shared.changes)
+    shared = _shared_store(settings, database, clock, tracer)
+    journal = Journal(audit, clock, meter, shared.changes, tracer)
     turns = Turns(registry, audit, clock)
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
@@ -204,12 +209,12 @@ def build_parts(settings: Settings) -> Parts:
         limit=settings.shared.agent_session_limit,
     )
     contents = _contents(settings, shared, audit, meter, clock)
-    shared_context = _shared_context(settings, shared, contents, meter, clock)
+    shared_context = _shared_context(settings, shared, contents, meter, clock, tracer)
     context_upkeep = ContextUpkeep(
         shared_context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
     )
-    connector = SdkConnector()
-    upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
+    connector = SdkConnector(tracer)
+    upstreams = Upstreams(connector, agents, shared.changes, meter, clock, tracer)
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
     results = Results(
@@ -267,6 +272,7 @@ def build_parts(settings: Settings) -> Parts:
 
     def close() -> AsyncExitStack:
         stack = AsyncExitStack()
+        stack.push_async_callback(tracer.aclose)
         stack.push_async_callback(database.dispose)
         stack.push_async_callback(shared.close)
         stack.push_async_callback(kv_tier.aclose)
@@ -307,6 +313,7 @@ def build_parts(settings: Settings) -> Parts:
             _set_context(contents.cache),
         ),
         shared,
+        tracer,
         close,
     )
 
@@ -340,10 +347,12 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        telemetry={"exclude": lambda scope: scope["path"].startswith("/mcp")},
+        # Its spans, metrics and logs would be second ones.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
+    app.add_middleware(Correlated, tracer=parts.tracer, messages_at=PATH)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
@@ -451,6 +460,7 @@ def _face(parts: Parts) -> McpFace:
         parts.shared.changes,
         parts.meter,
         version=__version__,
+        tracer=parts.tracer,
     )
 
 
@@ -514,7 +524,7 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
             raise failed
 
 
-def _shared_store(settings: Settings, database: Database, clock: Clock) -> SharedStore:
+def _shared_store(settings: Settings, database: Database, clock: Clock, tracer: Tracer) -> SharedStore:
     shared, url = settings.shared, settings.shared_store_url()
     if url is None:
         kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
@@ -530,7 +540,7 @@ def _shared_store(settings: Settings, database: Database, clock: Clock) -> Share
     from cwm.adapters.redis.context_index import RedisContextIndex
     from cwm.adapters.redis.results import RedisResultRecords
 
-    client = connect(url)
+    client = connect(url, tracer)
     changes = RedisChanges(client)
     sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
     return SharedStore(
@@ -561,7 +571,12 @@ def _contents(
 
 
 def _shared_context(
-    settings: Settings, shared: SharedStore, contents: SharedContents, meter: PrometheusMeter, clock: Clock
+    settings: Settings,
+    shared: SharedStore,
+    contents: SharedContents,
+    meter: PrometheusMeter,
+    clock: Clock,
+    tracer: Tracer,
 ) -> SharedContext:
     """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
     context = settings.context
@@ -570,7 +585,7 @@ def _shared_context(
         context.context_value_kb * 1024, context.context_versions, context.context_snapshots
     )
     return SharedContext(
-        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes()
+        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes(), tracer
     )
 
 

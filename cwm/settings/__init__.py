@@ -26,6 +26,7 @@ from cwm.settings.groups import (
     StoredResults,
     Thaw,
     Tokens,
+    Tracing,
     Verification,
 )
 from cwm.settings.load import CONFIG_ENV, Settings, Source, load
@@ -52,6 +53,7 @@ __all__ = [
     "StoredResults",
     "Thaw",
     "Tokens",
+    "Tracing",
     "Verification",
     "load",
 ]

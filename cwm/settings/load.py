@@ -31,6 +31,7 @@ from cwm.settings.groups import (
     StoredResults,
     Thaw,
     Tokens,
+    Tracing,
     Verification,
 )
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
@@ -87,6 +88,7 @@ class Settings:
     context: Context = field(default_factory=Context)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
+    tracing: Tracing = field(default_factory=Tracing)
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     sources: tuple[Source, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
 from fastmcp.server.dependencies import get_context
+from mcp.server.context import ServerMiddleware
 
 from cwm.domain.errors import InternalError
 from cwm.domain.principal import Principal
@@ -41,6 +42,10 @@ class McpFace(FastMCP[Any]):
         self.subscriptions = subscriptions
         subscriptions.serve_on(self, streams)
         self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
+
+    def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
+        """Have ``middleware`` see every message first."""
+        self._mcp_server.middleware.insert(0, middleware)
 
     def end_streams(self) -> None:
         """Let go of every client that only listens, so that a stopping gateway need not wait for them."""

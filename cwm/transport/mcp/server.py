@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import fastmcp
 from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
 from cwm.ports.changes import Changes
 from cwm.ports.meter import Metrics
 from cwm.ports.resource_interest import ResourceInterest
+from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.services.catalogue import Services
 from cwm.services.shared_answers import SharedAnswers
 from cwm.services.upstreams import Upstreams
@@ -20,6 +22,7 @@ from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
+from cwm.transport.mcp.messages import Messages
 from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
@@ -54,11 +57,14 @@ def build_mcp(
     *,
     version: str,
     interest: ResourceInterest | None = None,
+    tracer: Tracer = UNTRACED,
 ) -> McpFace:
     """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
 
     ``interest`` instead of the upstreams is told which resources clients want to hear of.
     """
+    # Its spans would be second ones, and tell what exceptions say.
+    fastmcp.settings.telemetry_mode = "off"
     sessions, asked = agency.agents.store, interest or upstreams
     face = McpFace(
         services,
@@ -85,6 +91,7 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
+    face.watch_messages(Messages(tracer))
     for each in (
         *window_tools(),
         *session_tools(),
