@@ -1,0 +1,64 @@
+"""Lines of log of one request find each other, and its trace."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import serving
+from tests.traces.gateway import caller
+from tests.traces.sink import Sink
+from tests.transport.mcp.gateway import sdk_agent
+
+pytestmark = pytest.mark.slow
+
+UPSTREAM = Path(__file__).with_name("upstream.py")
+
+
+@contextmanager
+def program(folder: Path, tracing: dict[str, Any]) -> Iterator[str]:
+    """``cwm serve`` with an upstream, of whose calls it writes a line each."""
+    command = [sys.executable, str(UPSTREAM)]
+    config = {"upstreams": {"up": {"command": command[0], "args": command[1:]}}, "tracing": tracing}
+    (folder / "cwm.yaml").write_text(json.dumps(config))
+    with serving(folder) as (url, process):
+        yield url
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    told = [json.loads(line) for line in (folder / "log").read_text().splitlines() if line.startswith("{")]
+    return [line for line in told if line["event"].startswith("upstream up: tools/call")]
+
+
+async def test_a_line_of_a_traced_request_names_its_trace_and_what_was_open(
+    tmp_path: Path, collector: Sink, era: str
+) -> None:
+    whose = caller()
+    with program(tmp_path, {"otlp_endpoint": collector.url, "service_name": "gateway-a"}) as url:
+        async with sdk_agent(url, era) as agent:
+            with whose.calling():
+                await agent.call("up_came_with")
+    (line,) = lines(tmp_path)
+    # What was still here when it was told to stop has been sent.
+    call = collector.one("tools/call up_came_with")
+    assert line["trace_id"] == call.trace == whose.trace
+    assert line["span_id"] in {span.id for span in collector.of(whose.trace)}
+    assert call.resource.items() >= {"service.name": "gateway-a"}.items()
+
+
+async def test_without_traces_a_request_has_an_id(tmp_path: Path, era: str) -> None:
+    with program(tmp_path, {}) as url:
+        async with sdk_agent(url, era) as agent:
+            await agent.call("up_came_with")
+            await agent.call("up_came_with")
+    first, second = lines(tmp_path)
+    assert first["request_id"] != second["request_id"]
+    assert "trace_id" not in first
