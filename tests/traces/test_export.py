@@ -100,7 +100,7 @@ import sys
 from cwm.app import create_app
 from cwm.settings import load
 create_app(load({"CWM_DB_PATH": sys.argv[1], "CWM_SECRET_FILE": sys.argv[2]}))
-print([name for name in ("opentelemetry.sdk", "google.protobuf", "requests") if name in sys.modules])
+print([name for name in ("opentelemetry.sdk", "opentelemetry.exporter", "google.protobuf") if name in sys.modules])
 """
     arguments = [str(tmp_path / "cwm.db"), str(tmp_path / "secret")]
     done = subprocess.run(

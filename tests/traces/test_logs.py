@@ -25,7 +25,8 @@ UPSTREAM = Path(__file__).with_name("upstream.py")
 def program(folder: Path, tracing: dict[str, Any]) -> Iterator[str]:
     """``cwm serve`` with an upstream, of whose calls it writes a line each."""
     command = [sys.executable, str(UPSTREAM)]
-    config = {"upstreams": {"up": {"command": command[0], "args": command[1:]}}, "tracing": tracing}
+    upstream = {"command": command[0], "args": command[1:], "connect_seconds": 60}
+    config = {"upstreams": {"up": upstream}, "tracing": tracing}
     (folder / "cwm.yaml").write_text(json.dumps(config))
     with serving(folder) as (url, process):
         yield url
@@ -54,9 +55,9 @@ async def test_a_line_of_a_traced_request_names_its_trace_and_what_was_open(
     assert call.resource.items() >= {"service.name": "gateway-a"}.items()
 
 
-async def test_without_traces_a_request_has_an_id(tmp_path: Path, era: str) -> None:
+async def test_without_traces_a_request_has_an_id(tmp_path: Path) -> None:
     with program(tmp_path, {}) as url:
-        async with sdk_agent(url, era) as agent:
+        async with sdk_agent(url, "2026-07-28") as agent:
             await agent.call("up_came_with")
             await agent.call("up_came_with")
     first, second = lines(tmp_path)

@@ -35,7 +35,7 @@ async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[UpstreamSpec
 @asynccontextmanager
 async def upstream_of(way: str) -> AsyncIterator[UpstreamSpec]:
     if way == "stdio":
-        yield UpstreamSpec("up", command=(sys.executable, str(PROGRAM)))
+        yield UpstreamSpec("up", command=(sys.executable, str(PROGRAM)), connect_seconds=60)
         return
     app = tracing_server().http_app(path="/mcp", stateless_http=way == "http")
     async with serving(app if way == "http" else HandshakeOnly(app)) as url:

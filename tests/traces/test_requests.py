@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from mcp import MCPError
 
 from cwm.settings import Database, Engine, Shared
 from tests.traces.gateway import caller, http, traced_gateway
@@ -119,7 +120,8 @@ async def test_a_turn_of_an_openai_client_fails_by_code_all_the_way_down_to_the_
         await client.get("/healthz")
         await client.get(f"/v1/{SECRET}?key={SECRET}")
         await client.get(f"/{SECRET}?key={SECRET}")
-    served = collector.one("GET /v1/models")
+    served = next(span for span in collector.of(whose.trace) if span.kind == "server")
+    assert served.name == "GET /v1/models"
     assert (served.kind, served.trace, served.parent) == ("server", whose.trace, whose.span)
     assert (served.failed, served.error) == (True, "CWM-5001")
     assert served.attributes["http.response.status_code"] == 503
@@ -197,7 +199,8 @@ async def test_nothing_that_was_said_or_is_secret_is_in_any_span(
             await agent.call("session_generate", {"session_id": "s", "text": SECRET})
             await agent.call("window_delete", {"window_name": f"{SECRET} and more"})
             await agent.call("result_query", {"handle": "r_" + "0" * 22, "search": SECRET})
-            await agent.client.read_resource_mcp(f"cwm://windows/{SECRET}")
+            with pytest.raises(MCPError):
+                await agent.client.read_resource_mcp(f"cwm://windows/{SECRET}")
             await client.post(
                 f"/v1/chat/completions?key={SECRET}",
                 json={"model": "m", "messages": [{"role": "user", "content": SECRET}]},

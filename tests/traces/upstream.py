@@ -8,8 +8,6 @@ from fastmcp import Context, FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.dependencies import get_http_headers
 
-from cwm.transport.mcp.agent import meta_of, sdk_context
-
 
 def tracing_server() -> FastMCP[Any]:
     server: FastMCP[Any] = FastMCP("tracing", version="1.0.0")
@@ -17,7 +15,8 @@ def tracing_server() -> FastMCP[Any]:
     @server.tool
     def came_with(context: Context, note: str = "") -> dict[str, Any]:
         """What named the trace: in ``_meta`` and in the HTTP request."""
-        meta = meta_of(sdk_context(context.request_context))
+        assert context.request_context is not None
+        meta = (context.request_context._srctx.params or {}).get("_meta", {})
         headers = get_http_headers(include_all=True)
         return {"meta": meta.get("traceparent"), "header": headers.get("traceparent")}
 

@@ -28,7 +28,7 @@ class TracedRedis(redis.Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         command = str(args[0])
         with self.tracer.call(command, {"db.system.name": "redis", "db.operation.name": command}):
-            return await super().execute_command(*args, **options)
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def connect(url: str, tracer: Tracer = UNTRACED) -> redis.Redis:

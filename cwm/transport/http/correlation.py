@@ -109,7 +109,8 @@ def _carrier(scope: Scope) -> Carrier:
 
 
 def _method(scope: Scope) -> str:
-    return scope["method"] if scope["method"] in HTTPMethod.__members__ else "HTTP"
+    method = str(scope["method"])
+    return method if method in HTTPMethod.__members__ else "HTTP"
 
 
 def _described(scope: Scope) -> dict[str, Any]:
@@ -122,9 +123,18 @@ def _described(scope: Scope) -> dict[str, Any]:
 
 
 def _name(span: Span, scope: Scope) -> None:
+    if (route := _route(scope)) is not None:
+        span.rename(f"{_method(scope)} {route}")
+        span.note({"http.route": route})
+
+
+def _route(scope: Scope) -> str | None:
+    """The pattern of the path. FastAPI leaves it in the scope of its own routes only."""
     if isinstance(route := scope.get("route"), Route):
-        span.rename(f"{_method(scope)} {route.path_format}")
-        span.note({"http.route": route.path_format})
+        return route.path_format
+    endpoint, app = scope.get("endpoint"), scope.get("app")
+    routes = () if endpoint is None or app is None else app.routes
+    return next((r.path_format for r in routes if isinstance(r, Route) and r.endpoint is endpoint), None)
 
 
 def _tell(span: Span, status: int, arrival: Arrival) -> None:
