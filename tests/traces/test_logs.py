@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
 
-from tests.cli.command import serving
-from tests.traces.gateway import caller
+from tests.cli.command import environment, serving
+from tests.traces.gateway import arrived, caller
 from tests.traces.sink import Sink
 from tests.transport.mcp.gateway import sdk_agent
 
@@ -63,3 +65,19 @@ async def test_without_traces_a_request_has_an_id(tmp_path: Path) -> None:
     first, second = lines(tmp_path)
     assert first["request_id"] != second["request_id"]
     assert "trace_id" not in first
+
+
+async def test_a_client_that_starts_the_gateway_is_traced_too(
+    tmp_path: Path, collector: Sink, era: str
+) -> None:
+    whose = caller()
+    variables = environment(tmp_path, {"CWM_OTLP_ENDPOINT": collector.url})
+    transport = StdioTransport(sys.executable, ["-m", "cwm", "stdio"], env=variables, keep_alive=False)
+    async with Client(transport, mode=era) as client:
+        with whose.calling():
+            await client.call_tool("window_list")
+    await arrived(collector, lambda: "tools/call window_list" in collector.names())
+    call = collector.one("tools/call window_list")
+    assert (call.trace, call.parent) == (whose.trace, whose.span)
+    assert call.attributes["network.transport"] == "pipe"
+    assert collector.below(call)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
+from urllib.parse import urlsplit
 
 import structlog
 from opentelemetry import context as otel_context
@@ -58,7 +59,7 @@ class OtelTracer:
                 timeout=_EXPORT_SECONDS,
                 compression=Compression.Gzip,
             ),
-            settings.otlp_endpoint,
+            urlsplit(settings.otlp_endpoint).hostname or "",
         )
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.trace_sample_ratio)),
@@ -179,9 +180,9 @@ class _OtelSpan:
 class _Telling(SpanExporter):
     """Says once that nobody takes the spans, and once that somebody does again."""
 
-    def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
+    def __init__(self, exporter: SpanExporter, host: str) -> None:
         self._exporter = exporter
-        self._endpoint = endpoint
+        self._host = host
         self._lost = 0
         self._closed = False
 
@@ -189,10 +190,10 @@ class _Telling(SpanExporter):
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._lost:
-                _log.warning("traces_not_exported", endpoint=self._endpoint)
+                _log.warning("traces_not_exported", host=self._host)
             self._lost += len(spans)
         elif self._lost:
-            _log.info("traces_exported_again", endpoint=self._endpoint, spans_lost=self._lost)
+            _log.info("traces_exported_again", host=self._host, spans_lost=self._lost)
             self._lost = 0
         return result
 
