@@ -36,9 +36,11 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.sql.traced import traced
 from cwm.adapters.telemetry.event_loop import watch_event_loop
 from cwm.adapters.telemetry.logging import set_level
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.adapters.telemetry.tracing import open_tracer
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
@@ -52,6 +54,7 @@ from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
 from cwm.ports.identity import Identity
 from cwm.ports.results import ResultRecords
+from cwm.ports.tracing import Tracer
 from cwm.services.agents import Agents
 from cwm.services.audit_upkeep import AuditUpkeep
 from cwm.services.audited import Journal
@@ -102,6 +105,7 @@ from cwm.settings import Settings
 from cwm.settings.watch import Outcome, watch
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.bounded import bounded
+from cwm.transport.http.correlation import Correlated
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
@@ -170,6 +174,7 @@ class Parts:
     limits: Limits
     reconfigure: tuple[Reconfigure, ...]
     shared: SharedStore
+    tracer: Tracer
     close: Callable[[], AsyncExitStack]
 
     @property
@@ -179,20 +184,20 @@ class Parts:
 
 def build_parts(settings: Settings) -> Parts:
     """Wire adapters into services. Opens nothing yet; ``close`` gives what must be closed."""
-    clock, meter = SystemClock(), PrometheusMeter()
-    database = open_database(settings.database.url())
+    clock, meter, tracer = SystemClock(), PrometheusMeter(), open_tracer(settings.tracing)
+    database = traced(open_database(settings.database.url()), tracer)
     replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
     registry, (audit, audit_upkeep) = SqlRegistry(database, replicas.me), _audit(settings, database, clock)
-    engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
+    engine, kv_tier = VllmEngine(settings.engine, tracer), LmcacheTier(settings.engine, tracer)
     directory = EngineDirectory(
         engine,
         kv_tier,
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
     )
-    shared = _shared_store(settings, database, clock)
+    shared = _shared_store(settings, database, clock, tracer)
     access = build_access(settings, database, audit, clock, meter)
-    journal = Journal(audit, clock, meter, shared.changes)
+    journal = Journal(audit, clock, meter, shared.changes, tracer)
     turns = Turns(registry, audit, clock)
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
@@ -231,12 +236,12 @@ def build_parts(settings: Settings) -> Parts:
         foreign=partial(journal.foreign, what="agent_session"),
     )
     contents = _contents(settings, shared, audit, meter, clock)
-    shared_context = _shared_context(settings, shared, contents, meter, clock)
+    shared_context = _shared_context(settings, shared, contents, meter, clock, tracer)
     context_upkeep = ContextUpkeep(
         shared_context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
     )
-    connector = SdkConnector(link_local=settings.security.allow_link_local)
-    upstreams = Upstreams(connector, agents, shared.changes, meter, clock)
+    connector = SdkConnector(tracer, link_local=settings.security.allow_link_local)
+    upstreams = Upstreams(connector, agents, shared.changes, meter, clock, tracer)
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
     results = Results(
@@ -301,6 +306,7 @@ def build_parts(settings: Settings) -> Parts:
 
     def close() -> AsyncExitStack:
         stack = AsyncExitStack()
+        stack.push_async_callback(tracer.aclose)
         stack.push_async_callback(database.dispose)
         stack.push_async_callback(audit.settle)
         stack.push_async_callback(shared.close)
@@ -348,6 +354,7 @@ def build_parts(settings: Settings) -> Parts:
             set_limits(limits),
         ),
         shared,
+        tracer,
         close,
     )
 
@@ -389,7 +396,8 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        telemetry={"exclude": lambda scope: scope["path"].startswith("/mcp")},
+        # Its spans, metrics and logs would be second ones.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
@@ -401,6 +409,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     stand_before(app, settings, parts.audit, SystemClock())
     app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     app.add_middleware(Measured, meter=parts.meter, paths=_paths(app))
+    app.add_middleware(Correlated, tracer=parts.tracer, messages_at=MCP_PATH)
     return app
 
 
@@ -514,6 +523,7 @@ def _face(parts: Parts, identity: Identity) -> McpFace:
         parts.meter,
         version=__version__,
         limits=parts.limits,
+        tracer=parts.tracer,
     )
 
 
@@ -583,7 +593,7 @@ def _audit(settings: Settings, database: Database, clock: Clock) -> tuple[SqlAud
     return log, AuditUpkeep(log, trail, keys, clock, settings.audit.keep_for())
 
 
-def _shared_store(settings: Settings, database: Database, clock: Clock) -> SharedStore:
+def _shared_store(settings: Settings, database: Database, clock: Clock, tracer: Tracer) -> SharedStore:
     shared, url = settings.shared, settings.shared_store_url()
     if url is None:
         kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
@@ -599,7 +609,7 @@ def _shared_store(settings: Settings, database: Database, clock: Clock) -> Share
     from cwm.adapters.redis.context_index import RedisContextIndex
     from cwm.adapters.redis.results import RedisResultRecords
 
-    client = connect(url)
+    client = connect(url, tracer)
     changes = RedisChanges(client)
     sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
     return SharedStore(
@@ -632,7 +642,12 @@ def _contents(
 
 
 def _shared_context(
-    settings: Settings, shared: SharedStore, contents: SharedContents, meter: PrometheusMeter, clock: Clock
+    settings: Settings,
+    shared: SharedStore,
+    contents: SharedContents,
+    meter: PrometheusMeter,
+    clock: Clock,
+    tracer: Tracer,
 ) -> SharedContext:
     """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
     context = settings.context
@@ -641,7 +656,7 @@ def _shared_context(
         context.context_value_kb * 1024, context.context_versions, context.context_snapshots
     )
     return SharedContext(
-        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes()
+        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes(), tracer
     )
 
 

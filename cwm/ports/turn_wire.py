@@ -50,6 +50,10 @@ class TurnRequest(Protocol):
     """A request body that was read. ``prompt_tokens`` (of the longest) is known only for prompts of ids."""
 
     @property
+    def operation(self) -> str | None:
+        """What is asked of the model: ``chat`` or ``text_completion``; None for what is not asked of a model."""
+
+    @property
     def model(self) -> str | None: ...
 
     @property

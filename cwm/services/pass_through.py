@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from cwm.domain.errors import (
     SessionAlreadyExistsError,
 )
 from cwm.domain.names import require_session_id
+from cwm.ports.tracing import Kind, named
 from cwm.services.exchange import Exchange, Head, Outgoing
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cwm.domain.session import Session
     from cwm.ports.engine import Engine
     from cwm.ports.registry import Registry
+    from cwm.ports.tracing import Span, Tracer
     from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
     from cwm.services.audited import Journal
     from cwm.services.engine_directory import EngineDirectory
@@ -217,15 +219,19 @@ class PassThrough:
             lambda head: admitted.request.answer(streamed=head.streamed, recorded=admitted.told),
             settle,
         )
-        task = asyncio.create_task(self._run(exchange))
+        task = asyncio.create_task(self._run(exchange, admitted.request, asked.session_id))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
         return Answered(head.status, head.headers, head.streamed, exchange)
 
-    async def _run(self, exchange: Exchange) -> None:
-        with suppress(CwmError), self.journal.meter.operation("pass_through"):
+    async def _run(self, exchange: Exchange, request: TurnRequest, session_id: str | None) -> None:
+        with (
+            suppress(CwmError),
+            _traced(self.journal.tracer, request, session_id),
+            self.journal.meter.operation("pass_through"),
+        ):
             await exchange.run()
 
     async def _settle(self, admitted: _Admitted, head: Head, answer: TurnAnswer) -> None:
@@ -235,6 +241,12 @@ class PassThrough:
         if usage is not None:
             self.journal.meter.tokens("cached", usage.cached_tokens)
             self.journal.meter.tokens("computed", usage.prompt_tokens - usage.cached_tokens)
+            self.journal.tracer.current().note(
+                {
+                    "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                    "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                }
+            )
         if admitted.turn is None:
             return
         token_ids = answer.token_ids()
@@ -252,6 +264,18 @@ class _Admitted:
     body: bytes
     turn: Turn | None = None
     told: bool = False
+
+
+def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> AbstractContextManager[Span]:
+    """By the conventions for generative models; ``pass_through`` where nothing is generated."""
+    if (operation := request.operation) is None:
+        return tracer.span("pass_through")
+    told = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "vllm"}
+    if (model := named(request.model)) is not None:
+        told["gen_ai.request.model"] = model
+    if (conversation := named(session_id)) is not None:
+        told["gen_ai.conversation.id"] = conversation
+    return tracer.span(operation if model is None else f"{operation} {model}", Kind.CLIENT, told)
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:

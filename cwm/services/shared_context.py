@@ -33,6 +33,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import ContextIndex, Written
 from cwm.ports.meter import Meter
+from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.services.aside import aside, to_its_end
 from cwm.services.contents import SharedContents
 from cwm.services.context_answers import ContextLimits, ContextStats, Found, KeyPage, Restored, Setting
@@ -61,6 +62,7 @@ class SharedContext:
     clock: Clock
     limits: ContextLimits = field(default_factory=ContextLimits)
     quota_bytes: int | None = None
+    tracer: Tracer = UNTRACED
 
     async def set(self, principal: Principal, scope: Scope, setting: Setting) -> Entry:
         """CWM-1003 for a value too large; CWM-3007 where the key is immutable or not at ``if_version``."""
@@ -71,7 +73,7 @@ class SharedContext:
                 f"value: has {len(value)} bytes of JSON, and may have {self.limits.value_bytes}.",
                 field="value",
             )
-        with self.meter.operation("context_set"):
+        with self.tracer.span("context_set"), self.meter.operation("context_set"):
             writer = f"writing:{uuid4().hex}"
             digest = await self._keep(scope, value, writer, setting.priority)
             write = Write(
@@ -98,7 +100,7 @@ class SharedContext:
         CWM-1003 for a version that is not known, or for both; CWM-2006; CWM-4004 where the value is lost.
         """
         require_key(key)
-        with self.meter.operation("context_get"):
+        with self.tracer.span("context_get"), self.meter.operation("context_get"):
             at, entry = await self._entry(scope, key, version, snapshot)
             while entry is not None and entry.digest is not None:
                 value = await self.contents.read(scope.tenant, entry.digest)
@@ -119,7 +121,7 @@ class SharedContext:
     ) -> Entry | None:
         """None where there was nothing. CWM-3007 as for a set."""
         require_key(key)
-        with self.meter.operation("context_delete"):
+        with self.tracer.span("context_delete"), self.meter.operation("context_delete"):
             written = await self._write(scope, [Write(key, if_version=if_version)], principal.subject)
         return written.entries[0] if written.entries else None
 
@@ -150,12 +152,12 @@ class SharedContext:
     ) -> tuple[Snapshot, Sequence[str]]:
         """Name the state that is now, and the labels that made room. CWM-3007 for a label in use."""
         require_label(label)
-        with self.meter.operation("context_snapshot"):
+        with self.tracer.span("context_snapshot"), self.meter.operation("context_snapshot"):
             return await self.index.take_snapshot(scope, label, principal.subject, self.limits.snapshots)
 
     async def restore(self, principal: Principal, scope: Scope, label: str) -> Restored:
         """Make every key what it was in the snapshot, all at once. CWM-2006; CWM-3007 for an immutable key."""
-        with self.meter.operation("context_restore"):
+        with self.tracer.span("context_restore"), self.meter.operation("context_restore"):
             snapshot = await self._snapshot(scope, label)
             for _ in range(_RESTORES_TRIED):
                 wanted = {entry.key: entry for entry in await self.index.state(scope, snapshot.version)}

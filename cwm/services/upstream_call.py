@@ -11,6 +11,7 @@ from typing import Any
 from cwm.domain.errors import CwmError, EngineTimeoutError, OutcomeUnknownError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
 from cwm.ports.meter import Meter
+from cwm.ports.tracing import Kind, Span, Tracer, named
 from cwm.ports.upstream import (
     UpstreamError,
     UpstreamLostError,
@@ -24,17 +25,17 @@ _log = logging.getLogger("cwm.upstream")
 
 @contextmanager
 def recorded(
-    meter: Meter, link: Link, principal: Principal, method: str, params: Mapping[str, Any]
-) -> Iterator[None]:
-    """The operation ``upstream_<name>``, and a line of who asked what of it; no argument, no result.
+    meter: Meter, tracer: Tracer, link: Link, principal: Principal, method: str, params: Mapping[str, Any]
+) -> Iterator[Span]:
+    """The operation ``upstream_<name>``, its span, and a line of who asked what of it; no argument, no result.
 
     What a resource is called can be an argument, so only tools and prompts are named.
     """
     asked = f"{method} {params['name']!r}" if "name" in params else method
     outcome, started = "interrupted", time.perf_counter()
     try:
-        with meter.operation(f"upstream_{link.spec.name}"):
-            yield
+        with _traced(tracer, link, method, params) as span, meter.operation(f"upstream_{link.spec.name}"):
+            yield span
         outcome = "success"
     except CwmError as failed:
         outcome = failed.code
@@ -48,6 +49,27 @@ def recorded(
             "upstream %s: %s for %s/%s in %.1f ms: %s",
             *(link.spec.name, asked, principal.tenant, principal.subject, elapsed_ms, outcome),
         )
+
+
+@contextmanager
+def _traced(tracer: Tracer, link: Link, method: str, params: Mapping[str, Any]) -> Iterator[Span]:
+    name = named(params.get("name"))
+    told = {
+        "mcp.method.name": method,
+        "service.peer.name": link.spec.name,
+        "network.transport": "pipe" if link.spec.command else "tcp",
+    }
+    if name is not None and method == "tools/call":
+        told |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    elif name is not None:
+        told["gen_ai.prompt.name"] = name
+    with tracer.span(method if name is None else f"{method} {name}", Kind.CLIENT, told) as span:
+        try:
+            yield span
+        except UpstreamRefusedError as refused:
+            span.note({"rpc.response.status_code": str(refused.code)})
+            span.failed(str(refused.code))
+            raise
 
 
 async def once_more(

@@ -20,6 +20,7 @@ from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
+from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import (
     Progress,
     UpstreamAwayError,
@@ -72,7 +73,13 @@ class Upstreams:
     """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
 
     def __init__(
-        self, connector: UpstreamConnector, agents: Agents, changes: Changes, meter: Meter, clock: Clock
+        self,
+        connector: UpstreamConnector,
+        agents: Agents,
+        changes: Changes,
+        meter: Meter,
+        clock: Clock,
+        tracer: Tracer = UNTRACED,
     ) -> None:
         self._connector = connector
         self._agents = agents
@@ -80,6 +87,7 @@ class Upstreams:
         self._changes = changes
         self._meter = meter
         self._clock = clock
+        self._tracer = tracer
         self._links: dict[str, Link] = {}
         self._coming: dict[str, Link] = {}
         self._retiring: set[asyncio.Task[None]] = set()
@@ -173,9 +181,13 @@ class Upstreams:
                     on_progress=on_progress,
                 )
 
-        with link.busy(), recorded(self._meter, link, caller.agent.principal, method, params):
+        principal = caller.agent.principal
+        with link.busy(), recorded(self._meter, self._tracer, link, principal, method, params) as span:
             async with caller.agent.serving():
-                return await once_more(link, ask, repeatable=repeatable)
+                answer = await once_more(link, ask, repeatable=repeatable)
+            if answer.get("isError") is True:
+                span.failed("tool_error")
+            return answer
 
     async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""

@@ -31,6 +31,7 @@ from cwm.settings.groups import (
     StoredResults,
     Thaw,
     Tokens,
+    Tracing,
     Verification,
 )
 from cwm.settings.load import CONFIG_ENV, Settings, Source, load
@@ -62,6 +63,7 @@ __all__ = [
     "StoredResults",
     "Thaw",
     "Tokens",
+    "Tracing",
     "Verification",
     "load",
 ]

@@ -24,6 +24,7 @@ ABSENT: Final = "none"
 AUTO: Final = "auto"
 
 _SESSION_RATES: Final = "60/minute, 1000/hour"
+_TRACES_PATH: Final = "/v1/traces"
 
 
 def is_secret(spec: FieldInfo) -> bool:
@@ -522,6 +523,55 @@ class Metrics(Group):
     )
 
 
+class Tracing(Group):
+    """Where traces go. Without an endpoint there are none."""
+
+    title = "tracing"
+
+    otlp_endpoint: str | None = Field(
+        None, description="Base URL of an OpenTelemetry collector (OTLP over HTTP), such as http://host:4318."
+    )
+    otlp_headers: SecretStr | None = Field(
+        None, description="Headers that the collector wants, as name=value,name=value."
+    )
+    trace_sample_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of traces kept of those that begin here; a caller's own choice counts.",
+    )
+    service_name: str = Field("cwm", min_length=1, description="What this gateway is called in traces.")
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _http_url(cls, value: str | None) -> str | None:
+        if value is None or value.startswith(("http://", "https://")):
+            return value and value.rstrip("/")
+        raise ValueError("must be an http:// or https:// URL")
+
+    @field_validator("otlp_headers")
+    @classmethod
+    def _header_pairs(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            _headers(value)
+        return value
+
+    def traces_url(self) -> str:
+        """Of the endpoint, where spans are taken."""
+        base = self.otlp_endpoint or ""
+        return base if base.endswith(_TRACES_PATH) else base + _TRACES_PATH
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.otlp_headers is None else _headers(self.otlp_headers)
+
+
+def _headers(written: SecretStr) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in written.get_secret_value().split(",") if pair.strip()]
+    if any(not name.strip() or not equals for name, equals, _ in pairs):
+        raise ValueError("must be name=value pairs, separated by commas")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 GROUPS: dict[str, type[Group]] = {
     group.title: group
     for group in (
@@ -544,5 +594,6 @@ GROUPS: dict[str, type[Group]] = {
         LocalEngine,
         Logging,
         Metrics,
+        Tracing,
     )
 }

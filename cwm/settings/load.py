@@ -36,6 +36,7 @@ from cwm.settings.groups import (
     StoredResults,
     Thaw,
     Tokens,
+    Tracing,
     Verification,
     is_secret,
 )
@@ -100,6 +101,7 @@ class Settings:
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing = field(default_factory=Tracing)
     upstreams: tuple[UpstreamSpec, ...] = ()
     budgets: Budgets = field(default_factory=Budgets)
     sources: tuple[Source, ...] = ()

@@ -23,6 +23,7 @@ from cwm.ports.kv_tier import (
     PrefixKey,
     TierUsage,
 )
+from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine
 
 _TIERS: Final = {"valkey": Tier.REDIS, "resp": Tier.REDIS, "fs_native": Tier.DISK, "fs": Tier.DISK}
@@ -36,6 +37,7 @@ _PROBE_SALT: Final = "cwm1-doctor"
 _PROBE_TOKENS: Final = 8192
 _MAX_KEYS_PER_DELETE: Final = 10_000
 _PINS_PER_PAGE: Final = 10_000
+_PEER: Final = "lmcache"
 
 
 class LmcacheTier:
@@ -44,7 +46,8 @@ class LmcacheTier:
     Connections are pooled; a call that changes nothing is repeated once on a broken connection.
     """
 
-    def __init__(self, settings: Engine) -> None:
+    def __init__(self, settings: Engine, tracer: Tracer = UNTRACED) -> None:
+        self._tracer = tracer
         self._present = settings.has_lmcache
         self._server = settings.lmcache_url
         self._coordinator = settings.coordinator_url
@@ -167,17 +170,24 @@ class LmcacheTier:
         if submitted["status"] == "noop":
             return Prefetched(0, 0)
         url = f"{self._server}/cache/prefetches/{submitted['request_id']}"
-        try:
-            async with asyncio.timeout(_PREFETCH_TIMEOUT_SECONDS):
-                while True:
-                    polled = await self._call("GET", url, repeat=False)
-                    if polled["status"] == "completed":
-                        return Prefetched(int(polled["found_keys"]), int(polled["total_keys"]))
-                    await asyncio.sleep(_PREFETCH_POLL_SECONDS)
-        except TimeoutError as late:
-            raise EngineTimeoutError(
-                f"LMCache did not finish a prefetch of {total} blocks in {_PREFETCH_TIMEOUT_SECONDS:.0f} s."
-            ) from late
+        # However often it is asked for, to a trace it is one wait.
+        with self._tracer.call("prefetch", {"service.peer.name": _PEER, "cwm.chunks.total": total}) as span:
+            try:
+                async with asyncio.timeout(_PREFETCH_TIMEOUT_SECONDS):
+                    done = await self._completed(url, span)
+            except TimeoutError as late:
+                raise EngineTimeoutError(
+                    f"LMCache did not finish a prefetch of {total} blocks in {_PREFETCH_TIMEOUT_SECONDS:.0f} s."
+                ) from late
+            span.note({"cwm.chunks.found": done.found})
+            return done
+
+    async def _completed(self, url: str, span: Span) -> Prefetched:
+        while True:
+            polled = _json(await self._exchange("GET", url, None, span, repeat=False))
+            if polled["status"] == "completed":
+                return Prefetched(int(polled["found_keys"]), int(polled["total_keys"]))
+            await asyncio.sleep(_PREFETCH_POLL_SECONDS)
 
     async def storing(self) -> bool:
         if not self._present:
@@ -267,24 +277,31 @@ class LmcacheTier:
     async def _call(
         self, method: str, url: str, body: Mapping[str, Any] | None = None, *, repeat: bool = True
     ) -> Any:
-        response = await self._send(method, url, body, repeat=repeat)
-        try:
-            return response.json()
-        except ValueError as garbled:
-            raise EngineResponseError("LMCache's answer is not JSON.", url=url) from garbled
+        return _json(await self._send(method, url, body, repeat=repeat))
 
     async def _send(
         self, method: str, url: str, body: Mapping[str, Any] | None, *, repeat: bool
     ) -> httpx2.Response:
+        if not self._tracer.on:
+            return await self._exchange(method, url, body, NO_SPAN, repeat=repeat)
+        parsed = httpx2.URL(url)
+        with self._tracer.call(f"{method} {parsed.path}", _described(method, parsed)) as span:
+            response = await self._exchange(method, url, body, span, repeat=repeat)
+            span.note({"http.response.status_code": response.status_code})
+            return response
+
+    async def _exchange(
+        self, method: str, url: str, body: Mapping[str, Any] | None, span: Span, *, repeat: bool
+    ) -> httpx2.Response:
         try:
-            response = await self._http.request(method, url, json=body)
+            response = await self._http.request(method, url, json=body, headers=dict(span.carrier))
         except httpx2.TimeoutException as late:
             if isinstance(late, httpx2.ConnectTimeout):
                 raise _unreachable(url) from late
             raise EngineTimeoutError("LMCache did not answer in time.", url=url) from late
         except httpx2.RemoteProtocolError as broken:
             if repeat:
-                return await self._send(method, url, body, repeat=False)
+                return await self._exchange(method, url, body, span, repeat=False)
             raise _unreachable(url) from broken
         except httpx2.TransportError as broken:
             raise _unreachable(url) from broken
@@ -295,6 +312,24 @@ class LmcacheTier:
                 status=response.status_code,
             )
         return response
+
+
+def _json(response: httpx2.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as garbled:
+        raise EngineResponseError("LMCache's answer is not JSON.", url=str(response.url)) from garbled
+
+
+def _described(method: str, url: httpx2.URL) -> dict[str, str | int]:
+    """Without the query, which can hold a salt."""
+    return {
+        "http.request.method": method,
+        "server.address": url.host,
+        "server.port": url.port or (443 if url.scheme == "https" else 80),
+        "url.path": url.path,
+        "service.peer.name": _PEER,
+    }
 
 
 def _found(known: tuple[int, set[Tier]] | None) -> tuple[int, frozenset[Tier]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
@@ -12,15 +12,34 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cwm.domain.errors import CwmError, StorageReadError
+from cwm.ports.tracing import UNTRACED, Tracer
 
 _PATIENCE_SECONDS: Final = 3.0
 _VALKEY_SCHEMES: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
-def connect(url: str) -> redis.Redis:
+class TracedRedis(redis.Redis):
+    """Each command as a span: its name, no key and no value."""
+
+    tracer: Tracer = UNTRACED
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        command = str(args[0])
+        with self.tracer.call(command, {"db.system.name": "redis", "db.operation.name": command}):
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+
+def connect(url: str, tracer: Tracer = UNTRACED) -> redis.Redis:
     """A pool that opens nothing yet. One more try makes up for a connection that died while idle."""
+    client = _connected(TracedRedis if tracer.on else redis.Redis, url)
+    if isinstance(client, TracedRedis):
+        client.tracer = tracer
+    return client
+
+
+def _connected(kind: type[redis.Redis], url: str) -> redis.Redis:
     scheme, colon, rest = url.partition(":")
-    return redis.Redis.from_url(
+    return kind.from_url(
         f"{_VALKEY_SCHEMES.get(scheme, scheme)}{colon}{rest}",
         decode_responses=True,
         socket_connect_timeout=_PATIENCE_SECONDS,

@@ -31,7 +31,7 @@ def reading(
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with told_as(StorageReadError):
-            return await self.database.read(lambda connection: body(self, connection, *args, **kwargs))
+            return await self.database.read(_work(body, self, *args, **kwargs))
 
     return transaction
 
@@ -44,7 +44,7 @@ def glancing(
     @wraps(body)
     async def look(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with told_as(StorageReadError):
-            return await self.database.glance(lambda connection: body(self, connection, *args, **kwargs))
+            return await self.database.glance(_work(body, self, *args, **kwargs))
 
     return look
 
@@ -57,7 +57,7 @@ def writing(
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with told_as(StorageWriteError):
-            return await self.database.write(lambda connection: body(self, connection, *args, **kwargs))
+            return await self.database.write(_work(body, self, *args, **kwargs))
 
     return transaction
 
@@ -70,8 +70,18 @@ def writing_at_once(
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with told_as(StorageWriteError):
-            return await self.database.write_at_once(
-                lambda connection: body(self, connection, *args, **kwargs)
-            )
+            return await self.database.write_at_once(_work(body, self, *args, **kwargs))
 
     return transaction
+
+
+def _work(
+    body: Callable[Concatenate[S, Connection, P], T], records: S, /, *args: P.args, **kwargs: P.kwargs
+) -> Callable[[Connection], T]:
+    """Under the name of the method, by which traces tell it."""
+
+    def work(connection: Connection) -> T:
+        return body(records, connection, *args, **kwargs)
+
+    work.__qualname__ = body.__qualname__
+    return work

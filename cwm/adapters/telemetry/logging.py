@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 import structlog.tracebacks
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cwm.adapters.telemetry.redaction import HIDDEN
 
@@ -30,7 +30,10 @@ _QUIET: Final = {
     "sqlalchemy": logging.WARNING,
     "alembic": logging.WARNING,
     "watchfiles": logging.WARNING,
+    # Each batch that is not taken, with its cause; ours are told when that begins and when it ends.
+    "opentelemetry": logging.CRITICAL,
 }
+_TRACE: Final = "opentelemetry.trace"
 
 # Without the values of variables: prompts and secrets are among them.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
@@ -47,6 +50,7 @@ def configure_logging(level: str, fmt: str = "auto") -> None:
     console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _in_trace,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -76,6 +80,15 @@ def set_level(level: str) -> None:
     root.setLevel(level)
     for name, least in _QUIET.items():
         _route(name, max(least, root.level))
+
+
+def _in_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """With the ids of the span that is open; who never traced has not even loaded what would know."""
+    if (api := sys.modules.get(_TRACE)) is not None:
+        context = api.get_current_span().get_span_context()
+        if context.is_valid:
+            event["trace_id"], event["span_id"] = f"{context.trace_id:032x}", f"{context.span_id:016x}"
+    return event
 
 
 def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.ProcessorFormatter:

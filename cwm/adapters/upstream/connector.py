@@ -18,6 +18,7 @@ from cwm.adapters.upstream.http import SessionHttp, StraightClient, connection_p
 from cwm.adapters.upstream.session import Authorize, SdkSession
 from cwm.adapters.upstream.stdio import program
 from cwm.domain.upstream import Credentials, Kind, UpstreamSpec
+from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import Heard
 
 _LARGEST_EVENT_BYTES: Final = 64 * 1024 * 1024
@@ -28,7 +29,8 @@ _GOODBYES_AT_ONCE: Final = 32
 class SdkConnector:
     """Opens sessions; those with one URL share its connections. ``link_local`` addresses are refused unless asked for."""
 
-    def __init__(self, *, link_local: bool = False) -> None:
+    def __init__(self, tracer: Tracer = UNTRACED, *, link_local: bool = False) -> None:
+        self._tracer = tracer
         self._link_local = link_local
         self._pools: dict[str, httpx2.AsyncHTTPTransport] = {}
         self._goodbyes: dict[str, asyncio.Semaphore] = {}
@@ -74,7 +76,8 @@ class SdkConnector:
                 for kind in Kind:
                     heard(kind)
 
-        http = SessionHttp(pool, None if resume is None else json.loads(resume)["id"], broken)
+        session_id = None if resume is None else json.loads(resume)["id"]
+        http = SessionHttp(pool, session_id, broken, self._tracer.carrier)
         return SdkSession(
             _streams(spec, http),
             heard=heard,

@@ -20,6 +20,7 @@ from uuid import uuid4
 import httpx2
 
 from cwm.adapters.upstream.destinations import kept_elsewhere
+from cwm.ports.tracing import UNTRACED, Carrier
 
 AWAY: Final = -32901
 EXPIRED: Final = -32902
@@ -81,14 +82,20 @@ class SessionHttp(httpx2.AsyncBaseTransport):
     """One session's way through the pool: knows its id, says who asks, tells what went wrong.
 
     ``authorization`` goes with what nobody in particular asks for. ``broken`` is called when the stream of
-    the upstream's own messages ends: what it said until the next one is opened was not heard.
+    the upstream's own messages ends: what it said until the next one is opened was not heard. ``carrier`` says
+    which trace the request that is sent belongs to.
     """
 
     def __init__(
-        self, pool: httpx2.AsyncHTTPTransport, session_id: str | None, broken: Callable[[], None]
+        self,
+        pool: httpx2.AsyncHTTPTransport,
+        session_id: str | None,
+        broken: Callable[[], None],
+        carrier: Callable[[], Carrier] = UNTRACED.carrier,
     ) -> None:
         self._pool = pool
         self._broken = broken
+        self._carrier = carrier
         self.session_id = session_id
         self.authorization: str | None = None
         self.version: str | None = None
@@ -120,6 +127,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         if authorization:
             request.headers["authorization"] = authorization
         self.version = request.headers.get(_VERSION_HEADER, self.version)
+        request.headers.update(self._carrier())
 
     async def _read(self, response: httpx2.Response) -> httpx2.Response:
         status = response.status_code

@@ -13,10 +13,12 @@ import httpx2
 
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, told_as_coded_errors, was_stale
+from cwm.adapters.vllm.spans import Spans, generated
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Generation, ServedModel
+from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine as EngineSettings
 
 # vLLM closes an idle connection after five seconds; leaving it first avoids writing into a dead one.
@@ -67,8 +69,9 @@ class VllmEngine:
     pooled connection was dead before a byte of the answer came.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, tracer: Tracer = UNTRACED) -> None:
         self._url = settings.vllm_url
+        self._spans = Spans(tracer, settings.vllm_url)
         self._timeout_seconds = settings.request_timeout_seconds
         self._headers = [(b"accept-encoding", b"identity")]
         if key := settings.vllm_api_key:
@@ -138,23 +141,35 @@ class VllmEngine:
     async def complete(self, generation: Generation) -> Completion:
         """Abandoning this call aborts the request, which can kill a vLLM that is loading KV: shield it."""
         body = wire.completion_body(generation, stream=False)
-        async with self._answer("POST", "/v1/completions", body, model=generation.model) as response:
-            content = await response.aread()
-        return wire.understand(wire.completion, content, "/v1/completions")
+        with self._spans.generation(generation, stream=False) as span:
+            async with self._answer(
+                "POST", "/v1/completions", body, model=generation.model, span=span
+            ) as response:
+                content = await response.aread()
+            completion = wire.understand(wire.completion, content, "/v1/completions")
+            generated(span, completion)
+        return completion
 
     async def stream(self, generation: Generation) -> AsyncIterator[Delta]:
         """As :meth:`complete`: shield it until the first delta."""
         body = wire.completion_body(generation, stream=True)
-        async with self._answer("POST", "/v1/completions", body, model=generation.model) as response:
-            ended = False
-            async for line in response.aiter_lines():
-                data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-                if data == "[DONE]":
-                    ended = True
-                elif data:
-                    yield _delta(data.encode())
-        if not ended:
-            raise EngineConnectionError(f"vLLM at {self._url} ended a stream before its end.", url=self._url)
+        with self._spans.generation(generation, stream=True) as span:
+            async with self._answer(
+                "POST", "/v1/completions", body, model=generation.model, span=span
+            ) as response:
+                ended = False
+                async for line in response.aiter_lines():
+                    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+                    if data == "[DONE]":
+                        ended = True
+                    elif data:
+                        delta = _delta(data.encode())
+                        generated(span, delta)
+                        yield delta
+            if not ended:
+                raise EngineConnectionError(
+                    f"vLLM at {self._url} ended a stream before its end.", url=self._url
+                )
 
     async def counters(self) -> Counters:
         exposition = await self._get("/metrics")
@@ -170,12 +185,22 @@ class VllmEngine:
         """``path`` carries its query. The caller's authorization is not passed on, ours is."""
         passed = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
         passed = [(name, value) for name, value in passed if name.lower() not in _NOT_FORWARDED]
+        with self._spans.http(method, path) as span:
+            async with self._forwarded(method, path, body, passed, span) as response:
+                yield response
+
+    @asynccontextmanager
+    async def _forwarded(
+        self, method: str, path: str, body: bytes, passed: list[tuple[bytes, bytes]], span: Span
+    ) -> AsyncIterator[ForwardedResponse]:
         with self.faults():
-            response = await self._send(method, path, body, passed)
+            response = await self._send(method, path, body, passed, span=span)
         try:
             if response.status_code in {401, 403}:
                 # The key is the gateway's: to the client this is an engine out of order.
                 raise wire.refusal(response.status_code, b"", path, None)
+            if response.is_error:
+                span.failed(str(response.status_code))
             kept = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
             # Not ``aiter_raw``: what it adds to each chunk costs more than all that happens to it here.
             assert isinstance(response.stream, AsyncIterable)
@@ -188,8 +213,8 @@ class VllmEngine:
         return told_as_coded_errors(self._url, self._timeout_seconds)
 
     async def _ask_tokenizer(self) -> Tokenizer:
-        with self.faults():
-            response = await self._send("GET", "/tokenizer_info", b"", [], again=True)
+        with self._spans.http("GET", "/tokenizer_info") as span, self.faults():
+            response = await self._send("GET", "/tokenizer_info", b"", [], again=True, span=span)
             content = await response.aread()
         if response.status_code == 404:
             return Tokenizer(frozenset(), None)
@@ -198,21 +223,32 @@ class VllmEngine:
         return wire.understand(wire.tokenizer, content, "/tokenizer_info")
 
     async def _tokenize(self, request: Mapping[str, Any]) -> TokenIds:
-        body = json.dumps(request).encode()
-        async with self._answer("POST", "/tokenize", body, model=request["model"], again=True) as response:
-            content = await response.aread()
+        body, model = json.dumps(request).encode(), request["model"]
+        with self._spans.http("POST", "/tokenize") as span:
+            async with self._answer(
+                "POST", "/tokenize", body, model=model, again=True, span=span
+            ) as response:
+                content = await response.aread()
         return wire.understand(wire.token_ids, content, "/tokenize")
 
     async def _get(self, path: str) -> bytes:
-        async with self._answer("GET", path, b"", again=True) as response:
-            return await response.aread()
+        with self._spans.http("GET", path) as span:
+            async with self._answer("GET", path, b"", again=True, span=span) as response:
+                return await response.aread()
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, body: bytes, *, model: str | None = None, again: bool = False
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        model: str | None = None,
+        again: bool = False,
+        span: Span = NO_SPAN,
     ) -> AsyncIterator[httpx2.Response]:
         with self.faults():
-            response = await self._send(method, path, body, [_JSON] if body else [], again=again)
+            response = await self._send(method, path, body, [_JSON] if body else [], again=again, span=span)
             try:
                 if response.is_error:
                     raise wire.refusal(response.status_code, await response.aread(), path, model)
@@ -228,6 +264,14 @@ class VllmEngine:
         headers: list[tuple[bytes, bytes]],
         *,
         again: bool = False,
+        span: Span = NO_SPAN,
+    ) -> httpx2.Response:
+        response = await self._exchange(method, path, body, self._spans.onward(headers, span), again=again)
+        span.note({"http.response.status_code": response.status_code})
+        return response
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes, headers: list[tuple[bytes, bytes]], *, again: bool
     ) -> httpx2.Response:
         freshness = Freshness()
         request = httpx2.Request(

@@ -11,6 +11,7 @@ from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
 from cwm.domain.errors import InvalidParameterError
 from cwm.ports.turn_wire import TurnAnswer
 
+_CHAT: Final = "chat"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
 
 
@@ -20,7 +21,11 @@ class OpenAiRequest:
 
     fields: dict[str, Any]
     raw: bytes
-    is_chat: bool
+    operation: str | None
+
+    @property
+    def is_chat(self) -> bool:
+        return self.operation == _CHAT
 
     @property
     def model(self) -> str | None:
@@ -85,7 +90,13 @@ class OpenAiWire:
         for name in _OURS:
             if name in fields:
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
-        return OpenAiRequest(fields, body, path.partition("?")[0].endswith("/chat/completions"))
+        return OpenAiRequest(fields, body, _operation(path.partition("?")[0]))
+
+
+def _operation(path: str) -> str | None:
+    if path.endswith("/chat/completions"):
+        return _CHAT
+    return "text_completion" if path.endswith("/completions") else None
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

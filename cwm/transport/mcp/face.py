@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
 from fastmcp.server.dependencies import get_context
+from mcp.server.context import ServerMiddleware
 
 from cwm.domain.errors import InternalError
 from cwm.domain.principal import Principal
@@ -17,7 +18,6 @@ from cwm.services.catalogue import Services
 from cwm.services.context_manager import ContextManager
 from cwm.transport.mcp.agent import Agency, sdk_context
 from cwm.transport.mcp.cancellation import Cancellations
-from cwm.transport.mcp.measures import Measures
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
 
@@ -43,9 +43,9 @@ class McpFace(FastMCP[Any]):
         subscriptions.serve_on(self, streams)
         self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
 
-    def measure(self, measures: Measures) -> None:
-        """Outside of everything that answers."""
-        self._mcp_server.middleware.insert(0, measures)
+    def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
+        """Have ``middleware`` see every message first."""
+        self._mcp_server.middleware.insert(0, middleware)
 
     def end_streams(self) -> None:
         """Let go of every client that only listens, so that a stopping gateway need not wait for them."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import fastmcp
 from fastmcp.server.http import StarletteWithLifespan
 from starlette.middleware import Middleware
 
 from cwm.ports.changes import Changes
 from cwm.ports.meter import Telemetry
 from cwm.ports.resource_interest import ResourceInterest
+from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.services.catalogue import Services
 from cwm.services.limits import Limits
 from cwm.services.shared_answers import SharedAnswers
@@ -23,6 +25,7 @@ from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
 from cwm.transport.mcp.limits import Limited
 from cwm.transport.mcp.measures import Measures
+from cwm.transport.mcp.messages import Messages
 from cwm.transport.mcp.permissions import Permissions
 from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
@@ -59,11 +62,14 @@ def build_mcp(
     version: str,
     limits: Limits,
     interest: ResourceInterest | None = None,
+    tracer: Tracer = UNTRACED,
 ) -> McpFace:
     """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
 
     ``interest`` instead of the upstreams is told which resources clients want to hear of.
     """
+    # Its spans would be second ones, and tell what exceptions say.
+    fastmcp.settings.telemetry_mode = "off"
     sessions, asked = agency.agents.store, interest or upstreams
     face = McpFace(
         services,
@@ -91,6 +97,7 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
+    face.watch_messages(Messages(tracer))
     own = [
         *window_tools(),
         *session_tools(),
@@ -107,7 +114,7 @@ def build_mcp(
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
-    face.measure(Measures(metrics, [each.name for each in own], upstreams.names))
+    face.watch_messages(Measures(metrics, [each.name for each in own], upstreams.names))
     return face
 
 

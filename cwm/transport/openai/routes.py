@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
 from cwm.services.pass_through import Answered, Asked
+from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.mcp.scope import PRINCIPAL
 from cwm.transport.openai.envelope import (
     SESSION_HEADER,
@@ -68,6 +69,8 @@ class _Endpoint:
         try:
             await self.serve(scope, receive, send)
         except CwmError as error:
+            if (arrival := scope.get(ARRIVAL)) is not None:
+                arrival.error = error.code
             await send_error(send, error)
         except ClientLeftError:
             return

@@ -1,0 +1,62 @@
+"""Each transaction as a span: which method ran it, what it failed by; no statement and no value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from cwm.adapters.sql.database import Database, PostgresDatabase
+from cwm.adapters.sql.failures import told_as
+from cwm.domain.errors import CwmError, StorageReadError, StorageWriteError
+from cwm.ports.tracing import Tracer
+
+T = TypeVar("T")
+
+
+def traced(database: Database, tracer: Tracer) -> Database:
+    """The same database, seen by ``tracer``."""
+    return TracedDatabase(database, tracer) if tracer.on else database
+
+
+class TracedDatabase:
+    """Failures come out coded, as those who call a :class:`Database` would code them."""
+
+    def __init__(self, database: Database, tracer: Tracer) -> None:
+        self._database = database
+        self._tracer = tracer
+        self._system = "postgresql" if isinstance(database, PostgresDatabase) else "sqlite"
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        with self._transaction("read", work, StorageReadError):
+            return await self._database.read(work)
+
+    async def glance(self, work: Callable[[Connection], T]) -> T:
+        with self._transaction("read", work, StorageReadError):
+            return await self._database.glance(work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        with self._transaction("write", work, StorageWriteError):
+            return await self._database.write(work)
+
+    async def write_at_once(self, work: Callable[[Connection], T]) -> T:
+        with self._transaction("write", work, StorageWriteError):
+            return await self._database.write_at_once(work)
+
+    async def dispose(self) -> None:
+        await self._database.dispose()
+
+    @contextmanager
+    def _transaction(
+        self, operation: str, work: Callable[[Connection], object], failure: type[CwmError]
+    ) -> Iterator[None]:
+        name = work.__qualname__
+        attributes = {
+            "db.system.name": self._system,
+            "db.operation.name": operation,
+            "code.function.name": name,
+        }
+        with self._tracer.call(f"{operation} {name}", attributes), told_as(failure):
+            yield

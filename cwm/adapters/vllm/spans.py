@@ -1,0 +1,76 @@
+"""What a trace is told of requests to vLLM: by the conventions for HTTP clients and for generative models.
+
+Counts and names alone; no prompt, no answer and no key.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import httpx2
+
+from cwm.ports.engine import Completion, Delta, Generation
+from cwm.ports.tracing import NO_SPAN, Span, Tracer, named
+
+_PROPAGATED: Final = frozenset({b"traceparent", b"tracestate"})
+_COMPLETIONS: Final = "/v1/completions"
+
+
+class Spans:
+    """Of one vLLM."""
+
+    def __init__(self, tracer: Tracer, url: str) -> None:
+        self._tracer = tracer
+        parsed = httpx2.URL(url)
+        self._peer: dict[str, str | int] = {
+            "service.peer.name": "vllm",
+            "server.address": parsed.host,
+            "server.port": parsed.port or (443 if parsed.scheme == "https" else 80),
+        }
+
+    def http(self, method: str, path: str) -> AbstractContextManager[Span]:
+        """Without the path's query: callers write it."""
+        bare = path.partition("?")[0]
+        return self._tracer.call(f"{method} {bare}", self._described(method, bare))
+
+    def generation(self, generation: Generation, *, stream: bool) -> AbstractContextManager[Span]:
+        model = named(generation.model)
+        attributes: dict[str, Any] = {
+            **self._described("POST", _COMPLETIONS),
+            "gen_ai.operation.name": "text_completion",
+            "gen_ai.provider.name": "vllm",
+            "gen_ai.request.max_tokens": generation.max_tokens,
+            "gen_ai.request.stream": stream,
+        }
+        if model is not None:
+            attributes["gen_ai.request.model"] = model
+        return self._tracer.call(f"text_completion {model}" if model else "text_completion", attributes)
+
+    def onward(self, headers: list[tuple[bytes, bytes]], span: Span) -> list[tuple[bytes, bytes]]:
+        """The headers with this span as the parent of what vLLM does, instead of the caller's own."""
+        if not (carrier := span.carrier):
+            return headers
+        kept = [(name, value) for name, value in headers if name.lower() not in _PROPAGATED]
+        return [*kept, *((name.encode(), value.encode()) for name, value in carrier.items())]
+
+    def _described(self, method: str, path: str) -> dict[str, str | int]:
+        if not self._tracer.on:
+            return {}
+        return {**self._peer, "http.request.method": method, "url.path": path}
+
+
+def generated(span: Span, told: Completion | Delta) -> None:
+    """How much it was, once it is known."""
+    if span is NO_SPAN or (told.finish_reason is None and told.prompt_tokens is None):
+        return
+    noted: dict[str, Any] = {}
+    if told.finish_reason is not None:
+        noted["gen_ai.response.finish_reasons"] = [told.finish_reason]
+    if told.prompt_tokens is not None:
+        noted["gen_ai.usage.input_tokens"] = told.prompt_tokens
+    if told.cached_tokens is not None:
+        noted["gen_ai.usage.cache_read.input_tokens"] = told.cached_tokens
+    if isinstance(told, Completion):
+        noted["gen_ai.usage.output_tokens"] = len(told.token_ids)
+    span.note(noted)
