@@ -90,7 +90,7 @@ def term_values(window: Window) -> list[dict[str, Any]]:
 
 def gram_values(connection: Connection, search_id: int, tenant: str, words: str) -> dict[str, Any]:
     grams = grams_of(tenant, words)
-    return {"id": search_id, "grams": grams if _is_postgres(connection) else _spelled(grams)}
+    return {"id": search_id, "grams": grams if _is_postgres(connection) else spelled(grams)}
 
 
 def add_grams(connection: Connection, values: list[dict[str, Any]]) -> None:
@@ -165,12 +165,12 @@ def holding(connection: Connection, tenant: str, words: str) -> ColumnElement[bo
         found = select(window_grams.c.id).where(window_grams.c.grams.contains(asked))
         return window_search.c.id.in_(found)
     matching = text("SELECT rowid AS id FROM window_grams WHERE window_grams MATCH :grams").bindparams(
-        grams=" AND ".join(f'"{gram}"' for gram in _spelled(asked).split())
+        grams=" AND ".join(f'"{gram}"' for gram in spelled(asked).split())
     )
     return window_search.c.id.in_(matching.columns(window_grams.c.id))
 
 
-def _spelled(grams: list[int]) -> str:
+def spelled(grams: list[int]) -> str:
     """Words to FTS5, which splits at spaces."""
     return " ".join(f"{gram + 2**31:x}" for gram in grams)
 

@@ -1,0 +1,227 @@
+"""Lists, searches, filters and statuses of a large registry, asked of the services and of a gateway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, event
+
+from cwm.app import Parts, build_parts
+from cwm.bench.agents import Agent
+from cwm.bench.figures import median
+from cwm.bench.goals import percentile
+from cwm.bench.scale_rows import TENANT, made_at, name_of, session_id_of
+from cwm.domain.principal import Principal
+from cwm.domain.session import SessionState
+from cwm.domain.window import WindowQuery, WindowSort
+from cwm.services.browse import WindowPage
+from cwm.settings import Database, Isolation, Settings
+from cwm.settings import Engine as EngineSettings
+
+WHO: Final = Principal(TENANT, "agent")
+
+_NOWHERE: Final = "http://127.0.0.1:9"
+_WARM: Final = 3
+
+Ask = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of question. ``deep`` marks offsets far into a list, which take the longer the farther."""
+
+    name: str
+    query: WindowQuery
+    deep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Of one question, in ms."""
+
+    name: str
+    p50: float
+    p99: float
+    deep: bool = False
+
+
+@asynccontextmanager
+async def opened(folder: Path, url: str) -> AsyncIterator[Parts]:
+    """All of a gateway but its face, on the registry at ``url``, without an engine."""
+    sqlite = url.startswith("sqlite")
+    database = (
+        Database(db_path=Path(url.removeprefix("sqlite:///"))) if sqlite else Database(database_url=url)  # type: ignore[arg-type]
+    )
+    settings = Settings(
+        database=database,
+        engine=EngineSettings(vllm_url=_NOWHERE, lmcache_url="none", coordinator_url="none"),
+        isolation=Isolation(secret="a benchmark's", tenant=TENANT, secret_file=folder / "secret"),  # type: ignore[arg-type]  # noqa: S106
+    )
+    parts = build_parts(settings)
+    async with parts.close():
+        yield parts
+
+
+def cases(count: int) -> list[Case]:
+    """What is asked of ``count`` windows; half-way pages are asked for by cursor and by offset."""
+    half = count * 9 // 20
+    orders = [
+        Case(
+            f"first page, {sort.value} {'desc' if down else 'asc'}",
+            WindowQuery(sort_by=sort, descending=down),
+        )
+        for sort, down in product(WindowSort, (True, False))
+    ]
+    by_size = WindowQuery(sort_by=WindowSort.SIZE)
+    day = made_at(count // 2, count)
+    return [
+        *orders,
+        Case("first 100", WindowQuery(limit=100)),
+        Case("offset 10,000", WindowQuery(offset=min(10_000, half))),
+        Case("offset 10,000, by name", WindowQuery(sort_by=WindowSort.NAME, offset=min(10_000, half))),
+        Case(f"offset {half:,}", WindowQuery(offset=half), deep=True),
+        Case(f"offset {half:,}, by size", replace(by_size, offset=half), deep=True),
+        Case("tag of 30 %", WindowQuery(tags=("coding",))),
+        Case("tag of 30 %, by size", replace(by_size, tags=("coding",))),
+        Case("tag of 30 %, by name", WindowQuery(tags=("coding",), sort_by=WindowSort.NAME, descending=False)),
+        Case("tag of 1 %, by size", replace(by_size, tags=("draft",))),
+        Case("tag of few", WindowQuery(tags=("topic-1500",))),
+        Case("tag of few, by tokens", WindowQuery(tags=("topic-1500",), sort_by=WindowSort.TOKEN_COUNT)),
+        Case("tag of none", WindowQuery(tags=("nothing",))),
+        Case("two tags of many", WindowQuery(tags=("coding", "review"))),
+        Case("two tags of many, by size", replace(by_size, tags=("coding", "review"))),
+        Case("three tags", WindowQuery(tags=("billing", "research", "draft"))),
+        Case("model of today", WindowQuery(model="gpt-oss-120b")),
+        Case("model of two years ago", WindowQuery(model="llama-3.1-8b")),
+        Case("model of two years ago, by name", WindowQuery(model="llama-3.1-8b", sort_by=WindowSort.NAME)),
+        Case("model and tag", WindowQuery(model="qwen3-32b", tags=("review",))),
+        Case("a day", WindowQuery(created_after=day, created_before=day + timedelta(days=1))),
+        Case(
+            "a day, by size", replace(by_size, created_after=day, created_before=day + timedelta(days=1))
+        ),
+        Case("a year", WindowQuery(created_after=day)),
+        Case("a year, by size", replace(by_size, created_after=day)),
+        Case("search: in an eighth", WindowQuery(search="refactor")),
+        Case("search: in an eighth, by size", replace(by_size, search="refactor")),
+        Case("search: one name", WindowQuery(search=name_of(count // 3))),
+        Case("search: one ticket", WindowQuery(search=f"ticket {count // 50}")),
+        Case("search: digits", WindowQuery(search=f"{count // 3:07d}"[:6])),
+        Case("search: nothing", WindowQuery(search="zyzzyva")),
+        Case("search: two letters", WindowQuery(search="au")),
+        Case("search and tag", WindowQuery(search="ledger", tags=("research",))),
+        Case("search, tag, model, year, by tokens", WindowQuery(
+            search="audit", tags=("coding",), model="gpt-oss-120b", created_after=day, sort_by=WindowSort.TOKEN_COUNT
+        )),
+    ]  # fmt: skip
+
+
+async def through_services(
+    parts: Parts, count: int, rounds: int, progress: Callable[[str], None]
+) -> list[Timed]:
+    browse = parts.services.browse
+    timed = []
+    for case in cases(count):
+        timed.append(
+            await _timed(case.name, lambda q=case.query: browse.windows(WHO, q), rounds, deep=case.deep)
+        )
+    progress("pages by cursor")
+    for sort in WindowSort:
+        query = WindowQuery(sort_by=sort)
+        cursor = await _half_way(parts, query, count)
+        timed.append(
+            await _timed(
+                f"half-way by cursor, {sort.value}",
+                lambda q=query, c=cursor: browse.windows(WHO, q, c),
+                rounds,
+            )
+        )
+    tagged = WindowQuery(tags=("coding",), sort_by=WindowSort.NAME)
+    cursor = await _half_way(parts, tagged, count // 3)
+    timed.append(
+        await _timed(
+            "half-way by cursor, tag of 30 %, by name", lambda: browse.windows(WHO, tagged, cursor), rounds
+        )
+    )
+    states = (None, SessionState.ACTIVE, SessionState.EXPIRED)
+    for state in states:
+        timed.append(
+            await _timed(f"sessions, {state or 'all'}", lambda s=state: browse.sessions(WHO, s, 100), rounds)
+        )
+    window, session = name_of(count // 2 // 1000 * 1000 + 100), session_id_of(count // 200 // 10 * 10 + 1)
+    timed.append(await _timed("window status", lambda: browse.window(WHO, window), rounds))
+    timed.append(await _timed("session status", lambda: browse.session(WHO, session), rounds))
+    return timed
+
+
+async def through_gateway(agent: Agent, count: int, rounds: int) -> list[Timed]:
+    window = name_of(count // 2 // 1000 * 1000 + 100)
+    calls: dict[str, tuple[str, dict[str, Any]]] = {
+        "window_list": ("window_list", {}),
+        "window_list, tag of 30 %, by name": ("window_list", {"tags": ["coding"], "sort_by": "name"}),
+        "window_list, search: one name": ("window_list", {"search": name_of(count // 3)}),
+        "session_list": ("session_list", {}),
+        "window_status": ("window_status", {"window_name": window}),
+    }
+    return [
+        await _timed(f"over MCP: {name}", lambda t=tool, a=arguments: agent.call(t, a), rounds)
+        for name, (tool, arguments) in calls.items()
+    ]
+
+
+async def plans(parts: Parts, count: int) -> Iterator[tuple[str, str]]:
+    """Of every statement of every question: what is asked, and the database's plan for it."""
+    told = []
+    for case in cases(count):
+        with _heard() as statements:
+            await parts.services.browse.windows(WHO, case.query)
+        for statement, parameters in statements:
+            lines = await parts.database.read(lambda c, s=statement, p=parameters: _plan(c, s, p))
+            told.append((case.name, lines))
+    return iter(told)
+
+
+async def _half_way(parts: Parts, query: WindowQuery, count: int) -> str:
+    page: WindowPage = await parts.services.browse.windows(
+        WHO, replace(query, limit=1, offset=count * 9 // 20)
+    )
+    assert page.next_cursor is not None
+    return page.next_cursor
+
+
+async def _timed(name: str, ask: Ask, rounds: int, *, deep: bool = False) -> Timed:
+    taken = []
+    for _ in range(_WARM + rounds):
+        began = time.perf_counter()
+        await ask()
+        taken.append((time.perf_counter() - began) * 1000)
+    return Timed(name, median(taken[_WARM:]), percentile(taken[_WARM:], 99), deep)
+
+
+def _plan(connection: Connection, statement: str, parameters: Any) -> str:
+    sqlite = connection.dialect.name == "sqlite"
+    asked = f"EXPLAIN QUERY PLAN {statement}" if sqlite else f"EXPLAIN (ANALYZE, BUFFERS) {statement}"
+    rows = connection.exec_driver_sql(asked, parameters).all()
+    return "\n".join(str(row[-1]) for row in rows)
+
+
+@contextmanager
+def _heard() -> Iterator[list[tuple[str, Any]]]:
+    """Every SELECT that is sent meanwhile, with its parameters."""
+    statements: list[tuple[str, Any]] = []
+
+    def hear(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.lstrip().startswith(("SELECT", "WITH")):
+            statements.append((statement, parameters))
+
+    event.listen(Engine, "before_cursor_execute", hear)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", hear)
