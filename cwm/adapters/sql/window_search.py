@@ -54,11 +54,15 @@ _SORTED_BY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many rows a list may look at: to count them, to sort them, and one by one in its own order."""
+    """How many rows a list may look at: to count them, to sort them, and one by one in its own order.
+
+    While it does that last it counts matches too, up to ``seen`` more than it passes over.
+    """
 
     counted: int = 10_000
     gathered: int = 5_000
-    walked: int = 5_000
+    walked: int = 3_000
+    seen: int = 100
 
 
 EFFORT: Final = Effort()
@@ -102,7 +106,9 @@ class _Search:
         """The page, if the first rows in its order hold all of it and one more."""
         rows = self._rows(self._source, lean=False).where(*self._after(self._source))
         walked = rows.order_by(*self._order(self._source)).limit(self.effort.walked).subquery()
-        matching = select(*(walked.c[key] for key in self._keys)).where(*self._unindexed(walked)).cte()
+        matching = select(*(walked.c[key] for key in self._keys)).where(*self._unindexed(walked))
+        most = self.query.offset + max(self.query.limit + 1, self.effort.seen)
+        matching = matching.limit(most).cte()
         total = self._known_total
         found = self._read(matching, literal(total) if total is not None else _count(matching))
         if len(found) <= self.query.limit:
@@ -115,7 +121,7 @@ class _Search:
         if self.query.search and not few:
             holding = terms.holding(self.connection, self.tenant, self.query.search.casefold())
         source: Table = window_search if holding is not None or self._rarest is None else termed
-        rows = self._rows(source).where(*self._unindexed(source))
+        rows = self._rows(source, placed=holding is None).where(*self._unindexed(source))
         matching = (rows if holding is None else rows.where(holding)).cte()
         found = self._read(matching, _count(matching))
         if not found and (self.query.offset or self.query.after):
@@ -135,15 +141,34 @@ class _Search:
         by_time = self.query.sort_by is WindowSort.CREATED_AT
         return termed if by_time and self._rarest is not None else window_search
 
-    def _rows(self, source: Table, *, lean: bool = True) -> Select[Any]:
-        """Rows of the source as its index finds them: what they are sorted by, or all of each."""
+    def _rows(self, source: Table, *, lean: bool = True, placed: bool = True) -> Select[Any]:
+        """Rows of the source: what they are sorted by, or all of each.
+
+        ``placed`` False keeps databases from looking for the tenant's rows first where there is a better index.
+        """
         columns = [source.c[key] for key in self._keys] if lean else list(source.c)
-        rows = select(*columns).where(source.c.tenant == self.tenant)
+        tenant = source.c.tenant if placed else source.c.tenant.concat("")
+        rows = select(*columns).where(tenant == self.tenant)
         if source is termed:
-            rows = rows.where(termed.c.term == self._rarest)
+            rows = rows.where(termed.c.term == self._rarest, *self._common)
         if self.query.sort_by is WindowSort.CREATED_AT:
             rows = rows.where(*self._bounds(source))
         return rows
+
+    @cached_property
+    def _common(self) -> list[ColumnElement[bool]]:
+        """The time in which windows had each of several terms: a model that was retired is long past."""
+        named = [term for term in self.held if term != terms.ALL]
+        if len(named) < 2:
+            return []
+        ends = [self._end(term, at) for at in (termed.c.created_at.asc(), termed.c.created_at.desc()) for term in named]
+        times = self.connection.execute(select(*ends)).one()
+        first, last = max(times[: len(named)]), min(times[len(named) :])
+        return [termed.c.created_at >= first, termed.c.created_at <= last]
+
+    def _end(self, term: str, order: ColumnElement[Any]) -> ScalarSelect[Any]:
+        mine = select(termed.c.created_at).where(termed.c.tenant == self.tenant, termed.c.term == term)
+        return mine.order_by(order).limit(1).scalar_subquery()
 
     def _bounds(self, of: FromClause) -> list[ColumnElement[bool]]:
         clauses = []
