@@ -68,7 +68,7 @@ async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
         written, told = 0, 0
         for batch in batches(count):
             rows = dict(batch.rows)
-            rows[window_grams] = [_grams(row, bulk.dialect) for row in rows[window_search]]
+            rows[window_grams] = _grams(rows, bulk.dialect)
             for table in _TABLES:
                 await _write(bulk, table, rows.get(table, []))
             written += len(rows[windows])
@@ -88,9 +88,15 @@ def _indexes() -> list[Index]:
     return sorted(mine, key=lambda index: str(index.name))
 
 
-def _grams(row: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
-    grams = grams_of(row["tenant"], row["words"])
-    return {"id": row["id"], "grams": spelled(grams) if dialect.name == "sqlite" else grams}
+def _grams(rows: dict[Table, list[dict[str, Any]]], dialect: Dialect) -> list[dict[str, Any]]:
+    named: dict[tuple[str, str], list[str]] = {}
+    for row in rows[window_terms]:
+        named.setdefault((row["tenant"], row["name"]), []).append(row["term"])
+    made = []
+    for row in rows[window_search]:
+        grams = grams_of(row["tenant"], row["words"], named[row["tenant"], row["name"]])
+        made.append({"id": row["id"], "grams": spelled(grams) if dialect.name == "sqlite" else grams})
+    return made
 
 
 async def _write(bulk: _Bulk, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -167,7 +167,8 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[Timed]
     await browse.windows(WHO, WindowQuery())
     time_of = Stopwatch(rounds, [os.getpid(), *await servers_of(parts)])
     timed = [
-        await time_of(case.name, partial(browse.windows, WHO, case.query), deep=case.deep) for case in cases(count)
+        await time_of(case.name, partial(browse.windows, WHO, case.query), deep=case.deep)
+        for case in cases(count)
     ]
     half = count * 9 // 20
     for name, query, skipped in (
@@ -175,7 +176,9 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[Timed]
         ("tag of 30 %, by name", WindowQuery(tags=("coding",), sort_by=WindowSort.NAME), half // 4),
     ):
         cursor = (await browse.windows(WHO, replace(query, limit=1, offset=skipped))).next_cursor
-        timed.append(await time_of(f"half-way by cursor, {name}", partial(browse.windows, WHO, query, cursor)))
+        timed.append(
+            await time_of(f"half-way by cursor, {name}", partial(browse.windows, WHO, query, cursor))
+        )
     for state in (None, SessionState.ACTIVE, SessionState.EXPIRED):
         timed.append(await time_of(f"sessions, {state or 'all'}", partial(browse.sessions, WHO, state, 100)))
     timed.append(await time_of("window status", partial(browse.window, WHO, _frozen(count))))

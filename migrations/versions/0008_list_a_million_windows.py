@@ -139,12 +139,13 @@ _TERM = sa.text(
 )
 
 
-def _tags(kept: str) -> list[str]:
-    return [f"t{bytes.fromhex(tag[1:-1]).decode(errors='surrogatepass')}" for tag in kept.split()]
+def _terms(row: Any) -> list[str]:
+    tags = (bytes.fromhex(tag[1:-1]).decode(errors="surrogatepass") for tag in row.tags.split())
+    return sorted({f"m{row.model}", *(f"t{tag}" for tag in tags)})
 
 
 def _keep_grams(connection: sa.Connection, rows: Any) -> None:
-    grams = [{"id": row.id, "grams": _grams(row.tenant, row.words)} for row in rows]
+    grams = [{"id": row.id, "grams": _grams(row)} for row in rows]
     if connection.dialect.name == "sqlite":
         spelled = [{**row, "grams": " ".join(f"{gram + 2**31:x}" for gram in row["grams"])} for row in grams]
         connection.execute(sa.text("INSERT INTO window_grams(rowid, grams) VALUES (:id, :grams)"), spelled)
@@ -155,7 +156,8 @@ def _keep_grams(connection: sa.Connection, rows: Any) -> None:
     connection.execute(sa.insert(kept), grams)
 
 
-def _grams(tenant: str, words: str) -> list[int]:
-    seed = zlib.crc32(tenant.encode())
-    pieces = {words[at : at + 3] for at in range(len(words) - 2)}
+def _grams(row: Any) -> list[int]:
+    seed = zlib.crc32(row.tenant.encode())
+    pieces = {row.words[at : at + 3] for at in range(len(row.words) - 2)}
+    pieces.update(f"\x1e{term}" for term in _terms(row))
     return sorted(zlib.crc32(piece.encode("utf-8", "surrogatepass"), seed) - 2**31 for piece in pieces)

@@ -68,12 +68,16 @@ def test_a_place_that_no_window_can_have_is_refused(sort: WindowSort, value: Any
     assert _refused(urlsafe_b64encode(json.dumps(whole).encode()).decode(), query) == CursorFault.MALFORMED
 
 
-@given(st.one_of(st.text(max_size=200), st.binary(max_size=100).map(lambda raw: urlsafe_b64encode(raw).decode())))
+@given(
+    st.one_of(st.text(max_size=200), st.binary(max_size=100).map(lambda raw: urlsafe_b64encode(raw).decode()))
+)
 def test_anything_else_is_refused_as_malformed(cursor: str) -> None:
     assert _refused(cursor, WindowQuery()) == CursorFault.MALFORMED
 
 
-@pytest.mark.parametrize("told", ["[]", "null", "[1,2,3,4]", "[" * 300, '{"a":1}', "[1,2,3,4,5]", "[2,null,1,1]"])
+@pytest.mark.parametrize(
+    "told", ["[]", "null", "[1,2,3,4]", "[" * 300, '{"a":1}', "[1,2,3,4,5]", "[2,null,1,1]"]
+)
 def test_json_of_another_shape_is_refused(told: str) -> None:
     assert _refused(urlsafe_b64encode(told.encode()).decode(), WindowQuery()) in set(CursorFault)
 

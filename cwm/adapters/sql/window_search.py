@@ -118,8 +118,9 @@ class _Search:
     def _gathered(self, *, few: bool) -> WindowList:
         """The page of all that match, which are found by what narrows them down the most."""
         holding = None
-        if self.query.search and not few:
-            holding = terms.holding(self.connection, self.tenant, self.query.search.casefold())
+        if not few:
+            said = (self.query.search or "").casefold()
+            holding = terms.holding(self.connection, self.tenant, said, self._named)
         source: Table = window_search if holding is not None or self._rarest is None else termed
         rows = self._rows(source, placed=holding is None).where(*self._unindexed(source))
         matching = (rows if holding is None else rows.where(holding)).cte()
@@ -132,8 +133,11 @@ class _Search:
 
     @cached_property
     def _rarest(self) -> str | None:
-        named = [term for term in self.held if term != terms.ALL]
-        return min(named, key=lambda term: self.held[term], default=None)
+        return min(self._named, key=lambda term: self.held[term], default=None)
+
+    @property
+    def _named(self) -> list[str]:
+        return [term for term in self.held if term != terms.ALL]
 
     @cached_property
     def _source(self) -> Table:
@@ -158,10 +162,14 @@ class _Search:
     @cached_property
     def _common(self) -> list[ColumnElement[bool]]:
         """The time in which windows had each of several terms: a model that was retired is long past."""
-        named = [term for term in self.held if term != terms.ALL]
+        named = self._named
         if len(named) < 2:
             return []
-        ends = [self._end(term, at) for at in (termed.c.created_at.asc(), termed.c.created_at.desc()) for term in named]
+        ends = [
+            self._end(term, at)
+            for at in (termed.c.created_at.asc(), termed.c.created_at.desc())
+            for term in named
+        ]
         times = self.connection.execute(select(*ends)).one()
         first, last = max(times[: len(named)]), min(times[len(named) :])
         return [termed.c.created_at >= first, termed.c.created_at <= last]
@@ -188,7 +196,7 @@ class _Search:
             if self.query.search:
                 clauses.append(_contains(of.c.words, self.query.search.casefold()))
             return clauses
-        others = [term for term in self.held if term not in {terms.ALL, self._rarest}]
+        others = [term for term in self._named if term != self._rarest]
         clauses += [_has_term(of, term) for term in others]
         if self.query.search:
             clauses.append(_says(of, self.query.search.casefold()))

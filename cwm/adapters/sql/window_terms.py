@@ -1,14 +1,15 @@
 """What lists find a window by: its terms (a tag, a model), and the pieces of three characters in its words.
 
-A piece is kept as a number made of it and its tenant, so that tenants share no entry of an index, and so that both
-databases can do it with what every one of them has: an array of numbers in a GIN index on Postgres, a word of hex digits in
-FTS5 on SQLite. Numbers may meet by chance; whoever finds a window by them looks into its words.
+Both are kept together as numbers, so that an index can say which windows have several of them. A number is made of the
+tenant too, so that tenants share no entry, and both databases can do it with what every one of them has: an array in
+a GIN index on Postgres, words of hex digits in FTS5 on SQLite. Numbers may meet by chance; whoever finds a window by them
+looks at the window.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, text, update
@@ -23,8 +24,12 @@ ALL: Final = ""
 _GRAM_CHARS: Final = 3
 # More than these narrow a search no further.
 _MOST_ASKED: Final = 16
+# One term has an index of its own.
+_TERMS_TO_ASK: Final = 2
 # Keeps a search from matching across the end of the name.
 _GAP: Final = "\x1f"
+# Begins a term among the pieces.
+_TERM: Final = "\x1e"
 
 _ADD_TO_FTS: Final = text("INSERT INTO window_grams(rowid, grams) VALUES (:id, :grams)")
 _DROP_FROM_FTS: Final = text(
@@ -54,10 +59,11 @@ def words_of(window: Window) -> str:
     return f"{window.name}{_GAP}{window.description}".casefold()
 
 
-def grams_of(tenant: str, words: str) -> list[int]:
-    """Numbers of 32 bits, with a sign; none for what is shorter than a piece."""
+def grams_of(tenant: str, words: str, named: Iterable[str]) -> list[int]:
+    """Numbers of 32 bits, with a sign, of terms and of the pieces of words; what is shorter than a piece has none."""
     seed = zlib.crc32(tenant.encode())
     pieces = {words[at : at + _GRAM_CHARS] for at in range(len(words) - _GRAM_CHARS + 1)}
+    pieces.update(f"{_TERM}{term}" for term in named)
     return sorted(zlib.crc32(piece.encode("utf-8", "surrogatepass"), seed) - 2**31 for piece in pieces)
 
 
@@ -88,8 +94,8 @@ def term_values(window: Window) -> list[dict[str, Any]]:
     ]
 
 
-def gram_values(connection: Connection, search_id: int, tenant: str, words: str) -> dict[str, Any]:
-    grams = grams_of(tenant, words)
+def gram_values(connection: Connection, search_id: int, window: Window) -> dict[str, Any]:
+    grams = grams_of(window.tenant, words_of(window), terms_of(window))
     return {"id": search_id, "grams": grams if _is_postgres(connection) else spelled(grams)}
 
 
@@ -102,7 +108,7 @@ def enlist(connection: Connection, window: Window) -> None:
     row = insert(window_search).values(search_values(window)).returning(window_search.c.id)
     search_id = connection.execute(row).scalar_one()
     connection.execute(insert(window_terms), term_values(window))
-    add_grams(connection, [gram_values(connection, search_id, window.tenant, words_of(window))])
+    add_grams(connection, [gram_values(connection, search_id, window)])
 
 
 def resize(connection: Connection, window: Window) -> None:
@@ -117,9 +123,9 @@ def delist(connection: Connection, window: Window) -> None:
     connection.execute(delete(window_terms).where(_is_termed(window)))
     if _is_postgres(connection):
         return
-    listed = select(window_search.c.id, window_search.c.words).where(_is_listed(window))
-    for row in connection.execute(listed):
-        connection.execute(_DROP_FROM_FTS, gram_values(connection, row.id, window.tenant, row.words))
+    listed = select(window_search.c.id).where(_is_listed(window))
+    for search_id in connection.execute(listed).scalars():
+        connection.execute(_DROP_FROM_FTS, gram_values(connection, search_id, window))
 
 
 def count(connection: Connection, window: Window, change: int) -> None:
@@ -154,13 +160,15 @@ def counted(connection: Connection, tenant: str, terms: Iterable[str]) -> dict[s
     return dict.fromkeys(asked, 0) | {row.term: row.windows for row in rows}
 
 
-def holding(connection: Connection, tenant: str, words: str) -> ColumnElement[bool] | None:
-    """Of the rows of ``window_search`` those whose words may hold ``words``; None for what is too short to tell."""
-    grams = grams_of(tenant, words)
-    if not grams:
+def holding(
+    connection: Connection, tenant: str, words: str, named: Sequence[str]
+) -> ColumnElement[bool] | None:
+    """Of the rows of ``window_search`` those that may hold ``words`` and have the terms; None for too little to ask for."""
+    pieces = grams_of(tenant, words, ())
+    every = max(1, len(pieces) // _MOST_ASKED)
+    asked = [*pieces[::every], *grams_of(tenant, "", named)]
+    if not pieces and len(named) < _TERMS_TO_ASK:
         return None
-    every = max(1, len(grams) // _MOST_ASKED)
-    asked = grams[::every]
     if _is_postgres(connection):
         found = select(window_grams.c.id).where(window_grams.c.grams.contains(asked))
         return window_search.c.id.in_(found)

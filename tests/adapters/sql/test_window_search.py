@@ -46,7 +46,9 @@ async def shelf(registry: SqlRegistry) -> list[Window]:
                 total_size_bytes=number % 5 * 2**33,
                 model="tiny" if number % 3 else "large",
                 description=("Oak Tree", "Straße", "a tree of 1 oak", "")[number % 4],
-                tags=tuple(tag for tag, every in (("red", 2), ("blue", 3), ("rare", 7)) if number % every == 0),
+                tags=tuple(
+                    tag for tag, every in (("red", 2), ("blue", 3), ("rare", 7)) if number % every == 0
+                ),
             )
         )
     await freeze(registry, "w-other", tenant="other", description="Oak tree", tags=("red",))
@@ -72,7 +74,9 @@ def _expected(shelf: list[Window], query: WindowQuery) -> list[Window]:
 
 def _questions() -> list[WindowQuery]:
     chance = random.Random(6)
-    every = list(product(_TAGS, (None, "tiny", "huge"), _BOUNDS, _BOUNDS, _SEARCHES, WindowSort, (True, False)))
+    every = list(
+        product(_TAGS, (None, "tiny", "huge"), _BOUNDS, _BOUNDS, _SEARCHES, WindowSort, (True, False))
+    )
     return [
         WindowQuery(
             tags=tags,
