@@ -20,7 +20,7 @@ import httpx2
 
 from cwm.bench import rpc
 from cwm.bench.goals import percentile
-from cwm.bench.scale_rows import TENANT, name_of, session_id_of, tenant_of
+from cwm.bench.scale_rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_of, tenant_of
 from cwm.bench.servers import Server
 
 _RATE: Final = 200
@@ -28,7 +28,7 @@ _SAMPLE_SECONDS: Final = 5.0
 _MOST_AT_ONCE: Final = 256
 _BIG_CHARS: Final = 120_000
 _KEYS: Final = 500
-_WORKSPACE: Final = "load"
+_FEWEST_CLONES: Final = 20
 # Of a hundred calls.
 _MIX: Final = (
     ("window_list", 25),
@@ -183,46 +183,63 @@ async def _sample(gateway: Server, load: Load) -> None:
 
 
 def _calls(count: int, cursor: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Kinds of calls, their tools and arguments, for ever; a clone is deleted by one of the next deletions."""
-    chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
+    """Kinds of calls, their tools and arguments, for ever."""
+    made = _Made(count, cursor)
     kinds, weights = zip(*_MIX, strict=True)
-    clones: list[str] = []
-    made = 0
-    mine = [number for number in range(count) if tenant_of(number // 100) == TENANT]
     while True:
-        kind: str = chance.choices(kinds, weights)[0]
-        window = name_of(chance.choice(mine) // 25 * 25)
-        match kind:
+        kind: str = made.chance.choices(kinds, weights)[0]
+        yield kind, *made.call(kind)
+
+
+class _Made:
+    """Arguments at random, and what was cloned: a deletion takes the oldest clone, or clones if there are too few."""
+
+    def __init__(self, count: int, cursor: str) -> None:
+        self.chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
+        self._count, self._cursor = count, cursor
+        sessions = range(count // WINDOWS_A_SESSION)
+        self._sessions = [number for number in sessions if tenant_of(number) == TENANT]
+        self._clones: list[str] = []
+        self._made = 0
+
+    def call(self, kind: str) -> tuple[str, dict[str, Any]]:
+        match kind.partition(", ")[0]:
             case "window_list":
-                order = {"sort_by": chance.choice(("name", "created_at", "token_count", "size"))}
-                yield kind, kind, {**order, "offset": chance.choice((0, 0, 0, 20, 200))}
-            case "window_list, filtered":
-                tags = chance.choice(
-                    (["coding"], ["review", "billing"], ["draft"], [f"topic-{chance.randrange(2000)}"])
-                )
-                yield kind, "window_list", {"tags": tags}
-            case "window_list, search":
-                search = chance.choice(("refactor", window, f"ticket {chance.randrange(count // 25)}"))
-                yield kind, "window_list", {"search": search}
-            case "window_status":
-                yield kind, kind, {"window_name": window}
-            case "session_list":
-                yield kind, kind, chance.choice(({}, {"state_filter": "active"}))
+                return "window_list", self._listed(kind)
             case "session_status":
-                yield kind, "window_status", {"session_id": session_id_of(chance.choice(mine) // 100)}
-            case "context_get":
-                yield kind, kind, {"key": f"key/{chance.randrange(_KEYS)}"}
-            case "context_set":
-                yield kind, kind, {"key": f"key/{chance.randrange(_KEYS)}", "value": {"number": made}}
-            case "context_list":
-                yield kind, kind, {"limit": 20}
-            case "result_read":
-                yield kind, kind, {"cursor": cursor}
-            case "window_delete" if len(clones) > 20:
-                yield kind, kind, {"window_name": clones.pop(0)}
-            case "get_metrics_data":
-                yield kind, kind, {"format": "prometheus"}
+                return "window_status", {"session_id": session_id_of(self.chance.choice(self._sessions))}
+            case "window_delete" if len(self._clones) > _FEWEST_CLONES:
+                return kind, {"window_name": self._clones.pop(0)}
+            case "window_clone" | "window_delete":
+                self._made += 1
+                self._clones.append(f"load-clone-{self._made}")
+                return "window_clone", {"source_window": self._window(), "target_window": self._clones[-1]}
             case _:
-                made += 1
-                clones.append(f"load-clone-{made}")
-                yield "window_clone", "window_clone", {"source_window": window, "target_window": clones[-1]}
+                return kind, self._others(kind)
+
+    def _listed(self, kind: str) -> dict[str, Any]:
+        if kind.endswith("search"):
+            ticket = f"ticket {self.chance.randrange(self._count // 25)}"
+            return {"search": self.chance.choice(("refactor", self._window(), ticket))}
+        if kind.endswith("filtered"):
+            rare = [f"topic-{self.chance.randrange(2000)}"]
+            return {"tags": self.chance.choice((["coding"], ["review", "billing"], ["draft"], rare))}
+        order = self.chance.choice(("name", "created_at", "token_count", "size"))
+        return {"sort_by": order, "offset": self.chance.choice((0, 0, 0, 20, 200))}
+
+    def _others(self, kind: str) -> dict[str, Any]:
+        key = f"key/{self.chance.randrange(_KEYS)}"
+        arguments: dict[str, dict[str, Any]] = {
+            "window_status": {"window_name": self._window()},
+            "session_list": self.chance.choice(({}, {"state_filter": "active"})),
+            "context_get": {"key": key},
+            "context_set": {"key": key, "value": {"number": self._made}},
+            "context_list": {"limit": 20},
+            "result_read": {"cursor": self._cursor},
+            "get_metrics_data": {"format": "prometheus"},
+        }
+        return arguments[kind]
+
+    def _window(self) -> str:
+        """One that was frozen, not cloned."""
+        return name_of(self.chance.choice(self._sessions) * WINDOWS_A_SESSION + 25 * self.chance.randrange(4))

@@ -114,12 +114,7 @@ def _fill(connection: sa.Connection) -> None:
     last = -1
     while rows := connection.execute(_NEXT, {"last": last, "most": _BATCH}).all():
         last = rows[-1].id
-        terms = [
-            {"id": row.id, "term": term}
-            for row in rows
-            for term in sorted({f"m{row.model}", *_tags(row.tags)})
-        ]
-        connection.execute(_TERM, terms)
+        connection.execute(_TERM, [{"id": row.id, "term": term} for row in rows for term in _terms(row)])
         _keep_grams(connection, rows)
     connection.execute(
         sa.text(

@@ -106,9 +106,9 @@ class _Search:
         """The page, if the first rows in its order hold all of it and one more."""
         rows = self._rows(self._source, lean=False).where(*self._after(self._source))
         walked = rows.order_by(*self._order(self._source)).limit(self.effort.walked).subquery()
-        matching = select(*(walked.c[key] for key in self._keys)).where(*self._unindexed(walked))
+        rows = select(*(walked.c[key] for key in self._keys)).where(*self._unindexed(walked))
         most = self.query.offset + max(self.query.limit + 1, self.effort.seen)
-        matching = matching.limit(most).cte()
+        matching = rows.limit(min(most, _LAST_OFFSET)).cte()
         total = self._known_total
         found = self._read(matching, literal(total) if total is not None else _count(matching))
         if len(found) <= self.query.limit:

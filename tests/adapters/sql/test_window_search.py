@@ -34,25 +34,22 @@ _BOUNDS = (None, 4, 11)
 async def shelf(registry: SqlRegistry) -> list[Window]:
     """Windows with much in common: every order has ties."""
     first = await freeze(registry, "w-00", "aa", description="Oak tree of 1", tags=("red",))
-    windows = [first]
-    for number in range(1, 16):
-        windows.append(
-            await clone(
-                registry,
-                first,
-                f"w-{number:02d}",
-                created_at=NOW + timedelta(minutes=number // 2),
-                token_count=number % 3,
-                total_size_bytes=number % 5 * 2**33,
-                model="tiny" if number % 3 else "large",
-                description=("Oak Tree", "Straße", "a tree of 1 oak", "")[number % 4],
-                tags=tuple(
-                    tag for tag, every in (("red", 2), ("blue", 3), ("rare", 7)) if number % every == 0
-                ),
-            )
+    clones = [
+        await clone(
+            registry,
+            first,
+            f"w-{number:02d}",
+            created_at=NOW + timedelta(minutes=number // 2),
+            token_count=number % 3,
+            total_size_bytes=number % 5 * 2**33,
+            model="tiny" if number % 3 else "large",
+            description=("Oak Tree", "Straße", "a tree of 1 oak", "")[number % 4],
+            tags=tuple(tag for tag, every in (("red", 2), ("blue", 3), ("rare", 7)) if number % every == 0),
         )
+        for number in range(1, 16)
+    ]
     await freeze(registry, "w-other", tenant="other", description="Oak tree", tags=("red",))
-    return windows
+    return [first, *clones]
 
 
 def _expected(shelf: list[Window], query: WindowQuery) -> list[Window]:
@@ -69,7 +66,7 @@ def _expected(shelf: list[Window], query: WindowQuery) -> list[Window]:
     def place(window: Window) -> tuple[object, str]:
         return query.mark(window).value, window.name
 
-    return sorted(matching, key=place, reverse=query.descending)  # type: ignore[arg-type]
+    return sorted(matching, key=place, reverse=query.descending)
 
 
 def _questions() -> list[WindowQuery]:
