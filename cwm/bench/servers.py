@@ -42,8 +42,13 @@ async def library(folder: Path) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def gateway(folder: Path, document: Mapping[str, Any], store_url: str | None) -> AsyncIterator[Server]:
-    """Everything on but the engine, which is not there; ``document`` is its ``cwm.yaml``, in ``folder``."""
+async def gateway(
+    folder: Path, document: Mapping[str, Any], store_url: str | None, database_url: str | None = None
+) -> AsyncIterator[Server]:
+    """Everything on but the engine, which is not there; ``document`` is its ``cwm.yaml``, in ``folder``.
+
+    Its registry is ``cwm.db`` in ``folder`` unless it has a URL.
+    """
     configure(folder, document)
     variables = {
         "CWM_CONFIG": str(folder / "cwm.yaml"),
@@ -53,6 +58,7 @@ async def gateway(folder: Path, document: Mapping[str, Any], store_url: str | No
         "CWM_LMCACHE_URL": "none",
         "CWM_COORDINATOR_URL": "none",
         **({} if store_url is None else {"CWM_SHARED_STORE_URL": store_url}),
+        **({} if database_url is None else {"CWM_DATABASE_URL": database_url}),
     }
     async with _started(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
         yield server

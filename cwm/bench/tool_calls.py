@@ -18,6 +18,7 @@ from typing import Any, Final
 import httpx2
 
 from cwm import __version__
+from cwm.bench import rpc
 from cwm.bench.figures import Report, Section, median
 
 _START_SECONDS: Final = 30.0
@@ -27,10 +28,6 @@ _CALLS: Final = 400
 _IDLE_SESSIONS: Final = 5_000
 _WARM_SESSIONS: Final = 500
 _OPENING_AT_ONCE: Final = 16
-_LEGACY: Final = "2025-11-25"
-_MODERN: Final = "2026-07-28"
-_ACCEPT: Final = {"accept": "application/json, text/event-stream"}
-_INFO: Final = {"name": "bench", "version": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ async def _compare(
         "both are medians of what each round gave",
     )
     ratios, added = [], []
-    for era in (_MODERN, _LEGACY):
+    for era in (rpc.MODERN, rpc.LEGACY):
         for sessions in _SESSIONS:
             progress(f"{sessions} sessions, {era}")
             taken = {target.name: _Rounds() for target in targets}
@@ -128,7 +125,7 @@ def _more(taken: Mapping[str, _Rounds]) -> float:
 
 async def _round(http: httpx2.AsyncClient, target: Target, era: str, sessions: int) -> tuple[float, float]:
     """Median milliseconds of a call, and calls a second."""
-    headers = [await _opened(http, target.url, era) for _ in range(sessions)]
+    headers = [await rpc.opened(http, target.url, era) for _ in range(sessions)]
     milliseconds: list[float] = []
     started = time.perf_counter()
     await asyncio.gather(
@@ -148,35 +145,12 @@ async def _calls(
 ) -> None:
     for number in range(count):
         text = f"{number} {time.perf_counter_ns()} ".ljust(_TEXT_BYTES, "x")
-        body = _request(era, "tools/call", {"name": target.tool, "arguments": {"text": text}})
+        body = rpc.request(era, "tools/call", {"name": target.tool, "arguments": {"text": text}})
         began = time.perf_counter()
         answer = await http.post(target.url, json=body, headers={**headers, "mcp-name": target.tool})
         milliseconds.append((time.perf_counter() - began) * 1000)
         if text not in answer.text:
             raise RuntimeError(f"{target.name} answered {answer.status_code}: {answer.text[:300]}")
-
-
-async def _opened(http: httpx2.AsyncClient, url: str, era: str) -> dict[str, str]:
-    """The headers of a client of this era, after its handshake if it has one."""
-    if era == _MODERN:
-        return {**_ACCEPT, "mcp-protocol-version": era, "mcp-method": "tools/call"}
-    hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": _INFO}
-    answer = await http.post(url, json=_request(era, "initialize", hello), headers=_ACCEPT)
-    headers = {**_ACCEPT, "mcp-protocol-version": era}
-    if (session := answer.raise_for_status().headers.get("mcp-session-id")) is not None:
-        headers["mcp-session-id"] = session
-    return headers
-
-
-def _request(era: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    if era == _MODERN:
-        prefix = "io.modelcontextprotocol"
-        params["_meta"] = {
-            f"{prefix}/protocolVersion": era,
-            f"{prefix}/clientInfo": _INFO,
-            f"{prefix}/clientCapabilities": {},
-        }
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
 async def _bytes_per_session(cwm: _Server) -> int:
@@ -193,8 +167,8 @@ async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None
 
     async def open_some() -> None:
         for _ in left:
-            headers = await _opened(http, url, _LEGACY)
-            body = _request(_LEGACY, "tools/call", {"name": "session_list", "arguments": {"limit": 1}})
+            headers = await rpc.opened(http, url, rpc.LEGACY)
+            body = rpc.request(rpc.LEGACY, "tools/call", {"name": "session_list", "arguments": {"limit": 1}})
             (await http.post(url, json=body, headers=headers)).raise_for_status()
 
     await asyncio.gather(*(open_some() for _ in range(_OPENING_AT_ONCE)))

@@ -141,6 +141,24 @@ def bench_context(
     _tell(run_to_end(work, fast=True), json_file)
 
 
+@app.command("scale")
+def bench_scale(
+    windows: Annotated[int, typer.Option(min=1_000, help="Windows in each database.")] = 1_000_000,
+    minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of mixed calls.")] = 10,
+    rounds: Annotated[int, typer.Option(min=5, help="Times that each list is asked for.")] = 30,
+    plans: Annotated[bool, typer.Option("--plans", help="Also show the databases' query plans.")] = False,
+    json_file: _JsonFile = None,
+) -> None:
+    """A million windows on SQLite and Postgres: lists, searches, statuses; then 200 calls/s. No engine; extra `embedded`."""
+
+    async def work(_: Interrupts) -> Report:
+        from cwm.bench.scale import Effort, run
+
+        return await run(_progress, Effort(windows, minutes, rounds, plans))
+
+    _tell(run_to_end(work, fast=True), json_file)
+
+
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 

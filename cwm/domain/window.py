@@ -93,8 +93,19 @@ DEFAULT_PAGE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
+class WindowMark:
+    """A place in a sorted list, right after a window: its name and what the list is sorted by."""
+
+    value: str | int | datetime
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class WindowQuery:
-    """What ``window_list`` asks for. ``tags`` must all be present; ``search`` looks in names and descriptions."""
+    """What ``window_list`` asks for. ``tags`` must all be present; ``search`` looks in names and descriptions.
+
+    ``offset`` counts from ``after``, where that is given.
+    """
 
     tags: tuple[str, ...] = ()
     model: str | None = None
@@ -105,3 +116,24 @@ class WindowQuery:
     limit: int = DEFAULT_PAGE
     offset: int = 0
     search: str | None = None
+    after: WindowMark | None = None
+
+    def mark(self, window: Window) -> WindowMark:
+        """The place after ``window`` in this query's order."""
+        values: dict[WindowSort, str | int | datetime] = {
+            WindowSort.NAME: window.name,
+            WindowSort.CREATED_AT: window.created_at,
+            WindowSort.TOKEN_COUNT: window.token_count,
+            WindowSort.SIZE: window.total_size_bytes,
+        }
+        return WindowMark(values[self.sort_by], window.name)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowList:
+    """Some of the windows that match, in order. ``total`` match on all pages, at least so many unless ``total_exact``."""
+
+    windows: list[Window]
+    total: int
+    has_more: bool
+    total_exact: bool = True

@@ -17,7 +17,7 @@ from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.domain.session import Session, SessionState
-from cwm.domain.window import Chunk, Snapshot, Window, WindowQuery
+from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Registry(Protocol):
 
     async def window(self, tenant: str, name: str) -> Window | None: ...
 
-    async def windows(self, tenant: str, query: WindowQuery) -> tuple[list[Window], int]:
+    async def windows(self, tenant: str, query: WindowQuery) -> WindowList:
         """One page, and how many windows match in all."""
 
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotFoundError, WindowNotFoundError
+from cwm.domain.list_cursor import cursor_of, mark_of
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
@@ -22,9 +23,16 @@ MAX_PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class WindowPage:
+    """``next_cursor`` is where the next page begins, None after the last; ``total`` is a lower bound unless exact."""
+
     windows: list[Window]
     total: int
-    has_more: bool
+    total_exact: bool
+    next_cursor: str | None
+
+    @property
+    def has_more(self) -> bool:
+        return self.next_cursor is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +74,25 @@ class Browse:
     kv_tier: KvTier
     directory: EngineDirectory
 
-    async def windows(self, principal: Principal, query: WindowQuery) -> WindowPage:
-        """One page of the tenant's windows. CWM-1003 for a page size or offset out of bounds."""
+    async def windows(
+        self, principal: Principal, query: WindowQuery, cursor: str | None = None
+    ) -> WindowPage:
+        """One page of the tenant's windows, from where ``cursor`` says if it is given.
+
+        CWM-1003 for a page size or offset out of bounds, and for a cursor of another query.
+        """
         if not 1 <= query.limit <= MAX_PAGE or query.offset < 0:
             raise InvalidParameterError(
                 f"limit is 1 to {MAX_PAGE}, offset at least 0.", limit=query.limit, offset=query.offset
             )
-        windows, total = await self.registry.windows(principal.tenant, query)
-        return WindowPage(windows, total, has_more=query.offset + len(windows) < total)
+        tenant = principal.tenant
+        if cursor is not None:
+            if query.offset:
+                raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")
+            query = replace(query, after=mark_of(cursor, tenant, query))
+        found = await self.registry.windows(tenant, query)
+        onward = cursor_of(tenant, query, query.mark(found.windows[-1])) if found.has_more else None
+        return WindowPage(found.windows, found.total, found.total_exact, onward)
 
     async def sessions(
         self, principal: Principal, state: SessionState | None = None, limit: int = 50

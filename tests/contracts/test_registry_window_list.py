@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from cwm.domain.window import WindowQuery, WindowSort
+from cwm.domain.window import WindowList, WindowQuery, WindowSort
 from cwm.ports.registry import Registry, StoredChunks
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, clone, freeze, stored
 
@@ -42,18 +42,20 @@ async def shelf(registry: Registry) -> Registry:
 
 
 async def _found(registry: Registry, **query: object) -> list[str]:
-    windows, total = await registry.windows("acme", WindowQuery(**query))  # type: ignore[arg-type]
-    assert total == len(windows)
-    return sorted(window.name for window in windows)
+    found = await registry.windows("acme", WindowQuery(**query))  # type: ignore[arg-type]
+    assert found.total == len(found.windows)
+    assert found.total_exact
+    assert not found.has_more
+    return sorted(window.name for window in found.windows)
 
 
 @pytest.mark.parametrize("sort_by", WindowSort)
 async def test_windows_come_in_the_order_asked_for(shelf: Registry, sort_by: WindowSort) -> None:
     for filtered, descending in product((None, "tiny"), (False, True)):
         query = WindowQuery(sort_by=sort_by, descending=descending, model=filtered)
-        windows, total = await shelf.windows("acme", query)
+        found = await shelf.windows("acme", query)
         expected = _ORDERS[sort_by][::-1] if descending else _ORDERS[sort_by]
-        assert ([window.name for window in windows], total) == (expected, 4)
+        assert ([window.name for window in found.windows], found.total) == (expected, 4)
 
 
 @pytest.mark.parametrize("search", [None, "a"])
@@ -66,20 +68,20 @@ async def test_pages_join_to_the_whole_list_and_each_tells_the_total(
     seen: list[str] = []
     for offset in range(0, 9, 3):
         query = WindowQuery(sort_by=WindowSort.SIZE, limit=3, offset=offset, search=search)
-        page, total = await registry.windows("acme", query)
-        assert total == 7
-        seen += [window.name for window in page]
+        page = await registry.windows("acme", query)
+        assert (page.total, page.has_more) == (7, offset < 6)
+        seen += [window.name for window in page.windows]
     assert seen == [f"a{number}" for number in range(6, -1, -1)]
 
 
 async def test_a_page_past_the_end_is_empty_and_tells_the_total(shelf: Registry) -> None:
     for offset in (4, 2**63, 10**30):
-        assert await shelf.windows("acme", WindowQuery(offset=offset)) == ([], 4)
+        assert await shelf.windows("acme", WindowQuery(offset=offset)) == WindowList([], 4, has_more=False)
 
 
 async def test_a_listed_window_is_whole(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa", description="d", tags=("x", "y"))
-    assert await registry.windows("acme", WindowQuery(tags=("x",))) == ([window], 1)
+    assert await registry.windows("acme", WindowQuery(tags=("x",))) == WindowList([window], 1, has_more=False)
 
 
 async def test_every_tag_asked_for_must_be_there(registry: Registry) -> None:
@@ -151,4 +153,4 @@ async def test_filters_narrow_each_other(shelf: Registry) -> None:
 async def test_what_is_removed_is_found_no_more(shelf: Registry) -> None:
     await shelf.remove_window("acme", "a", LATER)
     assert await _found(shelf, tags=("even",)) == ["D"]
-    assert (await shelf.windows("acme", WindowQuery()))[1] == 3
+    assert (await shelf.windows("acme", WindowQuery())).total == 3

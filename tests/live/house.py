@@ -66,7 +66,7 @@ class House:
             assert await self.is_whole(window)
 
     async def windows(self) -> list[Window]:
-        return (await self.parts.registry.windows("acme", WindowQuery(limit=100)))[0]
+        return (await self.parts.registry.windows("acme", WindowQuery(limit=100))).windows
 
     async def is_whole(self, window: Window) -> bool:
         snapshot = await self.parts.registry.snapshot(window.tenant, window.snapshot_id)

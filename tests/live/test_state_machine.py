@@ -102,7 +102,8 @@ class Machine(RuleBasedStateMachine):
         """All that is a tenant's: records, tokens, pins, and every value in the shared tier."""
         home = self.homes[tenant]
         registry = home.parts.registry
-        listed, total = await registry.windows(tenant, WindowQuery(limit=100))
+        found = await registry.windows(tenant, WindowQuery(limit=100))
+        listed, total = found.windows, found.total
         sessions = await registry.sessions(tenant, None, 100)
         salts = {window.cache_salt for window in listed}
         return [
@@ -234,7 +235,7 @@ class Machine(RuleBasedStateMachine):
         await home.reconciled()
 
     async def _names(self, tenant: str) -> list[str]:
-        listed, _ = await self.homes[tenant].parts.registry.windows(tenant, WindowQuery(limit=100))
+        listed = (await self.homes[tenant].parts.registry.windows(tenant, WindowQuery(limit=100))).windows
         return [window.name for window in listed]
 
     @precondition(lambda self: any(model.made for model in self.models.values()))
@@ -257,7 +258,7 @@ class Machine(RuleBasedStateMachine):
         assert {s.id: s.state for s in sessions} == {s: state for s, (state, _) in model.sessions.items()}
         for session, (_, ids) in model.sessions.items():
             assert await registry.session_tokens(tenant, session) == tuple(ids)
-        listed, _ = await registry.windows(tenant, WindowQuery(limit=100))
+        listed = (await registry.windows(tenant, WindowQuery(limit=100))).windows
         assert {window.name for window in listed} == set(model.windows)
         for window in listed:
             snapshot = await registry.snapshot(tenant, window.snapshot_id)

@@ -8,12 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from cwm.adapters.sql import snapshots
-from cwm.adapters.sql import window_search as search
+from cwm.adapters.sql import snapshots, window_terms
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import WINDOW, window_of
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
-from cwm.adapters.sql.tables import canaries, sessions, window_search, windows
+from cwm.adapters.sql.tables import canaries, sessions, windows
 from cwm.adapters.sql.transactions import writing
 from cwm.adapters.sql.window_writes import (
     add,
@@ -52,7 +51,9 @@ class FreezeRecords:
         snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
         frozen = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
         _freeze_session(connection, window, session_revision)
-        return begin(connection, intent_about(frozen, Operation.FREEZE, self.holder, window.created_at))
+        intent = begin(connection, intent_about(frozen, Operation.FREEZE, self.holder, window.created_at))
+        window_terms.count(connection, frozen, 1)
+        return intent
 
     @writing
     def finish_freeze(
@@ -85,7 +86,7 @@ class FreezeRecords:
         if row is None:
             return _finished(connection, tenant, name)
         window = window_of(row)
-        snapshots.put(connection, window_search, search.search_values(window))
+        window_terms.resize(connection, window)
         refer(connection, window, stored.chunks)
         require_quota(connection, window, quota_bytes)
         if canary is not None:
@@ -131,7 +132,7 @@ class FreezeRecords:
             return None
         window = window_of(row)
         owed = owe(connection, window, debt, self.holder, window.created_at)
-        remove(connection, tenant, name, window.snapshot_id)
+        remove(connection, window)
         connection.execute(
             update(sessions)
             .where(
@@ -141,6 +142,7 @@ class FreezeRecords:
             )
             .values(state=session_state.value, frozen_at=None)
         )
+        window_terms.count(connection, window, -1)
         return owed
 
     @writing

@@ -28,6 +28,7 @@ from sqlalchemy import (
     TypeDecorator,
     and_,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 
 # Byte order, so that both databases sort and compare alike whatever locale Postgres was made with.
 Text: Final = String().with_variant(String(collation="C"), "postgresql")
@@ -168,9 +169,6 @@ windows = Table(
     Column("proven_at", UtcDateTime),
     ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"]),
     ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"]),
-    Index(None, "tenant", "created_at", "name"),
-    Index(None, "tenant", "token_count", "name"),
-    Index(None, "tenant", "total_size_bytes", "name"),
     Index(None, "tenant", "session_id"),
     Index(None, "tenant", "snapshot_id"),
     Index(None, "tenant", "parent_uid", "name"),
@@ -184,13 +182,14 @@ Index(
     postgresql_where=windows.c.durability == "pending",
 )
 
-# What a filtered list looks through: narrow rows, so that ten thousand are read in a few ms whatever is
-# looked for and without the planner's statistics. Everything in it is derived from ``windows``.
+# What lists look through: narrow rows, in every order that can be asked for. All of it, and of the three tables after
+# it, is derived from ``windows``; ``window_search.py`` says how they are used.
 window_search = Table(
     "window_search",
     metadata,
-    _tenant(),
-    Column("name", Text, primary_key=True),
+    Column("id", LogId, primary_key=True, autoincrement=True),
+    _required("tenant", Text),
+    _required("name", Text),
     _required("model", Text),
     _required("created_at", UtcDateTime),
     _required("token_count", Integer),
@@ -198,7 +197,42 @@ window_search = Table(
     _required("tags", Text),
     _required("words", Text),
     ForeignKeyConstraint(["tenant", "name"], ["windows.tenant", "windows.name"], ondelete="CASCADE"),
+    Index(None, "tenant", "name", unique=True),
+    Index(None, "tenant", "created_at", "name"),
+    Index(None, "tenant", "token_count", "name"),
+    Index(None, "tenant", "total_size_bytes", "name"),
+)
+
+# One row for each tag of a window and one for its model, the newest of a term beside each other.
+window_terms = Table(
+    "window_terms",
+    metadata,
+    _tenant(),
+    Column("term", Text, primary_key=True),
+    Column("created_at", UtcDateTime, primary_key=True),
+    Column("name", Text, primary_key=True),
+    _required("token_count", Integer),
+    _required("total_size_bytes", Bytes),
     sqlite_with_rowid=False,
+)
+
+# How many windows a tenant has with a term, and in all under the empty one.
+window_counts = Table(
+    "window_counts",
+    metadata,
+    _tenant(),
+    Column("term", Text, primary_key=True),
+    _required("windows", Bytes),
+)
+
+# Which pieces of three characters occur in a window's words. In SQLite it is an FTS5 table whose rowid is the id.
+window_grams = Table(
+    "window_grams",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    _required("grams", ARRAY(Integer)),
+    ForeignKeyConstraint(["id"], ["window_search.id"], ondelete="CASCADE"),
+    Index(None, "grams", postgresql_using="gin", postgresql_with={"fastupdate": "off"}),
 )
 
 chunk_refs = Table(

@@ -6,8 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
-from cwm.adapters.sql import snapshots
-from cwm.adapters.sql import window_search as search
+from cwm.adapters.sql import snapshots, window_search, window_terms
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
@@ -29,7 +28,7 @@ from cwm.adapters.sql.window_writes import (
 )
 from cwm.domain.canary import Canary
 from cwm.domain.intent import Debt, Intent, Operation
-from cwm.domain.window import Chunk, Snapshot, Window, WindowQuery
+from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.registry import Dependents
 
 
@@ -54,7 +53,9 @@ class WindowRecords:
         added = add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
         share_references(connection, clone.tenant, source, clone.name)
         require_quota(connection, added, quota_bytes)
-        return added, begin(connection, intent_about(added, Operation.CLONE, self.holder, clone.created_at))
+        intent = begin(connection, intent_about(added, Operation.CLONE, self.holder, clone.created_at))
+        window_terms.count(connection, added, 1)
+        return added, intent
 
     @writing
     def remove_window(
@@ -65,8 +66,9 @@ class WindowRecords:
             raise not_found(name)
         window = window_of(row)
         owed = owe(connection, window, debt, self.holder, at)
-        remove(connection, tenant, name, window.snapshot_id)
+        remove(connection, window)
         forget_ended_session(connection, tenant, window.session_id)
+        window_terms.count(connection, window, -1)
         return owed
 
     @writing
@@ -79,12 +81,9 @@ class WindowRecords:
         return None if row is None else window_of(row)
 
     @reading
-    def windows(self, connection: Connection, tenant: str, query: WindowQuery) -> tuple[list[Window], int]:
+    def windows(self, connection: Connection, tenant: str, query: WindowQuery) -> WindowList:
         """Names sort by byte; a search ignores case as Unicode folds it."""
-        rows = connection.execute(search.page(tenant, query)).all()
-        if rows or query.offset == 0:
-            return [window_of(row) for row in rows], rows[0][-1] if rows else 0
-        return [], connection.execute(search.count(tenant, query)).scalar_one()
+        return window_search.find(connection, tenant, query)
 
     @reading
     def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:

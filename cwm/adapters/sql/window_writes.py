@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, inser
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql import snapshots
-from cwm.adapters.sql import window_search as search
+from cwm.adapters.sql import window_terms as terms
 from cwm.adapters.sql.rows import WINDOW, intent_values, window_of, window_values
-from cwm.adapters.sql.tables import chunk_refs, intents, sessions, window_search, windows
+from cwm.adapters.sql.tables import chunk_refs, intents, sessions, windows
 from cwm.domain.errors import StorageQuotaExceededError, WindowAlreadyExistsError, WindowNotFoundError
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.session import SessionState
@@ -81,6 +81,7 @@ def end(connection: Connection, tenant: str, window_name: str) -> None:
 
 
 def add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid: Any) -> Window:
+    """Whoever adds a window counts it, at the end."""
     values = window_values(window) | {
         "uid": uuid4().hex,
         "snapshot_id": snapshot_id,
@@ -92,7 +93,7 @@ def add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid:
         raise WindowAlreadyExistsError(
             f"There is a window '{window.name}' already.", window_name=window.name
         ) from taken
-    connection.execute(insert(window_search).values(search.search_values(window)))
+    terms.enlist(connection, window)
     return window_of(row)
 
 
@@ -128,12 +129,17 @@ def forget_references(connection: Connection, tenant: str, name: str) -> None:
     connection.execute(delete(chunk_refs).where(stale))
 
 
-def remove(connection: Connection, tenant: str, name: str, snapshot_id: str) -> None:
-    """The window, what is being done to it, and its tokens unless somebody still needs them."""
+def remove(connection: Connection, window: Window) -> None:
+    """The window, what is being done to it, and its tokens unless somebody still needs them.
+
+    Whoever removes a window counts it, at the end.
+    """
+    tenant, name = window.tenant, window.name
     end(connection, tenant, name)
-    snapshots.lock(connection, tenant, snapshot_id)
+    snapshots.lock(connection, tenant, window.snapshot_id)
+    terms.delist(connection, window)
     connection.execute(delete(windows).where(is_window(tenant, name)))
-    snapshots.drop_unused(connection, tenant, snapshot_id)
+    snapshots.drop_unused(connection, tenant, window.snapshot_id)
 
 
 def forget_ended_session(connection: Connection, tenant: str, session_id: str) -> None:

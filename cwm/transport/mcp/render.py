@@ -115,11 +115,16 @@ def generated(result: Generated) -> schemas.Generated:
 
 
 def window_page(page: WindowPage) -> schemas.WindowPage:
-    return {
+    shown: schemas.WindowPage = {
         "windows": [_window_item(window) for window in page.windows],
         "total": page.total,
         "has_more": page.has_more,
     }
+    if not page.total_exact:
+        shown["total_is_at_least"] = True
+    if page.next_cursor is not None:
+        shown["next_cursor"] = page.next_cursor
+    return shown
 
 
 def _window_item(window: Window) -> schemas.WindowItem:

@@ -148,6 +148,10 @@ class WindowPage(TypedDict):
     windows: list[WindowItem]
     total: Annotated[int, Field(description="Windows that match, on all pages")]
     has_more: bool
+    total_is_at_least: NotRequired[
+        Annotated[bool, Field(description="true where more match than could be counted in time")]
+    ]
+    next_cursor: NotRequired[Annotated[str, Field(description="cursor of the next page")]]
 
 
 class KvCache(TypedDict):

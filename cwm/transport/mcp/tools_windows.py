@@ -138,14 +138,19 @@ async def window_list(
     search: Annotated[
         str | None, Field(description="Only windows with this text in name or description, any case")
     ] = None,
+    cursor: Annotated[
+        str | None, Field(description="next_cursor of the page before, with all else as it was but limit")
+    ] = None,
     caller: Caller = CALLER,
 ) -> schemas.WindowPage:
     """Find saved windows: filter, search, sort and page through them.
 
-    Use it to see what can be thawed. All filters must match. total counts every match; while has_more is
-    true, ask again with offset raised by limit. Sizes in bytes.
+    Use it to see what can be thawed. All filters must match. While has_more is true, ask again with
+    next_cursor as cursor: no window is skipped or shown twice, however many come and go meanwhile. offset works as well, and
+    takes the longer the larger it is. total counts every match, of a great many at least so many as it says:
+    total_is_at_least is true then. Sizes in bytes.
 
-    Errors: CWM-1003 malformed field.
+    Errors: CWM-1003 malformed field, or a cursor of another query.
     """
     query = WindowQuery(
         # No window has more tags than that: one too many matches none, like all of them.
@@ -159,7 +164,7 @@ async def window_list(
         offset=offset,
         search=search,
     )
-    return render.window_page(await caller.services.browse.windows(caller.principal, query))
+    return render.window_page(await caller.services.browse.windows(caller.principal, query, cursor))
 
 
 async def window_status(

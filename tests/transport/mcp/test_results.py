@@ -46,6 +46,33 @@ async def test_lists_filter_sort_search_and_page(gateway: Gateway, agent: Agent)
     assert (len(rest["windows"]), rest["total"], rest["has_more"]) == (1, 3, False)
 
 
+async def test_a_list_goes_on_where_its_cursor_says(gateway: Gateway, agent: Agent) -> None:
+    source = await freeze(gateway.parts.registry, "w0", tenant=agent.tenant, description="of a list")
+    for number in range(1, 5):
+        await clone(gateway.parts.registry, source, f"w{number}")
+    asked = {"sort_by": "name", "sort_order": "asc", "search": "OF A", "limit": 2}
+    seen, cursor = [], None
+    while True:
+        page = (await agent.call("window_list", {**asked, "cursor": cursor})).value
+        seen.append([window["name"] for window in page["windows"]])
+        assert (page["total"], page["has_more"]) == (5, "next_cursor" in page)
+        if (cursor := page.get("next_cursor")) is None:
+            break
+    assert seen == [["w0", "w1"], ["w2", "w3"], ["w4"]]
+
+
+async def test_a_cursor_of_another_list_or_beside_an_offset_is_refused(
+    gateway: Gateway, agent: Agent
+) -> None:
+    source = await freeze(gateway.parts.registry, "w0", tenant=agent.tenant)
+    await clone(gateway.parts.registry, source, "w1")
+    cursor = (await agent.call("window_list", {"limit": 1})).value["next_cursor"]
+    for wrong in ({"sort_by": "size"}, {"offset": 1}, {"tags": ["t"]}):
+        error = (await agent.call("window_list", {**wrong, "cursor": cursor})).error
+        assert (error["code"], error["context"]["field"]) == ("CWM-1003", "cursor")
+    assert (await agent.call("window_list", {"cursor": "made up"})).error["code"] == "CWM-1003"
+
+
 async def test_a_window_in_a_list_has_every_field_of_the_contract(gateway: Gateway, agent: Agent) -> None:
     source = await freeze(gateway.parts.registry, "one", "aa", "bb", tenant=agent.tenant)
     await clone(gateway.parts.registry, source, "two", tags=("t",), description="d", created_at=LATER)

@@ -1,0 +1,200 @@
+"""What lists find a window by: its terms (a tag, a model), and the pieces of three characters in its words.
+
+Both are kept together as numbers, so that an index can say which windows have several of them. A number is made of the
+tenant too, so that tenants share no entry, and both databases can do it with what every one of them has: an array in
+a GIN index on Postgres, words of hex digits in FTS5 on SQLite. Numbers may meet by chance; whoever finds a window by them
+looks at the window.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cwm.adapters.sql.tables import window_counts, window_grams, window_search, window_terms
+from cwm.domain.window import Window
+
+ALL: Final = ""
+"""The term of every window."""
+
+_GRAM_CHARS: Final = 3
+# More than these narrow a search no further.
+_MOST_ASKED: Final = 16
+# One term has an index of its own.
+_TERMS_TO_ASK: Final = 2
+# Keeps a search from matching across the end of the name.
+_GAP: Final = "\x1f"
+# Begins a term among the pieces.
+_TERM: Final = "\x1e"
+
+_ADD_TO_FTS: Final = text("INSERT INTO window_grams(rowid, grams) VALUES (:id, :grams)")
+_DROP_FROM_FTS: Final = text(
+    "INSERT INTO window_grams(window_grams, rowid, grams) VALUES ('delete', :id, :grams)"
+)
+
+
+def tag_term(tag: str) -> str:
+    return f"t{tag}"
+
+
+def model_term(model: str) -> str:
+    return f"m{model}"
+
+
+def terms_of(window: Window) -> list[str]:
+    """In order, so that whoever locks several of them does so as all others do."""
+    return sorted({model_term(window.model), *map(tag_term, window.tags)})
+
+
+def exact(tag: str) -> str:
+    """A tag between marks, in hex: SQLite's LIKE would take upper for lower case."""
+    return f"<{tag.encode(errors='surrogatepass').hex()}>"
+
+
+def words_of(window: Window) -> str:
+    return f"{window.name}{_GAP}{window.description}".casefold()
+
+
+def grams_of(tenant: str, words: str, named: Iterable[str]) -> list[int]:
+    """Numbers of 32 bits, with a sign, of terms and of the pieces of words; what is shorter than a piece has none."""
+    seed = zlib.crc32(tenant.encode())
+    pieces = {words[at : at + _GRAM_CHARS] for at in range(len(words) - _GRAM_CHARS + 1)}
+    pieces.update(f"{_TERM}{term}" for term in named)
+    return sorted(zlib.crc32(piece.encode("utf-8", "surrogatepass"), seed) - 2**31 for piece in pieces)
+
+
+def search_values(window: Window) -> dict[str, Any]:
+    return {
+        "tenant": window.tenant,
+        "name": window.name,
+        "model": window.model,
+        "created_at": window.created_at,
+        "token_count": window.token_count,
+        "total_size_bytes": window.total_size_bytes,
+        "tags": " ".join(exact(tag) for tag in window.tags),
+        "words": words_of(window),
+    }
+
+
+def term_values(window: Window) -> list[dict[str, Any]]:
+    return [
+        {
+            "tenant": window.tenant,
+            "term": term,
+            "created_at": window.created_at,
+            "name": window.name,
+            "token_count": window.token_count,
+            "total_size_bytes": window.total_size_bytes,
+        }
+        for term in terms_of(window)
+    ]
+
+
+def gram_values(connection: Connection, search_id: int, window: Window) -> dict[str, Any]:
+    grams = grams_of(window.tenant, words_of(window), terms_of(window))
+    return {"id": search_id, "grams": grams if _is_postgres(connection) else spelled(grams)}
+
+
+def add_grams(connection: Connection, values: list[dict[str, Any]]) -> None:
+    connection.execute(insert(window_grams) if _is_postgres(connection) else _ADD_TO_FTS, values)
+
+
+def enlist(connection: Connection, window: Window) -> None:
+    """Make a new window findable. :func:`count` is left to the end of the transaction."""
+    row = insert(window_search).values(search_values(window)).returning(window_search.c.id)
+    search_id = connection.execute(row).scalar_one()
+    connection.execute(insert(window_terms), term_values(window))
+    add_grams(connection, [gram_values(connection, search_id, window)])
+
+
+def resize(connection: Connection, window: Window) -> None:
+    """What its freeze found out: all the rest of it was known when it was enlisted."""
+    size = {"total_size_bytes": window.total_size_bytes}
+    connection.execute(update(window_search).where(_is_listed(window)).values(size))
+    connection.execute(update(window_terms).where(_is_termed(window)).values(size))
+
+
+def delist(connection: Connection, window: Window) -> None:
+    """Its row in ``window_search`` goes with the window's own, and takes what Postgres has of its words with it."""
+    connection.execute(delete(window_terms).where(_is_termed(window)))
+    if _is_postgres(connection):
+        return
+    listed = select(window_search.c.id).where(_is_listed(window))
+    for search_id in connection.execute(listed).scalars():
+        connection.execute(_DROP_FROM_FTS, gram_values(connection, search_id, window))
+
+
+def count(connection: Connection, window: Window, change: int) -> None:
+    """Count a window that came (1) or went (-1).
+
+    Everybody who adds to a tenant's windows waits here for the others: it is the last thing that a transaction
+    does, so that it is short and none waits for a lock while it has this one.
+    """
+    rows = [{"tenant": window.tenant, "term": term, "windows": change} for term in (ALL, *terms_of(window))]
+    dialect = postgresql if _is_postgres(connection) else sqlite
+    added = dialect.insert(window_counts).values(rows)
+    total = window_counts.c.windows + added.excluded.windows
+    keys = [window_counts.c.tenant, window_counts.c.term]
+    connection.execute(added.on_conflict_do_update(index_elements=keys, set_={"windows": total}))
+    if change < 0:
+        gone = and_(
+            window_counts.c.tenant == window.tenant,
+            window_counts.c.term.in_(terms_of(window)),
+            window_counts.c.windows <= 0,
+        )
+        connection.execute(delete(window_counts).where(gone))
+
+
+def counted(connection: Connection, tenant: str, terms: Iterable[str]) -> dict[str, int]:
+    """How many of the tenant's windows have each term; 0 for one that none has."""
+    asked = [ALL, *terms]
+    rows = connection.execute(
+        select(window_counts.c.term, window_counts.c.windows).where(
+            window_counts.c.tenant == tenant, window_counts.c.term.in_(asked)
+        )
+    )
+    return dict.fromkeys(asked, 0) | {row.term: row.windows for row in rows}
+
+
+def holding(
+    connection: Connection, tenant: str, words: str, named: Sequence[str]
+) -> ColumnElement[bool] | None:
+    """Of the rows of ``window_search`` those that may hold ``words`` and have the terms; None for too little to ask for."""
+    pieces = grams_of(tenant, words, ())
+    every = max(1, len(pieces) // _MOST_ASKED)
+    asked = [*pieces[::every], *grams_of(tenant, "", named)]
+    if not pieces and len(named) < _TERMS_TO_ASK:
+        return None
+    if _is_postgres(connection):
+        found = select(window_grams.c.id).where(window_grams.c.grams.contains(asked))
+        return window_search.c.id.in_(found)
+    matching = text("SELECT rowid AS id FROM window_grams WHERE window_grams MATCH :grams").bindparams(
+        grams=" AND ".join(f'"{gram}"' for gram in spelled(asked).split())
+    )
+    return window_search.c.id.in_(matching.columns(window_grams.c.id))
+
+
+def spelled(grams: list[int]) -> str:
+    """Words to FTS5, which splits at spaces."""
+    return " ".join(f"{gram + 2**31:x}" for gram in grams)
+
+
+def _is_listed(window: Window) -> ColumnElement[bool]:
+    return and_(window_search.c.tenant == window.tenant, window_search.c.name == window.name)
+
+
+def _is_termed(window: Window) -> ColumnElement[bool]:
+    return and_(
+        window_terms.c.tenant == window.tenant,
+        window_terms.c.term.in_(terms_of(window)),
+        window_terms.c.created_at == window.created_at,
+        window_terms.c.name == window.name,
+    )
+
+
+def _is_postgres(connection: Connection) -> bool:
+    return connection.dialect.name == "postgresql"

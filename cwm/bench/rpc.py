@@ -1,0 +1,36 @@
+"""MCP over HTTP without a client library, for benchmarks that would measure the client otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx2
+
+LEGACY: Final = "2025-11-25"
+MODERN: Final = "2026-07-28"
+
+_ACCEPT: Final = {"accept": "application/json, text/event-stream"}
+_INFO: Final = {"name": "bench", "version": "1"}
+
+
+async def opened(http: httpx2.AsyncClient, url: str, era: str) -> dict[str, str]:
+    """The headers of a client of this era, after its handshake if it has one."""
+    if era == MODERN:
+        return {**_ACCEPT, "mcp-protocol-version": era, "mcp-method": "tools/call"}
+    hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": _INFO}
+    answer = await http.post(url, json=request(era, "initialize", hello), headers=_ACCEPT)
+    headers = {**_ACCEPT, "mcp-protocol-version": era}
+    if (session := answer.raise_for_status().headers.get("mcp-session-id")) is not None:
+        headers["mcp-session-id"] = session
+    return headers
+
+
+def request(era: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    if era == MODERN:
+        prefix = "io.modelcontextprotocol"
+        params["_meta"] = {
+            f"{prefix}/protocolVersion": era,
+            f"{prefix}/clientInfo": _INFO,
+            f"{prefix}/clientCapabilities": {},
+        }
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -1,0 +1,245 @@
+"""A steady rate of tool calls against a gateway: what fails, how long calls take, and whether memory stays.
+
+Calls begin when they are due, whether those before have ended or not, and are timed from when they were due: a gateway that
+falls behind shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx2
+
+from cwm.bench import rpc
+from cwm.bench.goals import percentile
+from cwm.bench.scale_rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_of, tenant_of
+from cwm.bench.servers import Server
+
+_RATE: Final = 200
+_SAMPLE_SECONDS: Final = 5.0
+_MOST_AT_ONCE: Final = 256
+_BIG_CHARS: Final = 120_000
+_KEYS: Final = 500
+_FEWEST_CLONES: Final = 20
+# Of a hundred calls.
+_MIX: Final = (
+    ("window_list", 25),
+    ("window_list, filtered", 15),
+    ("window_list, search", 8),
+    ("window_status", 14),
+    ("session_list", 8),
+    ("session_status", 6),
+    ("context_get", 10),
+    ("context_set", 4),
+    ("context_list", 4),
+    ("result_read", 3),
+    ("window_clone", 1),
+    ("window_delete", 1),
+    ("get_metrics_data", 1),
+)
+
+
+@dataclass(slots=True)
+class Load:
+    """``memory`` is resident MB, by seconds since the start."""
+
+    seconds: float = 0.0
+    milliseconds: dict[str, list[float]] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+    memory: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def calls(self) -> int:
+        return sum(len(taken) for taken in self.milliseconds.values())
+
+    @property
+    def errors(self) -> int:
+        return sum(self.faults.values())
+
+    def p(self, percent: int) -> float:
+        return percentile([ms for taken in self.milliseconds.values() for ms in taken], percent)
+
+    def megabytes(self, share: float) -> float:
+        """What the process had when so much of the time was over."""
+        at = share * self.seconds
+        return round(min(self.memory, key=lambda sample: abs(sample[0] - at))[1], 1)
+
+    @property
+    def slope(self) -> float:
+        """MB a minute, over the second half: by then what is warmed up is."""
+        half = [sample for sample in self.memory if sample[0] >= self.seconds / 2]
+        if len(half) < 2:
+            return 0.0
+        line = statistics.linear_regression([at for at, _ in half], [mb for _, mb in half])
+        return round(line.slope * 60, 2)
+
+
+async def measure(gateway: Server, count: int, minutes: float, progress: Callable[[str], None]) -> Load:
+    """``minutes`` of mixed calls at a registry of ``count`` windows."""
+    limits = httpx2.Limits(
+        max_connections=_MOST_AT_ONCE, max_keepalive_connections=_MOST_AT_ONCE, keepalive_expiry=30
+    )
+    async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
+        caller = _Caller(http, gateway.url, await rpc.opened(http, gateway.url, rpc.MODERN))
+        calls = _calls(count, await _prepared(caller))
+        load = Load()
+        sampling = asyncio.create_task(_sample(gateway, load))
+        try:
+            await _drive(caller, calls, load, minutes * 60, progress)
+        finally:
+            sampling.cancel()
+        return load
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    http: httpx2.AsyncClient
+    url: str
+    headers: dict[str, str]
+
+    async def __call__(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the tool answers; RuntimeError for anything but success."""
+        body = rpc.request(rpc.MODERN, "tools/call", {"name": tool, "arguments": arguments})
+        answer = await self.http.post(self.url, json=body, headers={**self.headers, "mcp-name": tool})
+        if answer.status_code != 200:
+            raise RuntimeError(f"HTTP {answer.status_code}")
+        result: dict[str, Any] = _message(answer).get("result", {})
+        if not result or result.get("isError"):
+            raise RuntimeError(_told(result))
+        return result
+
+
+def _message(answer: httpx2.Response) -> dict[str, Any]:
+    """Of an answer in JSON, or the last event of a stream."""
+    text = answer.text
+    if answer.headers.get("content-type", "").startswith("text/event-stream"):
+        text = text.rpartition("data: ")[2]
+    message: dict[str, Any] = json.loads(text)
+    return message
+
+
+def _told(result: dict[str, Any]) -> str:
+    texts = [str(item.get("text", "")) for item in result.get("content", [])]
+    return (texts or ["no result"])[0][:160]
+
+
+async def _prepared(caller: _Caller) -> str:
+    """Fill what calls read; the cursor of a stored result."""
+    for key in range(_KEYS):
+        await caller("context_set", {"key": f"key/{key}", "value": {"number": key}})
+    words = " ".join(f"word{number}" for number in range(_BIG_CHARS // 9))
+    await caller("context_set", {"key": "big", "value": words})
+    shown = await caller("context_get", {"key": "big"})
+    return str(shown["_meta"]["dev.cwm/result"]["cursor"])
+
+
+async def _drive(
+    caller: _Caller,
+    calls: Iterator[tuple[str, str, dict[str, Any]]],
+    load: Load,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> None:
+    under_way: set[asyncio.Task[None]] = set()
+    began = time.perf_counter()
+    told = 0
+    for number in range(int(seconds * _RATE)):
+        due = began + number / _RATE
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.create_task(_call(caller, *next(calls), due, load))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+        minute = int((due - began) // 60)
+        if minute > told:
+            told = minute
+            progress(f"minute {minute}: {load.calls:,} calls, {load.errors} errors")
+    await asyncio.gather(*under_way)
+    load.seconds = time.perf_counter() - began
+
+
+async def _call(
+    caller: _Caller, kind: str, tool: str, arguments: dict[str, Any], due: float, load: Load
+) -> None:
+    try:
+        await caller(tool, arguments)
+    except (RuntimeError, httpx2.HTTPError, ValueError) as fault:
+        load.faults[f"{kind}: {fault or type(fault).__name__}"] += 1
+    load.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
+
+
+async def _sample(gateway: Server, load: Load) -> None:
+    began = time.perf_counter()
+    while True:
+        load.memory.append((time.perf_counter() - began, gateway.rss_mb()))
+        await asyncio.sleep(_SAMPLE_SECONDS)
+
+
+def _calls(count: int, cursor: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Kinds of calls, their tools and arguments, for ever."""
+    made = _Made(count, cursor)
+    kinds, weights = zip(*_MIX, strict=True)
+    while True:
+        kind: str = made.chance.choices(kinds, weights)[0]
+        yield kind, *made.call(kind)
+
+
+class _Made:
+    """Arguments at random, and what was cloned: a deletion takes the oldest clone, or clones if there are too few."""
+
+    def __init__(self, count: int, cursor: str) -> None:
+        self.chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
+        self._count, self._cursor = count, cursor
+        sessions = range(count // WINDOWS_A_SESSION)
+        self._sessions = [number for number in sessions if tenant_of(number) == TENANT]
+        self._clones: list[str] = []
+        self._made = 0
+
+    def call(self, kind: str) -> tuple[str, dict[str, Any]]:
+        match kind.partition(", ")[0]:
+            case "window_list":
+                return "window_list", self._listed(kind)
+            case "session_status":
+                return "window_status", {"session_id": session_id_of(self.chance.choice(self._sessions))}
+            case "window_delete" if len(self._clones) > _FEWEST_CLONES:
+                return kind, {"window_name": self._clones.pop(0)}
+            case "window_clone" | "window_delete":
+                self._made += 1
+                self._clones.append(f"load-clone-{self._made}")
+                return "window_clone", {"source_window": self._window(), "target_window": self._clones[-1]}
+            case _:
+                return kind, self._others(kind)
+
+    def _listed(self, kind: str) -> dict[str, Any]:
+        if kind.endswith("search"):
+            ticket = f"ticket {self.chance.randrange(self._count // 25)}"
+            return {"search": self.chance.choice(("refactor", self._window(), ticket))}
+        if kind.endswith("filtered"):
+            rare = [f"topic-{self.chance.randrange(2000)}"]
+            return {"tags": self.chance.choice((["coding"], ["review", "billing"], ["draft"], rare))}
+        order = self.chance.choice(("name", "created_at", "token_count", "size"))
+        return {"sort_by": order, "offset": self.chance.choice((0, 0, 0, 20, 200))}
+
+    def _others(self, kind: str) -> dict[str, Any]:
+        key = f"key/{self.chance.randrange(_KEYS)}"
+        arguments: dict[str, dict[str, Any]] = {
+            "window_status": {"window_name": self._window()},
+            "session_list": self.chance.choice(({}, {"state_filter": "active"})),
+            "context_get": {"key": key},
+            "context_set": {"key": key, "value": {"number": self._made}},
+            "context_list": {"limit": 20},
+            "result_read": {"cursor": self._cursor},
+            "get_metrics_data": {"format": "prometheus"},
+        }
+        return arguments[kind]
+
+    def _window(self) -> str:
+        """One that was frozen, not cloned."""
+        return name_of(self.chance.choice(self._sessions) * WINDOWS_A_SESSION + 25 * self.chance.randrange(4))

@@ -1,0 +1,83 @@
+"""Where to go on in a list of windows, as text that an agent hands back.
+
+It says what the caller has seen: by what the last window was sorted, and its name. It is bound to the tenant and to
+what was asked, so that it is refused where it would mean something else. It is not signed: the query it goes on with is the
+tenant's all the same, and a made-up place shows nothing that an offset would not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cwm.domain.cursor import CursorFault, refusal
+from cwm.domain.errors import InvalidWindowNameError
+from cwm.domain.names import require_window_name
+from cwm.domain.window import WindowMark, WindowQuery, WindowSort
+
+_VERSION: Final = 1
+_MOST_CHARS: Final = 600
+_BINDING_CHARS: Final = 16
+_LARGEST: Final = {WindowSort.TOKEN_COUNT: 2**31 - 1, WindowSort.SIZE: 2**63 - 1}
+
+
+def cursor_of(tenant: str, query: WindowQuery, mark: WindowMark) -> str:
+    value = mark.value.astimezone(UTC).isoformat() if isinstance(mark.value, datetime) else mark.value
+    told = json.dumps([_VERSION, _binding(tenant, query), value, mark.name], separators=(",", ":"))
+    return urlsafe_b64encode(told.encode()).decode()
+
+
+def mark_of(cursor: str, tenant: str, query: WindowQuery) -> WindowMark:
+    """The place that ``cursor`` names. CWM-1003, with the fault as ``reason``."""
+    version, binding, value, name = _told(cursor)
+    if version != _VERSION:
+        raise refusal(CursorFault.MALFORMED)
+    if binding != _binding(tenant, query):
+        raise refusal(CursorFault.FOREIGN)
+    try:
+        return WindowMark(_value(query.sort_by, value), require_window_name(name))
+    except (ValueError, TypeError, OverflowError, InvalidWindowNameError):
+        raise refusal(CursorFault.MALFORMED) from None
+
+
+def _told(cursor: str) -> list[Any]:
+    if len(cursor) <= _MOST_CHARS and cursor.isascii():
+        try:
+            told = json.loads(urlsafe_b64decode(cursor))
+        except (ValueError, RecursionError):
+            told = None
+        if isinstance(told, list) and len(told) == 4:
+            return told
+    raise refusal(CursorFault.MALFORMED)
+
+
+def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
+    """ValueError or TypeError for what no window can be sorted by."""
+    match sort_by:
+        case WindowSort.NAME:
+            return require_window_name(value)
+        case WindowSort.CREATED_AT:
+            return datetime.fromisoformat(value).astimezone(UTC)
+        case _:
+            if type(value) is not int or not 0 <= value <= _LARGEST[sort_by]:
+                raise ValueError("no such count")
+            return value
+
+
+def _binding(tenant: str, query: WindowQuery) -> str:
+    """Of everything that decides which windows come in which order; pages may differ in length."""
+    bounds = [bound and bound.isoformat() for bound in (query.created_after, query.created_before)]
+    asked = [
+        tenant,
+        list(query.tags),
+        query.model,
+        *bounds,
+        query.search,
+        query.sort_by.value,
+        query.descending,
+    ]
+    told = json.dumps(asked).encode()
+    return hashlib.sha256(told).hexdigest()[:_BINDING_CHARS]
