@@ -170,7 +170,7 @@ def test_secrets_come_as_files_and_no_variable_holds_one(chart: Chart) -> None:
         ("{existingSecret: s, engine: {vllmUrl: 'vllm:8000'}}", "vllmUrl"),
         ("{existingSecret: s, ingress: {enabled: true}}", "hosts"),
         ("{existingSecret: s, readinessPath: /}", "readinessPath"),
-        ("{existingSecret: s, env: {'no-name': x}}", "env"),
+        ("{existingSecret: s, env: {'no-name': x}}", "no-name"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(chart: Chart, values: str, field: str) -> None:
