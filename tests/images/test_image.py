@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.images, pytest.mark.slow]
 _HEALTHY_SECONDS = 60
 _READ_ONLY = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 # The environment without the base image. What makes it grow beyond this should be worth it.
-_LARGEST_MB = 200
+_LARGEST_MB = 300
 
 
 @contextmanager
