@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help: ## List what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.installed: requirements.lock pyproject.toml
 	@echo "Installing CWM into .venv (about half a minute) ..."
@@ -46,15 +46,23 @@ check: .venv/.installed-dev ## Lint, types, import map and the fast tests
 
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not images"
+
+.PHONY: test-images
+test-images: .venv/.installed-dev ## Build the images, run compose.yaml and try it (needs root, or a Docker that is there)
+	@sh tests/images/install_docker.sh
+	$(BIN)/pytest -m images --timeout 1200
 
 .PHONY: bench
 bench: .venv/.installed ## Measure: pass-through, freeze, thaw, lists, memory
 	$(BIN)/cwm bench main
 
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+  --no-header --quiet
+
 .PHONY: lock
 lock: ## Pin every dependency again (needs uv)
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-header --quiet --extra embedded -o requirements.lock
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-header --quiet --extra embedded --group dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --extra embedded -o requirements.lock
+	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --constraint requirements.lock -o requirements-gateway.lock
+	$(LOCK) --group build -o requirements-build.lock

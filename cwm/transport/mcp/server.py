@@ -7,6 +7,7 @@ from typing import Final
 
 import fastmcp
 from fastmcp.server.http import StarletteWithLifespan
+from sse_starlette.sse import AppStatus
 from starlette.middleware import Middleware
 
 from cwm.ports.changes import Changes
@@ -150,6 +151,8 @@ def mcp_app(
         allowed_origins=list(allowed_origins),
         session_idle_timeout="auto",
     )
+    # It would cut the answers of running calls at the signal; ``end_streams`` ends those that only listen.
+    AppStatus.disable_automatic_graceful_drain()
     # FastMCP takes this one from its own environment, and it would publish tracebacks.
     app.debug = False
     return app

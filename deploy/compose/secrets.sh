@@ -1,0 +1,27 @@
+#!/bin/sh
+# secrets.sh [FOLDER]: makes the secrets that compose.yaml mounts, where they are missing; changes none that is there.
+#
+# The folder is yours alone; the files in it can be read by the containers' users, who see no more than the files.
+set -eu
+folder=${1:-secrets}
+mkdir -p "$folder"
+chmod 0700 "$folder"
+cd "$folder"
+
+random() { od -An -N32 -tx1 /dev/urandom | tr -d ' \n'; }
+keep() { # NAME VALUE
+    [ -e "$1" ] && return 0
+    (umask 022 && printf '%s\n' "$2" >".$1" && mv ".$1" "$1")
+    echo "made $folder/$1"
+}
+
+keep postgres_password "$(random)"
+keep valkey_password "$(random)"
+keep cwm_secret "$(random)"
+keep grafana_password "$(random)"
+# Seals the KV that engines store: without it what is stored is lost. The first line seals, all lines open.
+keep kv_keys "$(random)"
+# Made of the ones above: to change a password remove these two or three as well.
+keep database_url "postgresql://cwm:$(cat postgres_password)@postgres:5432/cwm"
+keep shared_store_url "redis://:$(cat valkey_password)@valkey:6379/0"
+keep valkey_acl "user default on #$(printf %s "$(cat valkey_password)" | sha256sum | cut -d' ' -f1) ~* &* +@all"

@@ -1,0 +1,49 @@
+"""Container health of vLLM: ``warm.py URL CHUNK_SIZE`` succeeds once it answers and has stored its first chunk.
+
+LMCache's connector begins to watch LMCache's server with its first request; without one, a server that restarts
+takes vLLM with it. The request is made once, which a file of the container remembers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from pathlib import Path
+
+_WARM = Path("/tmp/cwm-warm")  # noqa: S108 - of this container alone
+_SALT = "cwm-warm-up"
+_ANSWER_SECONDS = 5
+_WARM_UP_SECONDS = 120
+
+
+def _ask(url: str, body: object = None, *, seconds: float = _ANSWER_SECONDS) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})  # noqa: S310 - the caller's
+    with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
+        return bytes(answer.read())
+
+
+def warm(url: str, chunk_size: int) -> None:
+    """Raises OSError while vLLM is not there or refuses."""
+    _ask(f"{url}/health")
+    if _WARM.exists():
+        return
+    model = json.loads(_ask(f"{url}/v1/models"))["data"][0]["id"]
+    body = {
+        "model": model,
+        "prompt": [5 + place % 40 for place in range(chunk_size + 8)],
+        "max_tokens": 4,
+        "logprobs": 5,
+        "temperature": 0,
+        "cache_salt": _SALT,
+    }
+    _ask(f"{url}/v1/completions", body, seconds=_WARM_UP_SECONDS)
+    _WARM.touch()
+
+
+if __name__ == "__main__":
+    try:
+        warm(sys.argv[1], int(sys.argv[2]))
+    except OSError as error:
+        sys.exit(f"not yet: {error}")

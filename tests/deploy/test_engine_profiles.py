@@ -1,0 +1,131 @@
+"""The engine in containers is the engine of ``cwm up``: what was measured there must hold here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cwm.stack.commands import Commands
+from cwm.stack.environment import EngineEnvironment
+from cwm.stack.health import WARM_UP_SALT
+from cwm.stack.models import Model
+from cwm.stack.plan import StackPlan
+from cwm.stack.ports import Ports
+from tests.deploy.modules import load
+
+COMPOSE = Path(__file__).parents[2] / "compose.yaml"
+# Where a container differs from a laptop: addresses, sizes that variables set, names.
+OF_THE_PLACE = {
+    "--host", "--http-host", "--port", "--http-port", "--prometheus-port", "--coordinator-url",
+    "--coordinator-advertise-ip", "--instance-id", "--metadata-path", "--checkpoint-path", "--model",
+    "--served-model-name", "--max-model-len", "--chunk-size", "--block-size", "--l1-size-gb", "--shm-name",
+}  # fmt: skip
+CHUNK = "${CWM_CHUNK_SIZE:-64}"
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    return dict(yaml.safe_load(COMPOSE.read_text())["services"])
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Commands:
+    plan = StackPlan(
+        device="cpu",
+        model="tiny",
+        served_name=None,
+        max_model_len=None,
+        dtype="float32",
+        chunk_size=64,
+        kv_cache_gb=1,
+        l1_gb=2,
+        disk_gb=50,
+        redis_gb=1,
+        redis=None,
+        storage_path=tmp_path,
+        home=tmp_path,
+        run_folder=tmp_path,
+    )
+    model = Model(tmp_path / "model", "tiny", 8192, "00")
+    return Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "keys")
+
+
+def flags(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Each option with its values, however it is spelled; positions and the program are left out."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, _, value = argument.partition("=")
+            found.setdefault(name, []).extend([value] if value else [])
+        elif name:
+            found[name].append(argument)
+    return found
+
+
+def compared(arguments: Sequence[str]) -> dict[str, list[str]]:
+    taken_apart = ("--l2-adapter", "--kv-transfer-config")
+    found = {name: values for name, values in flags(arguments).items() if name not in taken_apart}
+    return {name: [] if name in OF_THE_PLACE else values for name, values in found.items()}
+
+
+def test_the_coordinator_gets_the_same_options(services: dict[str, Any], local: Commands) -> None:
+    assert compared(services["coordinator-cpu"]["command"]) == compared(local.coordinator())
+
+
+def test_lmcache_gets_the_same_options(services: dict[str, Any], local: Commands) -> None:
+    assert compared(services["lmcache-cpu"]["command"]) == compared(local.lmcache_arguments())
+
+
+def test_vllm_gets_the_same_options(services: dict[str, Any], local: Commands) -> None:
+    assert compared(services["vllm-cpu"]["command"]) == compared(local.vllm())
+    on_gpu = compared(services["vllm-gpu"]["command"])
+    assert on_gpu | {"--enforce-eager": [], "--dtype": ["float32"]} == compared(local.vllm())
+
+
+def test_the_tiers_and_the_connector_are_the_same(services: dict[str, Any], local: Commands) -> None:
+    here, there = flags(services["lmcache-cpu"]["command"]), flags(local.lmcache_arguments())
+    place = {"startup_nodes", "password", "tls_enable", "base_path", "max_capacity_gb", "keyring_path"}
+    for mine, theirs in zip(here["--l2-adapter"], there["--l2-adapter"], strict=True):
+        assert told(mine, place) == told(theirs, place)
+    here, there = flags(services["vllm-cpu"]["command"]), flags(local.vllm())
+    connector = (told(each["--kv-transfer-config"][0], {"lmcache.mp.host", "lmcache.mp.port"}) for each in (here, there))
+    assert next(connector) == next(connector)
+
+
+def told(document: str, leave: set[str]) -> dict[str, Any]:
+    def kept(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in pairs if name not in leave}
+
+    whole = document.replace("${CWM_DISK_CACHE_GB:-50}", "50")
+    return dict(json.loads(whole, object_pairs_hook=kept))
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_block_and_chunk_are_one_size(services: dict[str, Any], device: str) -> None:
+    sizes = [
+        flags(services[f"{part}-{device}"]["command"])[option]
+        for part, option in (("coordinator", "--chunk-size"), ("lmcache", "--chunk-size"), ("vllm", "--block-size"))
+    ]
+    assert sizes == [[CHUNK]] * 3
+
+
+def test_passwords_come_from_files_into_adapters_alone(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("open sesame\n")
+    filled = load("serve_lmcache").filled
+    adapter = json.dumps({"type": "valkey", "password": f"@{tmp_path}/password", "num_workers": 4})
+    arguments = ["server", "--instance-id", "@/not/a/file", "--l2-adapter", adapter]
+
+    *before, last = filled(arguments)
+
+    assert before == arguments[:-1]
+    assert json.loads(last) == {"type": "valkey", "password": "open sesame", "num_workers": 4}
+
+
+def test_the_container_warms_up_under_the_salt_that_is_nobodys() -> None:
+    assert load("warm")._SALT == WARM_UP_SALT
