@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import gc
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 import uvicorn
@@ -23,18 +22,12 @@ from cwm.adapters.local import process
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.query_engine import LocalQueryEngine
-from cwm.adapters.local.secret import audit_keys, load_secret, signing_secrets
-from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
-from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.local.secret import load_secret
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.audit_trail import SqlAuditTrail
-from cwm.adapters.sql.content_store import SqlContentStore
-from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.traced import traced
 from cwm.adapters.telemetry.event_loop import watch_event_loop
@@ -45,15 +38,8 @@ from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
-from cwm.domain.cursor import Cursors
 from cwm.domain.errors import CwmError
-from cwm.ports.agent_sessions import AgentSessions
-from cwm.ports.changes import Changes
-from cwm.ports.clock import Clock
-from cwm.ports.content_store import ContentStore
-from cwm.ports.context_index import ContextIndex
 from cwm.ports.identity import Identity
-from cwm.ports.results import ResultRecords
 from cwm.ports.tracing import Tracer
 from cwm.services.agents import Agents
 from cwm.services.audit_upkeep import AuditUpkeep
@@ -64,9 +50,7 @@ from cwm.services.census import Census
 from cwm.services.clone import Clone
 from cwm.services.content_cache import ContentCache
 from cwm.services.contents import SharedContents
-from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
-from cwm.services.context_views import ContextViews
 from cwm.services.delete import Delete
 from cwm.services.delivery import Delivery
 from cwm.services.end_session import EndSession
@@ -88,12 +72,10 @@ from cwm.services.reconcile import Reconcile
 from cwm.services.references import ByReference
 from cwm.services.release import Release
 from cwm.services.replicas import Replicas
-from cwm.services.results import Results
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.savings import Savings
 from cwm.services.scopes import Scopes
 from cwm.services.shared_answers import SharedAnswers
-from cwm.services.shared_context import SharedContext
 from cwm.services.store import Store
 from cwm.services.thaw import Thaw
 from cwm.services.token_drift import TokenDrift
@@ -117,11 +99,12 @@ from cwm.transport.mcp.server import build_mcp, mcp_app
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import Access, build_access, guard, refuse_open_socket
+from cwm.wiring.audit import audit_log
 from cwm.wiring.front import hide_secrets, own_names, stand_before
 from cwm.wiring.limits import build_limits, set_limits
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
+from cwm.wiring.shared_context import shared_contents, shared_context
+from cwm.wiring.shared_store import SharedStore, shared_store
+from cwm.wiring.stored_results import stored_results
 
 # Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
 _WATCH_SECONDS: Final = 1.0
@@ -129,21 +112,6 @@ _KEEP_ALIVE_SECONDS: Final = 75
 _CANCEL_AGAIN_SECONDS: Final = 1.0
 
 Reconfigure: TypeAlias = Callable[[Settings], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class SharedStore:
-    """What gateways share of the agents that they serve. ``read`` runs while the gateway does."""
-
-    agent_sessions: AgentSessions
-    changes: Changes
-    contents: ContentStore
-    context: ContextIndex
-    results: ResultRecords
-    read: Callable[[], Coroutine[Any, Any, None]]
-    close: Callable[[], Awaitable[None]]
-    client: Redis | None = None
-    ping: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +155,7 @@ def build_parts(settings: Settings) -> Parts:
     clock, meter, tracer = SystemClock(), PrometheusMeter(), open_tracer(settings.tracing)
     database = traced(open_database(settings.database.url()), tracer)
     replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
-    registry, (audit, audit_upkeep) = SqlRegistry(database, replicas.me), _audit(settings, database, clock)
+    registry, (audit, audit_upkeep) = SqlRegistry(database, replicas.me), audit_log(settings, database, clock)
     engine, kv_tier = VllmEngine(settings.engine, tracer), LmcacheTier(settings.engine, tracer)
     directory = EngineDirectory(
         engine,
@@ -195,7 +163,7 @@ def build_parts(settings: Settings) -> Parts:
         secret=load_secret(settings.isolation),
         weights_digest=settings.engine.weights_digest,
     )
-    shared = _shared_store(settings, database, clock, tracer)
+    shared = shared_store(settings, database, clock, tracer)
     access = build_access(settings, database, audit, clock, meter)
     journal = Journal(audit, clock, meter, shared.changes, tracer)
     turns = Turns(registry, audit, clock)
@@ -235,27 +203,18 @@ def build_parts(settings: Settings) -> Parts:
         limit=settings.shared.agent_session_limit,
         foreign=partial(journal.foreign, what="agent_session"),
     )
-    contents = _contents(settings, shared, audit, meter, clock)
-    shared_context = _shared_context(settings, shared, contents, meter, clock, tracer)
+    contents = shared_contents(settings, shared, audit, meter, clock)
+    context = shared_context(settings, shared, contents, meter, clock, tracer)
     context_upkeep = ContextUpkeep(
-        shared_context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
+        context, shared.agent_sessions, shared.changes, settings.shared.agent_session_ttl_seconds
     )
     connector = SdkConnector(tracer, link_local=settings.security.allow_link_local)
     upstreams = Upstreams(connector, agents, shared.changes, meter, clock, tracer)
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine, meter, settings.tokens.token_drift_share)
-    results = Results(
-        shared.results,
-        contents,
-        token_counter,
-        Cursors(signing_secrets(settings.isolation)),
-        clock,
-        settings.stored_results.quota_bytes(),
-        timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
-        journal,
-    )
+    results = stored_results(settings, shared, contents, token_counter, journal)
     delivery = Delivery(results, token_counter, token_drift, Ledger(agents), Savings(meter), settings.budgets)
-    answers = SharedAnswers(shared_context, upstreams, settings.budgets.policies)
+    answers = SharedAnswers(context, upstreams, settings.budgets.policies)
     services = Services(
         open_session=OpenSession(registry, directory, journal, clock, scopes, settings.isolation.cache_scope),
         generate=generate,
@@ -290,7 +249,7 @@ def build_parts(settings: Settings) -> Parts:
             shared.ping,
             settings.metrics.check_timeout_seconds,
         ),
-        shared_context=shared_context,
+        shared_context=context,
         results=results,
         delivery=delivery,
         by_reference=ByReference(results, journal),
@@ -304,24 +263,23 @@ def build_parts(settings: Settings) -> Parts:
         engine, OpenAiWire(), registry, directory, services.open_session, scopes, turns, journal, limits
     )
 
-    def close() -> AsyncExitStack:
-        stack = AsyncExitStack()
-        stack.push_async_callback(tracer.aclose)
-        stack.push_async_callback(database.dispose)
-        stack.push_async_callback(audit.settle)
-        stack.push_async_callback(shared.close)
-        stack.push_async_callback(access.close)
-        stack.push_async_callback(limits.settle)
-        stack.push_async_callback(kv_tier.aclose)
-        stack.push_async_callback(engine.aclose)
-        stack.push_async_callback(token_drift.aclose)
-        stack.push_async_callback(connector.aclose)
-        stack.push_async_callback(upstreams.aclose)
-        stack.push_async_callback(context_upkeep.settle)
-        stack.push_async_callback(agents.aclose)
-        stack.push_async_callback(meter.aclose)
-        return stack
-
+    close = partial(
+        _closing,
+        tracer.aclose,
+        database.dispose,
+        audit.settle,
+        shared.close,
+        access.close,
+        limits.settle,
+        kv_tier.aclose,
+        engine.aclose,
+        token_drift.aclose,
+        connector.aclose,
+        upstreams.aclose,
+        context_upkeep.settle,
+        agents.aclose,
+        meter.aclose,
+    )
     return Parts(
         database,
         registry,
@@ -357,6 +315,14 @@ def build_parts(settings: Settings) -> Parts:
         tracer,
         close,
     )
+
+
+def _closing(*callbacks: Callable[[], Awaitable[None]]) -> AsyncExitStack:
+    """Calls the last of them first."""
+    stack = AsyncExitStack()
+    for callback in callbacks:
+        stack.push_async_callback(callback)
+    return stack
 
 
 @asynccontextmanager
@@ -585,79 +551,6 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if not task.cancelled() and (failed := task.exception()) is not None:
             raise failed
-
-
-def _audit(settings: Settings, database: Database, clock: Clock) -> tuple[SqlAuditLog, AuditUpkeep]:
-    keys = audit_keys(settings.isolation)
-    log, trail = SqlAuditLog(database, keys), SqlAuditTrail(database, keys)
-    return log, AuditUpkeep(log, trail, keys, clock, settings.audit.keep_for())
-
-
-def _shared_store(settings: Settings, database: Database, clock: Clock, tracer: Tracer) -> SharedStore:
-    shared, url = settings.shared, settings.shared_store_url()
-    if url is None:
-        kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
-        here = InProcessChanges()
-        contents, context = SqlContentStore(database, clock), SqlContextIndex(database)
-        results = SqlResultRecords(database)
-        return SharedStore(kept, here, contents, context, results, here.read, here.close)
-    # Its client takes more memory than a gateway on its own has to give away.
-    from cwm.adapters.redis.agent_sessions import RedisAgentSessions
-    from cwm.adapters.redis.changes import RedisChanges
-    from cwm.adapters.redis.connection import connect, ping
-    from cwm.adapters.redis.content_store import RedisContentStore
-    from cwm.adapters.redis.context_index import RedisContextIndex
-    from cwm.adapters.redis.results import RedisResultRecords
-
-    client = connect(url, tracer)
-    changes = RedisChanges(client)
-    sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
-    return SharedStore(
-        sessions,
-        changes,
-        RedisContentStore(client),
-        RedisContextIndex(client),
-        RedisResultRecords(client),
-        changes.read,
-        client.aclose,
-        client,
-        partial(ping, client),
-    )
-
-
-def _contents(
-    settings: Settings, shared: SharedStore, audit: SqlAuditLog, meter: PrometheusMeter, clock: Clock
-) -> SharedContents:
-    context = settings.context
-    return SharedContents(
-        shared.contents,
-        ContentCache(context.memory_bytes(), context.context_eviction),
-        shared.changes,
-        audit,
-        meter,
-        clock,
-        compress_above=context.context_compress_bytes,
-        quota_bytes=context.quota_bytes(),
-    )
-
-
-def _shared_context(
-    settings: Settings,
-    shared: SharedStore,
-    contents: SharedContents,
-    meter: PrometheusMeter,
-    clock: Clock,
-    tracer: Tracer,
-) -> SharedContext:
-    """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
-    context = settings.context
-    views = ContextViews(shared.context, context.memory_bytes() // 2, contents.cache.reserve)
-    limits = ContextLimits(
-        context.context_value_kb * 1024, context.context_versions, context.context_snapshots
-    )
-    return SharedContext(
-        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes(), tracer
-    )
 
 
 def _policy(settings: Settings) -> RetentionPolicy:

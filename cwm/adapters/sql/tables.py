@@ -33,6 +33,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 # Byte order, so that both databases sort and compare alike whatever locale Postgres was made with.
 Text: Final = String().with_variant(String(collation="C"), "postgresql")
 Bytes: Final = BigInteger()
+RowId: Final = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -187,7 +188,7 @@ Index(
 window_search = Table(
     "window_search",
     metadata,
-    Column("id", LogId, primary_key=True, autoincrement=True),
+    Column("id", RowId, primary_key=True, autoincrement=True),
     _required("tenant", Text),
     _required("name", Text),
     _required("model", Text),

@@ -8,9 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from cwm.adapters.sql.database import Database, PostgresDatabase
-from cwm.adapters.sql.failures import told_as
-from cwm.domain.errors import CwmError, StorageReadError, StorageWriteError
+from cwm.adapters.sql.database import Database, Load, PostgresDatabase
 from cwm.ports.tracing import Tracer
 
 T = TypeVar("T")
@@ -22,41 +20,43 @@ def traced(database: Database, tracer: Tracer) -> Database:
 
 
 class TracedDatabase:
-    """Failures come out coded, as those who call a :class:`Database` would code them."""
+    """Failures come out as they are: there are callers that know what to do about some."""
 
     def __init__(self, database: Database, tracer: Tracer) -> None:
         self._database = database
         self._tracer = tracer
         self._system = "postgresql" if isinstance(database, PostgresDatabase) else "sqlite"
 
+    @property
+    def load(self) -> Load:
+        return self._database.load
+
     async def read(self, work: Callable[[Connection], T]) -> T:
-        with self._transaction("read", work, StorageReadError):
+        with self._transaction("read", work):
             return await self._database.read(work)
 
     async def glance(self, work: Callable[[Connection], T]) -> T:
-        with self._transaction("read", work, StorageReadError):
+        with self._transaction("read", work):
             return await self._database.glance(work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        with self._transaction("write", work, StorageWriteError):
+        with self._transaction("write", work):
             return await self._database.write(work)
 
     async def write_at_once(self, work: Callable[[Connection], T]) -> T:
-        with self._transaction("write", work, StorageWriteError):
+        with self._transaction("write", work):
             return await self._database.write_at_once(work)
 
     async def dispose(self) -> None:
         await self._database.dispose()
 
     @contextmanager
-    def _transaction(
-        self, operation: str, work: Callable[[Connection], object], failure: type[CwmError]
-    ) -> Iterator[None]:
+    def _transaction(self, operation: str, work: Callable[[Connection], object]) -> Iterator[None]:
         name = work.__qualname__
         attributes = {
             "db.system.name": self._system,
             "db.operation.name": operation,
             "code.function.name": name,
         }
-        with self._tracer.call(f"{operation} {name}", attributes), told_as(failure):
+        with self._tracer.call(f"{operation} {name}", attributes):
             yield

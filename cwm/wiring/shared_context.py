@@ -1,0 +1,50 @@
+"""Shared context, and the contents that it and stored results keep."""
+
+from __future__ import annotations
+
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+from cwm.ports.meter import Meter
+from cwm.ports.tracing import Tracer
+from cwm.services.content_cache import ContentCache
+from cwm.services.contents import SharedContents
+from cwm.services.context_answers import ContextLimits
+from cwm.services.context_views import ContextViews
+from cwm.services.shared_context import SharedContext
+from cwm.settings import Settings
+from cwm.wiring.shared_store import SharedStore
+
+
+def shared_contents(
+    settings: Settings, shared: SharedStore, audit: AuditLog, meter: Meter, clock: Clock
+) -> SharedContents:
+    context = settings.context
+    return SharedContents(
+        shared.contents,
+        ContentCache(context.memory_bytes(), context.context_eviction),
+        shared.changes,
+        audit,
+        meter,
+        clock,
+        compress_above=context.context_compress_bytes,
+        quota_bytes=context.quota_bytes(),
+    )
+
+
+def shared_context(
+    settings: Settings,
+    shared: SharedStore,
+    contents: SharedContents,
+    meter: Meter,
+    clock: Clock,
+    tracer: Tracer,
+) -> SharedContext:
+    """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
+    context = settings.context
+    views = ContextViews(shared.context, context.memory_bytes() // 2, contents.cache.reserve)
+    limits = ContextLimits(
+        context.context_value_kb * 1024, context.context_versions, context.context_snapshots
+    )
+    return SharedContext(
+        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes(), tracer
+    )

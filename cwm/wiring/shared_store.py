@@ -1,0 +1,73 @@
+"""What gateways share of the agents that they serve: in Redis, or in the registry's database and this process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
+from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.sql.content_store import SqlContentStore
+from cwm.adapters.sql.context_index import SqlContextIndex
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.results import SqlResultRecords
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.content_store import ContentStore
+from cwm.ports.context_index import ContextIndex
+from cwm.ports.results import ResultRecords
+from cwm.ports.tracing import Tracer
+from cwm.settings import Settings
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """What gateways share of the agents that they serve. ``read`` runs while the gateway does."""
+
+    agent_sessions: AgentSessions
+    changes: Changes
+    contents: ContentStore
+    context: ContextIndex
+    results: ResultRecords
+    read: Callable[[], Coroutine[Any, Any, None]]
+    close: Callable[[], Awaitable[None]]
+    client: Redis | None = None
+    ping: Callable[[], Awaitable[None]] | None = None
+
+
+def shared_store(settings: Settings, database: Database, clock: Clock, tracer: Tracer) -> SharedStore:
+    shared, url = settings.shared, settings.shared_store_url()
+    if url is None:
+        kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
+        here = InProcessChanges()
+        contents, context = SqlContentStore(database, clock), SqlContextIndex(database)
+        results = SqlResultRecords(database)
+        return SharedStore(kept, here, contents, context, results, here.read, here.close)
+    # Its client takes more memory than a gateway on its own has to give away.
+    from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+    from cwm.adapters.redis.changes import RedisChanges
+    from cwm.adapters.redis.connection import connect, ping
+    from cwm.adapters.redis.content_store import RedisContentStore
+    from cwm.adapters.redis.context_index import RedisContextIndex
+    from cwm.adapters.redis.results import RedisResultRecords
+
+    client = connect(url, tracer)
+    changes = RedisChanges(client)
+    sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
+    return SharedStore(
+        sessions,
+        changes,
+        RedisContentStore(client),
+        RedisContextIndex(client),
+        RedisResultRecords(client),
+        changes.read,
+        client.aclose,
+        client,
+        partial(ping, client),
+    )

@@ -1,0 +1,30 @@
+"""Results of tools that are kept whole, to be read later."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from cwm.adapters.local.secret import signing_secrets
+from cwm.domain.cursor import Cursors
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.audited import Journal
+from cwm.services.contents import SharedContents
+from cwm.services.results import Results
+from cwm.settings import Settings
+from cwm.wiring.shared_store import SharedStore
+
+
+def stored_results(
+    settings: Settings, shared: SharedStore, contents: SharedContents, counter: TokenCounter, journal: Journal
+) -> Results:
+    kept = settings.stored_results
+    return Results(
+        shared.results,
+        contents,
+        counter,
+        Cursors(signing_secrets(settings.isolation)),
+        journal.clock,
+        kept.quota_bytes(),
+        timedelta(seconds=kept.cursor_ttl_seconds),
+        journal,
+    )
