@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -160,11 +161,16 @@ def export(
             after = 0
             while page := await trail.page(each, after, _PAGE, wanted):
                 for record in page:
-                    sys.stdout.write(json.dumps(document_of(record), ensure_ascii=False) + "\n")
+                    sys.stdout.write(json.dumps(document_of(record)) + "\n")
                 after = page[-1].seq
         sys.stdout.flush()
 
-    _on_trail(work)
+    try:
+        _on_trail(work)
+    except BrokenPipeError:
+        # Whoever reads has enough; the interpreter would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FOUND_FAULTS) from None
 
 
 def _on_trail(use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Sequence[bytes] = ()) -> T:
