@@ -52,6 +52,15 @@ test: .venv/.installed-dev ## The whole suite, with the real engine
 bench: .venv/.installed ## Measure: pass-through, freeze, thaw, lists, memory
 	$(BIN)/cwm bench main
 
+.PHONY: audit
+audit: ## Ask the advisory database about every pinned version (needs the network)
+	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --quiet 'pip-audit>=2.10'; }
+	@# A release with known vulnerabilities: where none is told of it, an audit would find nothing whatever there is.
+	@$(PYTHON) -c 'import json, urllib.request as u; \
+	  assert json.load(u.urlopen("https://pypi.org/pypi/requests/2.19.0/json", timeout=10))["vulnerabilities"]' 2>/dev/null \
+	  || { echo "NOTHING WAS AUDITED: the advisory database of pypi.org cannot be reached from here."; exit 1; }
+	.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
+
 .PHONY: lock
 lock: ## Pin every dependency again (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
