@@ -59,6 +59,14 @@ bench: .venv/.installed ## Measure: pass-through, freeze, thaw, lists, memory
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
   --no-header --quiet
+.PHONY: audit
+audit: ## Ask the advisory database about every pinned version (needs the network)
+	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --quiet 'pip-audit>=2.10'; }
+	@# A release with known vulnerabilities: where none is told of it, an audit would find nothing whatever there is.
+	@echo 'requests==2.19.0' > .venv-audit/known.txt
+	@! .venv-audit/bin/pip-audit --disable-pip --no-deps -r .venv-audit/known.txt >/dev/null 2>&1 \
+	  || { echo "NOTHING WAS AUDITED: the advisory database cannot be reached from here."; exit 1; }
+	.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 .PHONY: lock
 lock: ## Pin every dependency again (needs uv)

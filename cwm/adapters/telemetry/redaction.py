@@ -66,5 +66,8 @@ HIDDEN: Final = Redaction()
 
 
 def _spellings(secret: str) -> set[str]:
-    as_json = json.dumps(secret)[1:-1]
-    return {secret, as_json, json.dumps(as_json)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}
+    spelled = {secret, repr(secret)[1:-1], quote(secret, safe="")}
+    for ascii_only in (True, False):
+        as_json = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        spelled |= {as_json, json.dumps(as_json, ensure_ascii=ascii_only)[1:-1]}
+    return spelled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -56,6 +56,7 @@ _OWN_WORDS: Final = {
 }
 _MOST_FAULTS: Final = 5
 _LONGEST_NAME: Final = 64
+_DEEPEST: Final = 64
 
 _log = structlog.get_logger("cwm.mcp")
 
@@ -83,6 +84,8 @@ class CodedErrors(Middleware):
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
+        if (deep := _too_deep(context.message.arguments)) is not None:
+            return error_result(deep)
         try:
             return await call_next(context)
         except RefusedError as refused:
@@ -166,6 +169,25 @@ def not_text(arguments: Mapping[str, Any]) -> CwmError:
     kind = _CODED.get(broken, InvalidParameterError)
     field = _shown(broken)
     return kind(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
+
+
+def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
+    """Python copies and writes JSON by recursion, so what is nested deeper than this cannot be worked with."""
+    for name, value in (arguments or {}).items():
+        level = [value]
+        for _ in range(_DEEPEST + 1):
+            level = [inner for each in level for inner in _inside(each)]
+        if level:
+            return InvalidParameterError(
+                f"{_shown(name)}: is nested deeper than {_DEEPEST}.", field=_shown(name)
+            )
+    return None
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _is_text(value: Any) -> bool:
