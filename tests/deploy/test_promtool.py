@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from tests.cli.command import serving
 from tests.deploy.promtool import Promtool, found
 from tests.deploy.test_monitoring import DEPLOY, RULES, RULES_TEST
@@ -49,6 +50,8 @@ def test_a_gateways_metrics_follow_the_conventions_but_for_those_of_the_contract
             httpx2.get(f"{url}{path}", trust_env=False)
         text = httpx2.get(f"{url}/metrics", trust_env=False).text
     assert text.count("\ncwm_") > 50
+    declared = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert declared == {metric.name for metric in PrometheusMeter().described()}
     checked = promtool("check", "metrics", stdin=text)
     complaints = [line for line in (checked.stdout + checked.stderr).splitlines() if line]
     assert {line.split(" ")[0] for line in complaints} <= set(OF_THE_CONTRACT), complaints
