@@ -540,7 +540,7 @@ class Tracing(Group):
         le=1,
         description="Share of traces kept of those that begin here; a caller's own choice counts.",
     )
-    service_name: str = Field("cwm", min_length=1, description="What this gateway is called in traces.")
+    service_name: str = Field("cwm", pattern=r"\S", description="What this gateway is called in traces.")
 
     @field_validator("otlp_endpoint")
     @classmethod

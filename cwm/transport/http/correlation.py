@@ -99,8 +99,7 @@ class _Answered:
 def _request_id(scope: Scope) -> str:
     """The one it came with, if it looks like one."""
     for name, value in scope["headers"]:
-        given = str(value, "latin-1")
-        if name == _REQUEST_ID and _GIVEN_ID.fullmatch(given):
+        if name == _REQUEST_ID and _GIVEN_ID.fullmatch(given := str(value, "latin-1")):
             return given
     return secrets.token_hex(8)
 
