@@ -38,14 +38,14 @@ def cwm(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(folder: Path, **variables: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A gateway on a free port: its URL, as it says itself, and its process."""
     # Its log goes to a file: nobody reads a pipe while it serves, and a full one would hold it up.
     with (folder / "log").open("w+", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "cwm", "serve", "--port", "0"],
             cwd=folder,
-            env=environment(folder, {}),
+            env=environment(folder, variables),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
