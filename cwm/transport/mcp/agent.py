@@ -97,9 +97,8 @@ def meta_of(context: Context | None) -> Mapping[str, Any]:
 
 def _to_tell(authorization: str | None) -> str | None:
     """An API key is between its machine and us: no upstream gets to see it."""
-    if authorization is not None and MARK in authorization:
-        return None
-    return authorization
+    is_key = authorization is not None and authorization.partition(" ")[2].lstrip().startswith(MARK)
+    return None if is_key else authorization
 
 
 def _checked(given: Any) -> str:

@@ -12,13 +12,14 @@ import httpx2
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql.api_keys import SqlApiKeys
-from cwm.cli.demo_gateway import RunningGateway, gateway
+from cwm.app import create_app
+from cwm.cli.demo_gateway import RunningGateway
 from cwm.domain.access import granted
 from cwm.domain.api_key import ApiKey
 from cwm.domain.upstream import UpstreamSpec
 from cwm.services.machine_keys import MachineKeys
-from cwm.settings import Auth, Database, Engine, Http, Isolation, Settings
-from tests.transport.mcp.gateway import nobody_listens
+from cwm.settings import Auth, Database, Engine, Isolation, Settings
+from tests.transport.mcp.gateway import nobody_listens, serving
 
 DAY = timedelta(days=1)
 API_KEYS = Auth(api_keys=True)
@@ -30,15 +31,15 @@ async def secured(
 ) -> AsyncIterator[RunningGateway]:
     with nobody_listens() as url:
         settings = Settings(
-            http=Http(port=port),
             auth=auth,
             database=Database(db_path=folder / "cwm.db"),
             engine=Engine(vllm_url=url, lmcache_url=url, coordinator_url=url),
             isolation=Isolation(secret="a test's secret", tenant="acme"),
             upstreams=tuple(upstreams),
         )
-        async with gateway(settings) as running:
-            yield running
+        app = create_app(settings)
+        async with serving(app, app.state.end_streams, port=port) as served_at:
+            yield RunningGateway(served_at, app.state.parts)
 
 
 def machine_keys(running: RunningGateway) -> MachineKeys:

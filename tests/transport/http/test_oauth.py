@@ -189,7 +189,7 @@ async def test_tenants_come_from_the_token_and_see_nothing_of_each_other(deploym
         ]
     assert mine is not None
     assert theirs is not None
-    assert (len(mine["keys"]), len(theirs["keys"])) == (1, 0)
+    assert (len(mine["entries"]), len(theirs["entries"])) == (1, 0)
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])

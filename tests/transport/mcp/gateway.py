@@ -179,10 +179,13 @@ def assembled(parts: Parts, face: McpFace) -> Starlette:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, end_streams: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
+async def serving(
+    app: ASGIApp, end_streams: Callable[[], None] = lambda: None, *, port: int = 0
+) -> AsyncIterator[str]:
     """The URL of ``app`` on a socket that listens before anyone can ask."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.bind(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
     listening.listen()
     config = uvicorn.Config(
         app,

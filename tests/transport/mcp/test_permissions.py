@@ -17,11 +17,12 @@ from mcp_types import TextContent
 from cwm.app import build_parts
 from cwm.cli.demo_gateway import RunningGateway
 from cwm.domain.access import granted
+from cwm.domain.upstream import Credentials
 from cwm.settings import Database, Isolation, Settings
 from cwm.transport.mcp.permissions import TOOLS, of_resource
 from tests.transport.http.secured import a_key, http, initialize, secured
 from tests.transport.mcp.gateway import LEGACY, MODERN, faced
-from tests.transport.mcp.upstream_hosts import stdio_spec
+from tests.transport.mcp.upstream_hosts import hosted, stdio_spec
 
 ERAS = pytest.mark.parametrize("era", [LEGACY, MODERN])
 FREE = {"agent_session_create", "agent_session_end", "result_read", "result_query", "health_check"}
@@ -173,3 +174,14 @@ async def test_anothers_session_does_not_exist(running: RunningGateway) -> None:
     for key, status in ((mine, 200), (same, 200), (other, 404), (elsewhere, 404)):
         async with http(running, key) as client:
             assert (await client.post("/mcp", json=ping, headers=headers)).status_code == status
+
+
+@pytest.mark.slow
+async def test_an_api_key_is_never_shown_to_an_upstream(tmp_path: Path) -> None:
+    async with (
+        hosted(legacy=False) as host,
+        secured(tmp_path, upstreams=[host.spec("web", credentials=Credentials.FORWARD)]) as running,
+        agent(running, MODERN, "tools:call") as caller,
+    ):
+        assert not (await caller.call_tool_mcp("web_whoami", {})).is_error
+        assert host.seen.authorizations == [None]
