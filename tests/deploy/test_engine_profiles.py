@@ -94,7 +94,10 @@ def test_the_tiers_and_the_connector_are_the_same(services: dict[str, Any], loca
     for mine, theirs in zip(here["--l2-adapter"], there["--l2-adapter"], strict=True):
         assert told(mine, place) == told(theirs, place)
     here, there = flags(services["vllm-cpu"]["command"]), flags(local.vllm())
-    connector = (told(each["--kv-transfer-config"][0], {"lmcache.mp.host", "lmcache.mp.port"}) for each in (here, there))
+    connector = (
+        told(each["--kv-transfer-config"][0], {"lmcache.mp.host", "lmcache.mp.port"})
+        for each in (here, there)
+    )
     assert next(connector) == next(connector)
 
 
@@ -110,7 +113,11 @@ def told(document: str, leave: set[str]) -> dict[str, Any]:
 def test_block_and_chunk_are_one_size(services: dict[str, Any], device: str) -> None:
     sizes = [
         flags(services[f"{part}-{device}"]["command"])[option]
-        for part, option in (("coordinator", "--chunk-size"), ("lmcache", "--chunk-size"), ("vllm", "--block-size"))
+        for part, option in (
+            ("coordinator", "--chunk-size"),
+            ("lmcache", "--chunk-size"),
+            ("vllm", "--block-size"),
+        )
     ]
     assert sizes == [[CHUNK]] * 3
 
