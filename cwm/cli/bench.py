@@ -156,7 +156,7 @@ def bench_scale(
 
         return await run(_progress, Effort(windows, minutes, rounds, plans))
 
-    _tell(run_to_end(work, fast=True), json_file)
+    _tell(run_to_end(work), json_file)
 
 
 def _progress(line: str) -> None:
