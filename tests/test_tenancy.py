@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -230,11 +230,12 @@ async def test_no_resource_tells_what_is_anothers(tenants: TwoTenants, b: Client
 async def test_an_agent_session_of_anothers_opens_no_door(tenants: TwoTenants) -> None:
     async with wired(tenants.url) as wire:
         for name in ("mcp-session-id", "agent_session"):
-            for ask in (
+            asks: list[Callable[[str], Awaitable[httpx2.Response]]] = [
                 lambda sid: wire.post(LIST, mcp_session_id=sid, x_tenant=B),
                 lambda sid: wire.get(mcp_session_id=sid, x_tenant=B),
                 lambda sid: wire.end(mcp_session_id=sid, x_tenant=B),
-            ):
+            ]
+            for ask in asks:
                 of_a, of_nobody = await ask(tenants.owned[name]), await ask(tenants.unknown[name])
                 assert of_a.status_code == 404
                 assert told(of_a) == told(of_nobody)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import BindParameter, Column, Delete, Insert, Select, Table, Update
 from sqlalchemy.sql import operators
@@ -84,7 +84,7 @@ def _parts(condition: ClauseElement) -> Iterator[ClauseElement]:
         yield from _parts(condition.element)
     elif isinstance(condition, BooleanClauseList) and condition.operator is operators.and_:
         for part in condition.clauses:
-            yield from _parts(part)
+            yield from _parts(cast("ClauseElement", part))
     else:
         yield condition
 
