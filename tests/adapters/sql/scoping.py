@@ -81,7 +81,7 @@ def _joined(source: FromClause) -> Iterator[ClauseElement]:
 
 def _parts(condition: ClauseElement) -> Iterator[ClauseElement]:
     if isinstance(condition, Grouping):
-        yield from _parts(condition.element)
+        yield from _parts(cast("ClauseElement", condition.element))
     elif isinstance(condition, BooleanClauseList) and condition.operator is operators.and_:
         for part in condition.clauses:
             yield from _parts(cast("ClauseElement", part))
