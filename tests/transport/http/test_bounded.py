@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from cwm.app import GatewayServer, create_app
 from cwm.settings import ABSENT, Database, Engine, Http, Isolation, Limits, Settings
+from tests.transport.mcp.wire import initialize
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +135,21 @@ async def test_json_nested_too_deep_to_read_is_the_callers_mistake(
         headers += ["mcp-protocol-version: 2026-07-28", "mcp-method: tools/list"]
     answer = await said(port, head(path, *headers), body)
     assert answer[:12] == b"HTTP/1.1 400"
+
+
+@pytest.mark.parametrize("opened", [b"[", b'{"a":'])
+async def test_an_mcp_session_survives_json_that_is_nested_too_deep(port: int, opened: bytes) -> None:
+    begun = json.dumps(initialize()).encode()
+    answer = await said(port, head("/mcp", "connection: close", f"content-length: {len(begun)}"), begun)
+    session = re.search(rb"mcp-session-id: (\w+)", answer)
+    assert session is not None
+    headers = ["connection: close", f"mcp-session-id: {session[1].decode()}"]
+    body = opened * (MAX_BODY // len(opened) - 10)
+    answer = await said(port, head("/mcp", *headers, f"content-length: {len(body)}"), body)
+    assert answer[:12] == b"HTTP/1.1 400"
+    listed = b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}'
+    answer = await said(port, head("/mcp", *headers, f"content-length: {len(listed)}"), listed)
+    assert answer[:12] == b"HTTP/1.1 200"
 
 
 async def test_a_connection_that_says_nothing_bothers_nobody(port: int) -> None:
