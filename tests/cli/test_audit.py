@@ -123,9 +123,9 @@ async def test_what_is_asked_over_stdio_says_so(tmp_path: Path) -> None:
         env=environment(tmp_path, {}),
         cwd=str(tmp_path),
         log_file=tmp_path / "log",
+        keep_alive=False,
     )
     async with Client(transport) as client:
         await client.call_tool_mcp("window_delete", {"window_name": "w1"})
-    await transport.close()
     (told,) = lines(cwm(tmp_path, "audit", "export"))
     assert (told["event"], told["face"], told["address"]) == ("window_delete", "stdio", None)
