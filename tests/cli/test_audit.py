@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
 
-from tests.cli.command import cwm, refused, serving
+from tests.cli.command import cwm, environment, refused, serving
 
 pytestmark = pytest.mark.slow
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Of a gateway that refused some session ids and was stopped."""
-    with serving(tmp_path) as (url, process):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a gateway that refused some session ids and was stopped."""
+    folder = tmp_path_factory.mktemp("written")
+    with serving(folder) as (url, process):
         with httpx2.Client(base_url=url, trust_env=False, timeout=30) as client:
             for given in ("../../etc/passwd", "a; reboot", "' or 1=1 --", "only wrong", "$(id)"):
                 headers = {"cwm-session-id": given, "user-agent": "attacker/1"}
                 assert client.post("/v1/chat/completions", json=CHAT, headers=headers).status_code == 400
         process.terminate()
         assert process.wait(30) == 0
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(written, tmp_path / "copy"))
 
 
 def lines(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -103,3 +114,18 @@ def test_another_secret_verifies_nothing_and_the_old_one_does(folder: Path) -> N
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     refused(cwm(tmp_path, "audit", "verify", "--checkpoint", "nonsense"), "CWM-1003", 2)
     assert "cwm migrate" in refused(cwm(tmp_path, "audit", "verify"), "CWM-4002")
+
+
+async def test_what_is_asked_over_stdio_says_so(tmp_path: Path) -> None:
+    transport = StdioTransport(
+        sys.executable,
+        ["-m", "cwm", "stdio"],
+        env=environment(tmp_path, {}),
+        cwd=str(tmp_path),
+        log_file=tmp_path / "log",
+        keep_alive=False,
+    )
+    async with Client(transport) as client:
+        await client.call_tool_mcp("window_delete", {"window_name": "w1"})
+    (told,) = lines(cwm(tmp_path, "audit", "export"))
+    assert (told["event"], told["face"], told["address"]) == ("window_delete", "stdio", None)

@@ -81,6 +81,7 @@ async def test_a_record_says_where_from(audit_log: SqlAuditLog, trail: SqlAuditT
     assert (await verified(trail)).whole
 
 
+@pytest.mark.slow
 async def test_gateways_that_write_at_once_make_one_chain(
     audit_log: SqlAuditLog, other_log: SqlAuditLog, trail: SqlAuditTrail
 ) -> None:
