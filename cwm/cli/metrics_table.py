@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cwm.adapters.telemetry.prometheus import Described, PrometheusMeter
+from cwm.adapters.telemetry.described import Described
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
 
 _INTRODUCTION = """\
 # Metrics
