@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cwm.adapters.telemetry.prometheus import Described, PrometheusMeter
+from cwm.adapters.telemetry.described import Described
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
 
 _INTRODUCTION = """\
 # Metrics
@@ -23,8 +24,8 @@ alerts with what to do about each, `deploy/grafana/cwm.json` is a dashboard to i
 
 Counters begin at 0 when a process starts. `cwm_sessions`, `cwm_windows`, `cwm_tier_*` and `cwm_component_up` are
 asked for when somebody scrapes, at most every `CWM_METRICS_REFRESH_SECONDS`; a registry so large that counting it takes
-long is counted less often, so that it takes no more than a fiftieth of the time. They are of the whole deployment and the
-same on every replica: take `max` or `min` over replicas, not `sum`. What could not be asked has no sample.
+long is counted less often, so that it takes no more than a fiftieth of the time. They are of the whole deployment, as each
+replica sees it: take `max` or `min` over replicas, not `sum`. What could not be asked has no sample.
 
 ## Labels
 
@@ -43,6 +44,10 @@ on the gateway and its configuration only.
 | `operation` | what a service does, `upstream_<name>` for requests to an upstream; at most 128, then `other` |
 | `event` | at most 128, then `other` |
 | `outcome` of verifications | `exact`, `within_tolerance`, `mismatch`, `skipped` |
+| `code` | a code of CWM's errors, such as `CWM-2002`; `other` for all else |
+| `phase` | `prefetch` into LMCache's L1, the `engine`'s request, `verify` by replaying the canary |
+| `source` | the tier that restored tokens came from, `cached` by the engine in a turn, `computed`, `unknown` |
+| `upstream`, `instance` | as configured: an upstream, an LMCache (Prometheus renames it `exported_instance`) |
 | `component` | `registry`, `vllm`, `kv_store`, `coordinator`, `shared_store` |
 
 ## All of them

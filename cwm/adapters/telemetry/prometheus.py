@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -23,6 +22,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cwm.adapters.telemetry.described import Described, described
 from cwm.adapters.telemetry.requests import RequestMetrics
 from cwm.adapters.telemetry.standing import StandingCollector
 from cwm.domain.canary import Verification
@@ -53,16 +53,6 @@ _MOST_LABELS: Final = 128
 _OTHER: Final = "other"
 _WINDOW: Final = 1024
 _ALERTED: Final = ("thaw_partial", "thaw_without_lmcache", "config_reload_refused", "config_reload_failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """One metric as it is declared. ``type`` is Prometheus' word for what it is."""
-
-    name: str
-    type: str
-    labels: tuple[str, ...]
-    told: str
 
 
 class PrometheusMeter(RequestMetrics):
@@ -219,17 +209,8 @@ class PrometheusMeter(RequestMetrics):
             await self._observed.aclose()
 
     def described(self) -> list[Described]:
-        """Every metric that is told, in the order of their names, with or without a sample yet."""
-        return sorted(
-            (
-                Described(
-                    _told_as(family), family.type, tuple(_labels(collector, family)), family.documentation
-                )
-                for collector in self._registry._collector_to_names  # noqa: SLF001 - labels are published with samples only
-                for family in collector.collect()
-            ),
-            key=lambda each: each.name,
-        )
+        """Every metric that is told, with or without a sample yet."""
+        return described(self._registry)
 
     def text(self, *, buckets: bool = True) -> str:
         text = generate_latest(self._registry).decode()
@@ -250,20 +231,6 @@ class PrometheusMeter(RequestMetrics):
 
 def _is_bucket(series: str) -> bool:
     return series.endswith("_bucket")
-
-
-def _told_as(family: Metric) -> str:
-    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-    return f"{family.name}{suffix}"
-
-
-def _labels(collector: Collector, family: Metric) -> Sequence[str]:
-    """As they were declared, by a metric of ours or by a family that a collector of its own makes."""
-    if family.type == "info":
-        return ("version",)
-    declared_by = collector if hasattr(collector, "_labelnames") else family
-    named: Sequence[str] = getattr(declared_by, "_labelnames", ())
-    return named
 
 
 class _Names:

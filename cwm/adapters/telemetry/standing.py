@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cwm import __version__
@@ -21,9 +21,7 @@ class StandingCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self.now()
-        build = InfoMetricFamily("cwm_build", "The version that runs")
-        build.add_metric([], {"version": __version__})
-        yield build
+        yield _by("cwm_build_info", "The version that runs", "version", {__version__: 1})
         yield _by(
             "cwm_sessions",
             "Sessions of every tenant by state, as the registry counts them",

@@ -1,0 +1,43 @@
+"""Which metrics a registry declares, with or without a sample yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One metric as it is declared. ``type`` is Prometheus' word for what it is."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    told: str
+
+
+def described(registry: CollectorRegistry) -> list[Described]:
+    """In the order of their names."""
+    return sorted(
+        (
+            Described(_told_as(family), family.type, tuple(_labels(collector, family)), family.documentation)
+            for collector in registry._collector_to_names  # noqa: SLF001 - labels are published with samples only
+            for family in collector.collect()
+        ),
+        key=lambda each: each.name,
+    )
+
+
+def _told_as(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def _labels(collector: Collector, family: Metric) -> Sequence[str]:
+    """As they were declared, by a metric of ours or by a family that a collector of its own makes."""
+    declared_by = collector if hasattr(collector, "_labelnames") else family
+    named: Sequence[str] = getattr(declared_by, "_labelnames", ())
+    return named
