@@ -13,6 +13,7 @@ from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
     from fastmcp.client.client import CallToolResult
+    from mcp.shared.exceptions import MCPError
 
 UrlOption: TypeAlias = Annotated[
     str | None,
@@ -77,7 +78,6 @@ async def call_tool(
     credential: str | None = None,
 ) -> Any:
     """Raises ToolRefusedError, or ConnectionError when no gateway answers."""
-    import httpx2
     from fastmcp import Client
     from mcp.shared.exceptions import MCPError
 
@@ -89,8 +89,9 @@ async def call_tool(
     async with AsyncExitStack() as leaving:
         try:
             await leaving.enter_async_context(client)
-        except (MCPError, RuntimeError, httpx2.HTTPStatusError) as failed:
-            _tell_refusal(failed)
+        except (MCPError, RuntimeError) as failed:
+            if isinstance(failed, MCPError):
+                _tell_refusal(failed)
             raise ConnectionError(
                 f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
             ) from failed
@@ -103,18 +104,15 @@ async def call_tool(
     return _answer(result)
 
 
-def _tell_refusal(failed: BaseException) -> None:
+def _tell_refusal(failed: MCPError) -> None:
     """Raises ToolRefusedError when a gateway answered, only not this client."""
-    import httpx2
-
-    behind: BaseException | None = failed
-    while behind is not None:
-        if isinstance(behind, httpx2.HTTPStatusError) and behind.response.status_code in {401, 403}:
-            hint = "Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
-            raise ToolRefusedError(
-                "CWM-9002", f"The gateway does not let this client in. {hint}", {}
-            ) from failed
-        behind = behind.__cause__ or behind.__context__
+    told = failed.error.data
+    if not isinstance(told, dict) or not str(told.get("code")).startswith("CWM-"):
+        return
+    hint = ""
+    if told["code"] == "CWM-9002":
+        hint = " Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
+    raise ToolRefusedError(told["code"], f"{told['message']}{hint}", told.get("context") or {}) from failed
 
 
 def _answer(result: CallToolResult) -> Any:

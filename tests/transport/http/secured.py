@@ -39,7 +39,11 @@ async def secured(
         )
         app = create_app(settings)
         async with serving(app, app.state.end_streams, port=port) as served_at:
-            yield RunningGateway(served_at, app.state.parts)
+            running = RunningGateway(served_at, app.state.parts)
+            async with http(running) as client:
+                # It listens before it has started, and only then the database is there.
+                await client.get("/healthz")
+            yield running
 
 
 def machine_keys(running: RunningGateway) -> MachineKeys:
