@@ -48,7 +48,7 @@ class TwoTenants:
     """The same for things that there are not."""
     redis_url: str | None
 
-    async def everything_of_a(self) -> dict[str, Any]:
+    async def everything_of_a(self) -> dict[Any, Any]:
         """What is kept of A, byte for byte."""
 
         def rows(connection: Connection) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class TwoTenants:
             found = {t.name: connection.execute(select(t).where(t.c.tenant == A)).all() for t in tables}
             return {name: sorted(map(repr, each)) for name, each in found.items()}
 
-        kept = dict(await self.parts.database.read(rows))
+        kept: dict[Any, Any] = dict(await self.parts.database.read(rows))
         if self.redis_url is not None:
             with Redis.from_url(self.redis_url) as client:
                 kept |= {key: _content(client, key) for key in client.scan_iter(match=f"*{A}*")}
