@@ -22,7 +22,7 @@ from starlette.routing import Mount, Route
 from cwm.settings import Database
 from tests.tenancy import A, B, TwoTenants, alike, told, two_tenants
 from tests.transport.mcp.gateway import LEGACY, MODERN
-from tests.transport.mcp.wire import LIST, wired
+from tests.transport.mcp.wire import LIST, Wire, wired
 
 pytestmark = pytest.mark.slow
 
@@ -230,17 +230,21 @@ async def test_no_resource_tells_what_is_anothers(tenants: TwoTenants, b: Client
 async def test_an_agent_session_of_anothers_opens_no_door(tenants: TwoTenants) -> None:
     async with wired(tenants.url) as wire:
         for name in ("mcp-session-id", "agent_session"):
-            asks: list[Callable[[str], Awaitable[httpx2.Response]]] = [
-                lambda sid: wire.post(LIST, mcp_session_id=sid, x_tenant=B),
-                lambda sid: wire.get(mcp_session_id=sid, x_tenant=B),
-                lambda sid: wire.end(mcp_session_id=sid, x_tenant=B),
-            ]
-            for ask in asks:
-                of_a, of_nobody = await ask(tenants.owned[name]), await ask(tenants.unknown[name])
+            for method in ("POST", "GET", "DELETE"):
+                of_a, of_nobody = [
+                    await _in_session(wire, method, names[name]) for names in (tenants.owned, tenants.unknown)
+                ]
                 assert of_a.status_code == 404
                 assert told(of_a) == told(of_nobody)
         still = await wire.post(LIST, mcp_session_id=tenants.owned["mcp-session-id"], x_tenant=A)
         assert still.status_code == 200
+
+
+async def _in_session(wire: Wire, method: str, session_id: str) -> httpx2.Response:
+    headers = {"mcp_session_id": session_id, "x_tenant": B}
+    if method == "POST":
+        return await wire.post(LIST, **headers)
+    return await (wire.get(**headers) if method == "GET" else wire.end(**headers))
 
 
 async def test_what_another_writes_is_told_to_nobody_else(tenants: TwoTenants) -> None:

@@ -79,7 +79,7 @@ def _joined(source: FromClause) -> Iterator[ClauseElement]:
             yield from _parts(source.onclause)
 
 
-def _parts(condition: ClauseElement) -> Iterator[ClauseElement]:
+def _parts(condition: Any) -> Iterator[ClauseElement]:
     if isinstance(condition, Grouping):
         yield from _parts(cast("ClauseElement", condition.element))
     elif isinstance(condition, BooleanClauseList) and condition.operator is operators.and_:

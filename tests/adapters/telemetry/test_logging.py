@@ -97,13 +97,18 @@ def test_configuring_twice_writes_once() -> None:
     assert len(lines('configure_logging("INFO", "json"); log.info("once")')) == 1
 
 
-def test_a_traceback_does_not_tell_what_variables_held() -> None:
+@pytest.mark.parametrize("fmt", ["json", "console"])
+def test_no_line_shows_a_secret_or_the_value_of_a_local_variable(fmt: str) -> None:
     code = """
-def fail(prompt):
-    raise ValueError("wrong")
-try:
-    fail("a very " + "private prompt")
-except ValueError:
-    log.exception("failed")
+from cwm.adapters.telemetry.redaction import HIDDEN
+HIDDEN.hide(["pa55word"])
+def connect():
+    prompt = "what was " + "asked"
+    raise OSError("cannot reach postgresql://cwm:pa55word@db/cwm with Bearer s3cr3t-token")
+try: connect()
+except OSError: log.exception("failed", why="pa55word", authorization="Bearer s3cr3t-token")
+logging.getLogger("asyncio").error("of %s", {"password": "s3cr3t-token"})
 """
-    assert "private" not in written(code)
+    text = written(code, fmt=fmt)
+    assert "cannot reach" in text
+    assert not [word for word in ("pa55word", "s3cr3t-token", "what was asked") if word in text]
