@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from cwm.domain.prefix import restorable_tokens
@@ -38,11 +40,20 @@ def fronted(image: str, engine: LiveEngine, tmp_path_factory: pytest.TempPathFac
             yield up
 
 
+def ready(fronted: Stack) -> None:
+    """Wait until the gateways see the engine."""
+    deadline = time.monotonic() + 60
+    while (answer := httpx2.get(f"{fronted.url}/readyz", trust_env=False)).status_code != 200:
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.2)
+
+
 async def test_what_one_replica_froze_the_other_thaws_after_the_engine_and_the_first_were_killed(
     fronted: Stack, engine: LiveEngine
 ) -> None:
     first, second = fronted.replicas()
     second.kill("KILL")
+    await asyncio.to_thread(ready, fronted)
     async with talk(fronted.url, engine.model_name) as agent:
         session, ids = await agent.fill(words(700))
         uninterrupted = await agent.complete(ids, max_tokens=32)

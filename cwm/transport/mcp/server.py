@@ -152,7 +152,7 @@ def mcp_app(
         session_idle_timeout="auto",
     )
     # It would cut the answers of running calls at the signal; ``end_streams`` ends those that only listen.
-    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+    AppStatus.enable_automatic_graceful_drain = False
     # FastMCP takes this one from its own environment, and it would publish tracebacks.
     app.debug = False
     return app
