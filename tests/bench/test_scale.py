@@ -6,6 +6,7 @@ import pytest
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.tables import windows
 from cwm.bench import scale, scale_fill, scale_lists, scale_rows
 from cwm.bench.scale import Effort
 from cwm.domain.principal import Principal
@@ -16,7 +17,7 @@ PROMISED = {"windows", "worst_median_ms", "errors", "p99_ms"}
 
 def test_windows_are_as_many_as_asked_for_and_the_same_each_time() -> None:
     def made() -> list[str]:
-        return [row["name"] for batch in scale_rows.batches(250) for row in batch.rows[scale_rows.windows]]
+        return [row["name"] for batch in scale_rows.batches(250) for row in batch.rows[windows]]
 
     assert len(made()) == len(set(made())) == 250
     assert made() == made()
