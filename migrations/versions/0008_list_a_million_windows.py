@@ -65,6 +65,10 @@ def _tables() -> None:
         sa.PrimaryKeyConstraint("tenant", "term", "created_at", "name", name="pk_window_terms"),
         sqlite_with_rowid=False,
     )
+    for columns in (["name"], ["token_count", "name"], ["total_size_bytes", "name"]):
+        op.create_index(
+            f"ix_window_terms_tenant_term_{'_'.join(columns)}", "window_terms", ["tenant", "term", *columns]
+        )
     op.create_table(
         "window_counts",
         sa.Column("tenant", Text, nullable=False),

@@ -204,7 +204,7 @@ window_search = Table(
     Index(None, "tenant", "total_size_bytes", "name"),
 )
 
-# One row for each tag of a window and one for its model, the newest of a term beside each other.
+# One row for each tag of a window and one for its model, those of a term beside each other in every order.
 window_terms = Table(
     "window_terms",
     metadata,
@@ -214,6 +214,9 @@ window_terms = Table(
     Column("name", Text, primary_key=True),
     _required("token_count", Integer),
     _required("total_size_bytes", Bytes),
+    Index(None, "tenant", "term", "name"),
+    Index(None, "tenant", "term", "token_count", "name"),
+    Index(None, "tenant", "term", "total_size_bytes", "name"),
     sqlite_with_rowid=False,
 )
 

@@ -141,9 +141,14 @@ class _Search:
 
     @cached_property
     def _source(self) -> Table:
-        """The table with an index in the list's order: of one term's windows where there is such a one."""
-        by_time = self.query.sort_by is WindowSort.CREATED_AT
-        return termed if by_time and self._rarest is not None else window_search
+        """The table with an index in the list's order: of one term's windows where there is one.
+
+        Looking for more than that, the rows of ``window_search`` tell at once what those of a term must look up; but in
+        the order of time it pays to begin where the term does.
+        """
+        alone = len(self._named) == 1 and not self.query.search
+        by_time = self.query.sort_by is WindowSort.CREATED_AT and self._named
+        return termed if alone or by_time else window_search
 
     def _rows(self, source: Table, *, lean: bool = True, placed: bool = True) -> Select[Any]:
         """Rows of the source: what they are sorted by, or all of each.
