@@ -171,7 +171,7 @@ async def _call(
     try:
         await caller(tool, arguments)
     except (RuntimeError, httpx2.HTTPError, ValueError) as fault:
-        load.faults[f"{kind}: {fault or type(fault).__name__}"] += 1
+        load.faults[f"{kind}: {str(fault) or type(fault).__name__}"] += 1
     load.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
 
 
