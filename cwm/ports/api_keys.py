@@ -12,7 +12,7 @@ class ApiKeys(Protocol):
     async def add(self, key: ApiKey) -> None:
         """CWM-4001 when it cannot be written."""
 
-    async def find(self, key_id: str) -> ApiKey | None:
+    async def find_of_every_tenant(self, key_id: str) -> ApiKey | None:
         """As it is now, of whatever tenant: who asks is not known before. CWM-4002."""
         ...
 

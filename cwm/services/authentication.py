@@ -49,7 +49,7 @@ class Authentication:
 
     async def _machine(self, keys: ApiKeys, credential: str) -> Principal:
         parts = taken_apart(credential)
-        key = None if parts is None else await keys.find(parts[0])
+        key = None if parts is None else await keys.find_of_every_tenant(parts[0])
         if parts is None or key is None or not key.opens_for(parts[1]):
             raise UnauthenticatedError("The API key is unknown, revoked or expired.", why="unknown_key")
         if not key.is_good(self.clock.now()):

@@ -25,9 +25,9 @@ async def test_a_key_comes_back_as_it_was_added(keys: SqlApiKeys) -> None:
     forever = ApiKey("acme", "00000000000000bb", "ci", frozenset(Scope), digest_of("t"), LATER)
     await keys.add(ONE)
     await keys.add(forever)
-    assert await keys.find(ONE.key_id) == ONE
-    assert await keys.find(forever.key_id) == forever
-    assert await keys.find("00000000000000cc") is None
+    assert await keys.find_of_every_tenant(ONE.key_id) == ONE
+    assert await keys.find_of_every_tenant(forever.key_id) == forever
+    assert await keys.find_of_every_tenant("00000000000000cc") is None
     assert await keys.listed("acme") == [forever, ONE]
 
 
@@ -35,7 +35,7 @@ async def test_another_tenants_keys_are_neither_listed_nor_revoked(keys: SqlApiK
     await keys.add(ONE)
     assert await keys.listed("other") == []
     assert await keys.revoke("other", ONE.key_id, LATER) is None
-    assert await keys.find(ONE.key_id) == ONE
+    assert await keys.find_of_every_tenant(ONE.key_id) == ONE
 
 
 async def test_a_revoked_key_says_when_it_was_first_revoked(keys: SqlApiKeys) -> None:
@@ -45,7 +45,7 @@ async def test_a_revoked_key_says_when_it_was_first_revoked(keys: SqlApiKeys) ->
     assert revoked.revoked_at == NOW
     assert not revoked.is_good(NOW)
     assert await keys.revoke("acme", ONE.key_id, LATER) == revoked
-    assert await keys.find(ONE.key_id) == revoked
+    assert await keys.find_of_every_tenant(ONE.key_id) == revoked
     assert await keys.revoke("acme", "00000000000000cc", NOW) is None
 
 

@@ -27,10 +27,10 @@ def kept(folder: Path, content: bytes) -> str:
 @pytest.mark.parametrize(("group", "name"), SECRETS)
 def test_every_secret_may_stand_in_a_file(tmp_path: Path, group: str, name: str) -> None:
     variable = f"CWM_{name.upper()}_FILE"
-    settings = load({variable: kept(tmp_path, b"redis://h/ hunter2\n")})
+    settings = load({variable: kept(tmp_path, b"redis://h/?a= hunter2\n")})
     value = getattr(getattr(settings, group), name)
     assert isinstance(value, SecretStr)
-    assert value.get_secret_value() == "redis://h/ hunter2"
+    assert value.get_secret_value() == "redis://h/?a= hunter2"
     assert settings.unknown_env == ()
     source = next(source for source in settings.sources if source.name == name)
     assert source.origin == str(tmp_path / "secret")

@@ -38,7 +38,7 @@ class SqlApiKeys:
         )
 
     @glancing
-    def find(self, connection: Connection, key_id: str) -> ApiKey | None:
+    def find_of_every_tenant(self, connection: Connection, key_id: str) -> ApiKey | None:
         row = connection.execute(select(api_keys).where(_key.key_id == key_id)).one_or_none()
         return None if row is None else _of(row)
 
