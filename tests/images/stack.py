@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import httpx2
 
-from cwm.settings import SettingsError, load
-
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
 IMAGE: Final = "cwm:test"
@@ -154,7 +152,7 @@ def stack(folder: Path, **more: str) -> Iterator[Stack]:
         **more,
     }
     project = f"cwm-test-{os.getpid()}"
-    files = [ROOT / "compose.yaml", HERE / "compose.test.yaml", *_secrets_in_variables(folder, secrets)]
+    files = [ROOT / "compose.yaml", HERE / "compose.test.yaml"]
     running = Stack(project, environ, files, port, upstream_port)
     try:
         running.up()
@@ -164,25 +162,6 @@ def stack(folder: Path, **more: str) -> Iterator[Stack]:
         raise
     finally:
         running.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", ok=False)
-
-
-def _secrets_in_variables(folder: Path, secrets: Path) -> list[Path]:
-    """While the settings read no ``*_FILE`` variables: a file for Compose that sets the variables themselves."""
-    try:
-        read = load({"CWM_DATABASE_URL_FILE": str(secrets / "database_url")}, upstreams=False)
-    except SettingsError:
-        return []
-    if read.database.database_url is not None:
-        return []
-    variables = {
-        f"CWM_{name.upper()}": (secrets / name).read_text().strip()
-        for name in ("database_url", "shared_store_url")
-    }
-    file = folder / "variables.json"
-    file.write_text(
-        json.dumps({"services": {name: {"environment": variables} for name in ("gateway", "migrate")}})
-    )
-    return [file]
 
 
 def free_port() -> int:
