@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, TypeAlias
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import WindowQuery
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, stored
+
+pytestmark = pytest.mark.slow
 
 _SECRET: Final = "of-the-other-tenant"
 _IDS_OF_B: Final = (*IDS, 4242)

@@ -22,6 +22,8 @@ from tests.adapters.upstream.bad_server import BadServer, bad_server
 from tests.services.replicas_of import ANN, BOB, Shared, replica
 from tests.transport.mcp.gateway import serving
 
+pytestmark = pytest.mark.slow
+
 SECRET = "the client's secret"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 

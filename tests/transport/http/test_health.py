@@ -18,6 +18,8 @@ from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.transport.mcp.gateway import Gateway, serving
 from tests.transport.mcp.gateway import gateway as running_gateway
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.transport.mcp.gateway import Agent
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = {
     "path": "../../etc/passwd",
     "spaces": "my window",

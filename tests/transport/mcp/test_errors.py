@@ -16,6 +16,8 @@ from cwm.domain.errors import InternalError, StorageReadError
 from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 
+pytestmark = pytest.mark.slow
+
 SECRET = "the user's own words"
 
 

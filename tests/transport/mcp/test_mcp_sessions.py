@@ -13,6 +13,8 @@ from tests.transport.mcp.gateway import Gateway, fastmcp_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.wire import LIST, MODERN_META, Wire, initialize, wired
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_handshake_gets_an_id_of_its_own_that_opens_the_door(wire: Wire) -> None:
     first, second = await wire.session(), await wire.session()

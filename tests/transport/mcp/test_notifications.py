@@ -23,6 +23,8 @@ from tests.transport.mcp.gateway import LEGACY, MODERN, Gateway, faced, fastmcp_
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.wire import Wire, wired
 
+pytestmark = pytest.mark.slow
+
 LISTS = [ChangeKind.TOOLS, ChangeKind.PROMPTS, ChangeKind.RESOURCES]
 LIST_CHANGED = [f"notifications/{kind}/list_changed" for kind in LISTS]
 EVERY_LIST = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}

@@ -11,6 +11,8 @@ import pytest
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
 from tests.transport.openai.gateway import TENANT, Gateway
 
+pytestmark = pytest.mark.slow
+
 CHAT = "/v1/chat/completions"
 # Many times over what two sockets and the pipe between them hold.
 ENDLESS_BYTES = 32 * 1024 * 1024

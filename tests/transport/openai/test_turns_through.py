@@ -17,6 +17,8 @@ from cwm.domain.session import SessionState
 from tests.adapters.vllm.fake_vllm import MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
 from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
 
+pytestmark = pytest.mark.slow
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SESSION = {"CWM-Session-Id": "s1"}
 ANSWER_IDS = tuple(range(1000, 1008))
