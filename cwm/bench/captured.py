@@ -14,7 +14,7 @@ NAMES: Final = ("versions", "files", "project")
 
 
 def answer(name: str) -> str:
-    """JSON of 280 to 570 KB. KeyError for a name that is none of ``NAMES``."""
+    """JSON of 260 to 360 KB. KeyError for a name that is none of ``NAMES``."""
     if name not in NAMES:
         raise KeyError(name)
     packed = resources.files("cwm.bench").joinpath("captured_answers", f"{name}.json.gz").read_bytes()
