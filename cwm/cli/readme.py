@@ -10,7 +10,9 @@ import typer
 
 from cwm.cli import settings_table
 from cwm.settings import ENV_PREFIX, GROUPS
+from cwm.transport.mcp.tools_agents import agent_tools
 from cwm.transport.mcp.tools_context import context_tools
+from cwm.transport.mcp.tools_results import result_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
@@ -29,7 +31,14 @@ def renewed(readme: str) -> str:
 
 def tools() -> str:
     """Each MCP tool with the first sentence of what an agent reads about it."""
-    every = (*window_tools(), *session_tools(), *context_tools(), *system_tools())
+    every = (
+        *window_tools(),
+        *session_tools(),
+        *context_tools(),
+        *result_tools(),
+        *agent_tools(),
+        *system_tools(),
+    )
     rows = (f"| `{tool.name}` | {_first_sentence(tool.description or '')} |\n" for tool in every)
     return "| tool | |\n| --- | --- |\n" + "".join(rows)
 
