@@ -92,7 +92,11 @@ async def two_tenants(
 def _empty(connection: Connection) -> None:
     """For whoever uses the database next."""
     for table in reversed(metadata.sorted_tables):
-        connection.execute(delete(table))
+        if table.name == "window_grams" and connection.dialect.name == "sqlite":
+            # It keeps no rows to look through.
+            connection.exec_driver_sql("INSERT INTO window_grams(window_grams) VALUES ('delete-all')")
+        else:
+            connection.execute(delete(table))
 
 
 async def _own(url: str, parts: Parts, settings: Settings) -> dict[str, str]:
