@@ -61,13 +61,16 @@ class Authentication:
             _require(principal, path)
         except CwmError as refused:
             if principal is None and path in _FOR_STRANGERS_TOO:
-                await self.app({**scope, STRANGER: True}, receive, send)
+                scope[STRANGER] = True
+                await self.app(scope, receive, send)
                 return
             if isinstance(refused, SecurityError):
                 await self.refusals.note(refused, _face(path), principal)
             await self._refuse(send, path, refused, status_of(refused))
             return
-        await self.app({**scope, PRINCIPAL: principal}, receive, send)
+        # In the scope itself: those outside learn from it which route was taken.
+        scope[PRINCIPAL] = principal
+        await self.app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
         return path in _OPEN or (self.public_metrics and path == _METRICS)

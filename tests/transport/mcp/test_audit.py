@@ -16,6 +16,7 @@ from mcp import MCPError
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit_trail import SqlAuditTrail
 from cwm.app import Parts, build_parts
+from cwm.domain.access import EVERY
 from cwm.domain.audit import AuditEvent
 from cwm.domain.origin import Face
 from cwm.domain.principal import Principal
@@ -35,7 +36,7 @@ class TwoSubjects:
     """Callers who say who they are; only right in a test."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        return Principal("acme", headers.get("x-subject", "ann"))
+        return Principal("acme", headers.get("x-subject", "ann"), EVERY)
 
 
 @dataclass(frozen=True, slots=True)
