@@ -24,6 +24,8 @@ from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex, Written
 from tests.services.replicas_of import HandClock
 
+pytestmark = pytest.mark.slow
+
 TENANT = scope_of("acme", "s1", "tenant")
 WORKSPACE = scope_of("acme", "s1", "workspace:build")
 PRIVATE = scope_of("acme", "s1", "session")

@@ -22,6 +22,8 @@ from cwm.domain.window import Durability, Retention
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, being_frozen, clone, freeze, stored
 
+pytestmark = pytest.mark.slow
+
 DEBT = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa", "bb"))
 
 

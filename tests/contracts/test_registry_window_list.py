@@ -11,6 +11,8 @@ from cwm.domain.window import WindowList, WindowQuery, WindowSort
 from cwm.ports.registry import Registry, StoredChunks
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, clone, freeze, stored
 
+pytestmark = pytest.mark.slow
+
 # Name, token count, size in bytes, minutes after NOW: each order is another one.
 _SHELF = (("b", 30, 200, 0), ("C", 10, 100, 3), ("a", 20, 300, 1), ("D", 40, 100, 2))
 

@@ -15,6 +15,8 @@ from cwm.domain.window import Durability
 from tests.contracts.nouns import LATER, NOW, a_session, a_window, clone, freeze
 from tests.transport.mcp.gateway import Agent, Answer, Gateway, fastmcp_agent, sdk_agent
 
+pytestmark = pytest.mark.slow
+
 
 async def test_lists_filter_sort_search_and_page(gateway: Gateway, agent: Agent) -> None:
     registry, tenant = gateway.parts.registry, agent.tenant
