@@ -91,6 +91,7 @@ from cwm.transport.http.correlation import Correlated
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
+from cwm.transport.http.shortcut import Shortcut
 from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
@@ -100,7 +101,7 @@ from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import Access, build_access, guard, refuse_open_socket
 from cwm.wiring.audit import audit_log
-from cwm.wiring.front import hide_secrets, own_names, stand_before
+from cwm.wiring.front import hide_secrets, stand_before
 from cwm.wiring.limits import build_limits, set_limits
 from cwm.wiring.shared_context import shared_contents, shared_context
 from cwm.wiring.shared_store import SharedStore, shared_store
@@ -343,11 +344,7 @@ def create_app(settings: Settings) -> FastAPI:
 def assemble(settings: Settings, parts: Parts) -> FastAPI:
     """Put the faces before the parts."""
     face = _face(parts, parts.identity)
-    mcp = mcp_app(
-        face,
-        allowed_hosts=[*settings.security.allowed_hosts, *own_names(settings)],
-        allowed_origins=settings.security.allowed_origins,
-    )
+    mcp = mcp_app(face)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -366,6 +363,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
+    app.add_middleware(Shortcut, path=MCP_PATH, to=mcp)
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
     app.router.routes.extend(upkeep_routes(parts.reconcile))

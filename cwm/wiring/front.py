@@ -28,11 +28,11 @@ def stand_before(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock
     """Add the front to ``app``; what is added later stands before it."""
     refusals = AuditedRefusals(audit, clock, settings.isolation.tenant)
     security = settings.security
-    hosts = [*security.allowed_hosts, *own_names(settings)]
+    hosts = [*security.allowed_hosts, *_own_names(settings)]
     app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, told=refusals.tell)
 
 
-def own_names(settings: Settings) -> list[str]:
+def _own_names(settings: Settings) -> list[str]:
     """The host that the gateway listens on, unless that stands for every address, and that of its public URL."""
     host, public = settings.http.host.lower(), urlsplit(settings.auth.public_url or "").hostname
     return [name for name in (host, public) if name and not _stands_for_all(name)]

@@ -138,6 +138,7 @@ class PrometheusMeter(RequestMetrics):
         registry.register(self._standing)
         ProcessCollector(registry=registry)
         self._observed: Observed | None = None
+        self._result_parts = [self._results.labels(part) for part in ("had", "delivered", "read_later")]
         self._operation_names, self._sources, self._event_names = _Names(), _Names(), _Names()
         self._outcomes = _Names()
         self._begin_at_zero()
@@ -166,9 +167,11 @@ class PrometheusMeter(RequestMetrics):
         self._tokens.labels(self._sources.bounded(source)).inc(count)
 
     def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
-        for part, tokens in (("had", had), ("delivered", delivered), ("read_later", read_later)):
-            self._results.labels(part).inc(tokens)
-        self._saved.inc(had - delivered - read_later)
+        for series, tokens in zip(self._result_parts, (had, delivered, read_later), strict=True):
+            if tokens:
+                series.inc(tokens)
+        if saved := had - delivered - read_later:
+            self._saved.inc(saved)
 
     def drift(self, counted: int, served: int) -> None:
         self._drift.observe(served / counted)

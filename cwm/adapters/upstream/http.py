@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import httpx2
 
+from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.upstream.destinations import kept_elsewhere
 from cwm.ports.tracing import UNTRACED, Carrier
 
@@ -44,15 +45,17 @@ _UNKNOWN_SESSION: Final = 404
 
 def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.AsyncHTTPTransport:
     """The connections to one upstream, for all sessions with it; to link-local addresses only if told so."""
-    pool = httpx2.AsyncHTTPTransport(
-        # Reading the trust store takes time and memory that plain HTTP has no use for.
-        verify=encrypted,
-        trust_env=False,
-        limits=httpx2.Limits(
-            max_connections=None,
-            max_keepalive_connections=_IDLE_CONNECTIONS,
-            keepalive_expiry=_KEEPALIVE_SECONDS,
-        ),
+    pool = on_asyncio(
+        httpx2.AsyncHTTPTransport(
+            # Reading the trust store takes time and memory that plain HTTP has no use for.
+            verify=encrypted,
+            trust_env=False,
+            limits=httpx2.Limits(
+                max_connections=None,
+                max_keepalive_connections=_IDLE_CONNECTIONS,
+                keepalive_expiry=_KEEPALIVE_SECONDS,
+            ),
+        )
     )
     return pool if link_local else kept_elsewhere(pool)
 

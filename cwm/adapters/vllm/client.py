@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import httpx2
 
+from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, told_as_coded_errors, was_stale
 from cwm.adapters.vllm.spans import Spans, generated
@@ -81,13 +82,15 @@ class VllmEngine:
             settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
         ).as_dict()
         # The transport alone: a client's redirects, cookies and default headers are not wanted, only paid for.
-        self._transport = httpx2.AsyncHTTPTransport(
-            limits=httpx2.Limits(
-                max_connections=None,
-                max_keepalive_connections=_IDLE_CONNECTIONS,
-                keepalive_expiry=_KEEPALIVE_SECONDS,
-            ),
-            trust_env=False,
+        self._transport = on_asyncio(
+            httpx2.AsyncHTTPTransport(
+                limits=httpx2.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=_IDLE_CONNECTIONS,
+                    keepalive_expiry=_KEEPALIVE_SECONDS,
+                ),
+                trust_env=False,
+            )
         )
 
     async def aclose(self) -> None:

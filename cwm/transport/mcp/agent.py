@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fastmcp.server.dependencies import FastMCPRequestContext
+from fastmcp.server.middleware import MiddlewareContext
 from mcp.server.context import ServerRequestContext
 
 from cwm.domain.access import Scope
@@ -86,6 +87,12 @@ class Agency:
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:
     """What FastMCP wraps; it has no other way to reach the connection."""
     return None if request is None else request._srctx  # noqa: SLF001
+
+
+def request_of(context: MiddlewareContext[Any]) -> Context | None:
+    """The request that a layer sees; None where the server itself asks."""
+    asked = context.fastmcp_context
+    return None if asked is None else sdk_context(asked.request_context)
 
 
 def meta_of(context: Context | None) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from cwm.services.answers import Answer
 from cwm.services.delivery import Call, Delivery, Shown, Weighed
 from cwm.services.references import ByReference, have_reference
 from cwm.services.upstreams import CallerOf, Upstreams
-from cwm.transport.mcp.agent import Agency, Context, sdk_context
+from cwm.transport.mcp.agent import Agency, Context, request_of
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.preview_notes import META_KEY, link, meta, note
 from cwm.transport.mcp.tools_results import DEFAULT_TOKENS, MIN_TOKENS
@@ -165,8 +165,7 @@ class References(Middleware):
 
 
 def _request(context: MiddlewareContext[CallToolRequestParams]) -> Context:
-    asked = context.fastmcp_context
-    request = None if asked is None else sdk_context(asked.request_context)
+    request = request_of(context)
     if request is None:
         raise RefusedError(InternalError("A call without a request."))
     return request

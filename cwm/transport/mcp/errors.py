@@ -36,7 +36,7 @@ from cwm.domain.errors import (
     InvalidWindowNameError,
 )
 from cwm.services.audited import Journal
-from cwm.transport.mcp.agent import Agency, sdk_context
+from cwm.transport.mcp.agent import Agency, request_of
 
 META_KEY: Final = "dev.cwm/error"
 
@@ -120,10 +120,8 @@ class CodedErrors(Middleware):
     async def _note(self, context: MiddlewareContext[Any], where: str, error: CwmError) -> None:
         if error.injection is None:
             return
-        asked = context.fastmcp_context
-        request = None if asked is None else sdk_context(asked.request_context)
         with suppress(CwmError):
-            await self._journal.injection(await self._agency.principal(request), where, error)
+            await self._journal.injection(await self._agency.principal(request_of(context)), where, error)
 
 
 def error_result(error: CwmError) -> ToolResult:
@@ -174,9 +172,9 @@ def not_text(arguments: Mapping[str, Any]) -> CwmError:
 def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
     """Python copies and writes JSON by recursion, so what is nested deeper than this cannot be worked with."""
     for name, value in (arguments or {}).items():
-        level = [value]
-        for _ in range(_DEEPEST + 1):
-            level = [inner for each in level for inner in _inside(each)]
+        level, depth = [value], 0
+        while level and depth <= _DEEPEST:
+            level, depth = [inner for each in level for inner in _inside(each)], depth + 1
         if level:
             return InvalidParameterError(
                 f"{_shown(name)}: is nested deeper than {_DEEPEST}.", field=_shown(name)

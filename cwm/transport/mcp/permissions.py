@@ -5,10 +5,9 @@ What a caller may not use is absent from its lists, and refused with CWM-9002 wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from fastmcp.exceptions import NotFoundError
 from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import Tool, ToolResult
@@ -27,7 +26,7 @@ from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import InsufficientScopeError
 from cwm.domain.results import RESULTS_URI
 from cwm.services.upstreams import Upstreams
-from cwm.transport.mcp.agent import Agency, sdk_context
+from cwm.transport.mcp.agent import Agency, request_of
 from cwm.transport.mcp.errors import RefusedError
 
 ADMIN: Final = frozenset({Scope.ADMIN})
@@ -92,10 +91,14 @@ def of_resource(uri: str) -> frozenset[Scope]:
 
 
 class Permissions(Middleware):
-    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments."""
+    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments.
 
-    def __init__(self, agency: Agency, upstreams: Upstreams) -> None:
+    ``tools`` are CWM's own.
+    """
+
+    def __init__(self, agency: Agency, upstreams: Upstreams, tools: Collection[str]) -> None:
         self._agency = agency
+        self._tools = frozenset(tools)
         self._upstreams = upstreams
 
     async def on_call_tool(
@@ -104,9 +107,8 @@ class Permissions(Middleware):
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
         name = context.message.name
-        needed = await self._needed(context, name)
         try:
-            await self._agency.require(_request(context), needed, name)
+            await self._agency.require(request_of(context), self._needed(name), name)
         except InsufficientScopeError as refused:
             raise RefusedError(refused) from refused
         return await call_next(context)
@@ -118,7 +120,7 @@ class Permissions(Middleware):
     ) -> ResourceResult:
         try:
             await self._agency.require(
-                _request(context), of_resource(str(context.message.uri)), "resources/read"
+                request_of(context), of_resource(str(context.message.uri)), "resources/read"
             )
         except InsufficientScopeError as refused:
             raise protocol_error(refused) from refused
@@ -148,27 +150,16 @@ class Permissions(Middleware):
         held = await self._held(context)
         return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
 
-    async def _needed(self, context: MiddlewareContext[Any], name: str) -> frozenset[Scope]:
+    def _needed(self, name: str) -> frozenset[Scope]:
         of_upstream = OF_UPSTREAMS if name.partition("_")[0] in self._upstreams.names() else NOTHING
         if name in TOOLS:
             return TOOLS[name] | of_upstream
-        if of_upstream or context.fastmcp_context is None:
-            return of_upstream
-        try:
-            tool = await context.fastmcp_context.fastmcp.get_tool(name)
-        except NotFoundError:
-            tool = None
-        return NOTHING if tool is None else ADMIN
+        return ADMIN if name in self._tools else of_upstream
 
     async def _held(self, context: MiddlewareContext[Any]) -> frozenset[Scope]:
-        return (await self._agency.principal(_request(context))).scopes
+        return (await self._agency.principal(request_of(context))).scopes
 
 
 def protocol_error(refused: InsufficientScopeError) -> MCPError:
     """For methods whose results have no way to say that they failed."""
     return MCPError(INVALID_REQUEST, refused.message, refused.as_dict())
-
-
-def _request(context: MiddlewareContext[Any]) -> Any:
-    asked = context.fastmcp_context
-    return None if asked is None else sdk_context(asked.request_context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import fastmcp
@@ -24,6 +23,7 @@ from cwm.transport.mcp.context_resources import context_templates
 from cwm.transport.mcp.errors import CodedErrors
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.header_values import TrimmedHeaderValues
+from cwm.transport.mcp.layers import Layers
 from cwm.transport.mcp.limits import Limited
 from cwm.transport.mcp.measures import Measures
 from cwm.transport.mcp.messages import Messages
@@ -72,6 +72,15 @@ def build_mcp(
     # Its spans would be second ones, and tell what exceptions say.
     fastmcp.settings.telemetry_mode = "off"
     sessions, asked = agency.agents.store, interest or upstreams
+    own = [
+        *window_tools(),
+        *session_tools(),
+        *system_tools(),
+        *agent_tools(),
+        *context_tools(),
+        *result_tools(),
+    ]
+    names = [each.name for each in own]
     face = McpFace(
         services,
         agency,
@@ -81,13 +90,14 @@ def build_mcp(
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
-        # The outermost first.
         middleware=[
-            CodedErrors(services.journal, agency),
-            Permissions(agency, upstreams),
-            ResultBudgets(services.delivery, agency, upstreams),
-            References(services.by_reference, services.delivery, agency),
-            UpstreamCalls(upstreams, answers, agency),
+            Layers(
+                CodedErrors(services.journal, agency),
+                Permissions(agency, upstreams, names),
+                ResultBudgets(services.delivery, agency, upstreams),
+                References(services.by_reference, services.delivery, agency),
+                UpstreamCalls(upstreams, answers, agency),
+            )
         ],
         on_duplicate="error",
         mask_error_details=True,
@@ -99,14 +109,6 @@ def build_mcp(
         tasks=False,
     )
     face.watch_messages(Messages(tracer))
-    own = [
-        *window_tools(),
-        *session_tools(),
-        *system_tools(),
-        *agent_tools(),
-        *context_tools(),
-        *result_tools(),
-    ]
     for each in own:
         face.add_tool(each)
     for each_resource in resources():
@@ -115,20 +117,12 @@ def build_mcp(
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
-    face.watch_messages(Measures(metrics, [each.name for each in own], upstreams.names))
+    face.watch_messages(Measures(metrics, names, upstreams.names))
     return face
 
 
-def mcp_app(
-    face: McpFace,
-    *,
-    allowed_hosts: Sequence[str],
-    allowed_origins: Sequence[str],
-) -> StarletteWithLifespan:
-    """Serve ``/mcp``. Mount it last at ``/`` and enter its lifespan.
-
-    Hosts other than loopback and ``allowed_hosts`` get 421, browser origins not in ``allowed_origins`` 403.
-    """
+def mcp_app(face: McpFace) -> StarletteWithLifespan:
+    """Serve ``/mcp``. Mount it last at ``/``, enter its lifespan and put :class:`~cwm.transport.http.front.Front` before it."""
     app = face.http_app(
         path=PATH,
         transport="http",
@@ -146,9 +140,8 @@ def mcp_app(
         ],
         json_response=False,
         stateless_http=True,
-        host_origin_protection=True,
-        allowed_hosts=list(allowed_hosts),
-        allowed_origins=list(allowed_origins),
+        # The front has looked at both, for every route.
+        host_origin_protection=False,
         session_idle_timeout="auto",
     )
     # It would cut the answers of running calls at the signal; ``end_streams`` ends those that only listen.

@@ -20,6 +20,7 @@ from mcp import Client as SdkClient
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
@@ -35,6 +36,7 @@ from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared
+from cwm.transport.http.front import Front, Refusal
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
@@ -172,10 +174,16 @@ def faced(
 
 
 def assembled(parts: Parts, face: McpFace) -> Starlette:
-    mcp = mcp_app(face, allowed_hosts=["cwm.test"], allowed_origins=["https://app.test"])
+    mcp = mcp_app(face)
     return Starlette(
-        routes=[*health_routes(face.services.inspect, parts.meter), Mount("/", mcp)], lifespan=mcp.lifespan
+        routes=[*health_routes(face.services.inspect, parts.meter), Mount("/", mcp)],
+        middleware=[Middleware(Front, hosts=["cwm.test"], origins=["https://app.test"], told=_unheard)],
+        lifespan=mcp.lifespan,
     )
+
+
+async def _unheard(_why: Refusal, _value: str) -> None:
+    """Who is kept out is no matter of these tests."""
 
 
 @asynccontextmanager

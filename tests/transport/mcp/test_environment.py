@@ -21,7 +21,7 @@ def _hostile_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         "json_response": True,
         "debug": True,
         "streamable_http_path": "/elsewhere",
-        "http_host_origin_protection": False,
+        "http_host_origin_protection": True,
         "http_allowed_hosts": ["evil.test"],
         "http_allowed_origins": ["https://evil.test"],
     }.items():

@@ -1,0 +1,1 @@
+"""What every HTTP client of the gateway needs of its connections."""

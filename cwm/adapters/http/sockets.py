@@ -1,0 +1,214 @@
+"""Connections for httpx that cost a busy gateway less than its own.
+
+httpcore writes the head and the body of a request apart, a packet each, which costs both ends; here they leave
+together. And there every read and write goes through anyio with a deadline; here nothing is waited for that is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, cast
+
+import httpcore2
+import httpx2
+
+_MOST_HELD_BYTES: Final = 64 * 1024
+_MOST_UNREAD_BYTES: Final = 256 * 1024
+
+
+class AsyncioBackend(httpcore2.AsyncNetworkBackend):
+    """TCP and TLS over the running loop's own transports."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface of httpcore
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        local = None if local_address is None else (local_address, 0)
+        loop = asyncio.get_running_loop()
+        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+            async with asyncio.timeout(timeout):
+                transport, wire = await loop.create_connection(_Wire, host, port, local_addr=local)
+        for option in socket_options or ():
+            transport.get_extra_info("socket").setsockopt(*option)
+        return _Connection(wire)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Wire(asyncio.Protocol):
+    """What came and was not read, and whether more can come or go."""
+
+    def __init__(self) -> None:
+        self.unread = bytearray()
+        self.ended = False
+        self.lost = False
+        self.fault: Exception | None = None
+        self.transport: asyncio.Transport
+        self._reading = True
+        self._awaited: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's are of no class of asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.unread += data
+        if len(self.unread) > _MOST_UNREAD_BYTES and self._reading:
+            self._reading = False
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self.ended = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended, self.lost, self.fault = True, True, exc
+        self._wake()
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    async def something(self) -> None:
+        """Returns when there is something to read, or never will be."""
+        if not self.unread and not self.ended:
+            self._awaited = asyncio.get_running_loop().create_future()
+            await self._awaited
+
+    def take(self, most: int) -> bytes:
+        taken = bytes(self.unread[:most])
+        del self.unread[:most]
+        if not self._reading and len(self.unread) <= _MOST_UNREAD_BYTES // 2 and not self.ended:
+            self._reading = True
+            self.transport.resume_reading()
+        return taken
+
+    async def room(self) -> None:
+        await self._writable.wait()
+
+    @property
+    def has_room(self) -> bool:
+        return self._writable.is_set()
+
+    def _wake(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
+        self._awaited = None
+
+
+class _Connection(httpcore2.AsyncNetworkStream):
+    """What is written is held until the request is complete, an answer is awaited, or it is much."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._held = b""
+        self._timeout: float | None = None
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - as above
+        # A peer that hangs up early may have said why, and httpcore reads that after a write that failed.
+        with suppress(httpcore2.WriteError):
+            await self._let_go()
+        wire = self._wire
+        if not wire.unread and not wire.ended:
+            with _told(httpcore2.ReadTimeout, httpcore2.ReadError):
+                async with asyncio.timeout(timeout):
+                    await wire.something()
+        if not wire.unread and wire.fault is not None:
+            raise httpcore2.ReadError(str(wire.fault)) from wire.fault
+        return wire.take(max_bytes)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
+        """What ends a body of a known length is empty."""
+        self._held += buffer
+        self._timeout = timeout
+        if not buffer or len(self._held) >= _MOST_HELD_BYTES:
+            await self._let_go()
+
+    async def aclose(self) -> None:
+        # Nobody waits for a peer to take leave; one round of the loop closes the socket.
+        if not self._wire.lost:
+            self._wire.transport.abort()
+            await asyncio.sleep(0)
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> httpcore2.AsyncNetworkStream:
+        wire, loop = self._wire, asyncio.get_running_loop()
+        await self._let_go()
+        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+            try:
+                async with asyncio.timeout(timeout):
+                    secured = await loop.start_tls(
+                        wire.transport, wire, ssl_context, server_hostname=server_hostname
+                    )
+            except BaseException:
+                await self.aclose()
+                raise
+        if secured is None:
+            raise httpcore2.ConnectError("the connection was lost while TLS began")
+        wire.transport = secured
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        match info:
+            case "is_readable":
+                # An idle connection is: its peer has closed it, or speaks out of turn. The loop may not know yet.
+                return self._wire.ended or bool(self._wire.unread) or self._has_arrived()
+            case "server_addr":
+                return self._wire.transport.get_extra_info("peername")
+            case "client_addr":
+                return self._wire.transport.get_extra_info("sockname")
+            case _:
+                return self._wire.transport.get_extra_info(info)
+
+    def _has_arrived(self) -> bool:
+        poll = select.poll()
+        poll.register(self._wire.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(poll.poll(0))
+
+    async def _let_go(self) -> None:
+        if not self._held:
+            return
+        held, self._held = self._held, b""
+        wire = self._wire
+        if wire.ended or wire.transport.is_closing():
+            raise httpcore2.WriteError("the peer has closed the connection")
+        with _told(httpcore2.WriteTimeout, httpcore2.WriteError):
+            wire.transport.write(held)
+            if not wire.has_room:
+                async with asyncio.timeout(self._timeout):
+                    await wire.room()
+
+
+def on_asyncio(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
+    """``transport`` over these connections; httpx has no parameter for that."""
+    transport._pool._network_backend = AsyncioBackend()  # noqa: SLF001
+    return transport
+
+
+@contextmanager
+def _told(late: type[Exception], broken: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as failed:
+        raise late(str(failed)) from failed
+    except OSError as failed:
+        raise broken(str(failed)) from failed

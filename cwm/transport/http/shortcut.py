@@ -1,0 +1,21 @@
+"""Past the router, for the one path that most requests are for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Shortcut:
+    """ASGI middleware, the innermost: requests to ``path`` go to ``to``, which is mounted behind the router as well."""
+
+    def __init__(self, app: ASGIApp, path: str, to: ASGIApp) -> None:
+        self._app = app
+        self._path = path
+        self._to = to
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        there = scope["type"] == "http" and scope["path"] == self._path
+        await (self._to if there else self._app)(scope, receive, send)

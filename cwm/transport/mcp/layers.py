@@ -1,0 +1,53 @@
+"""Our layers around calls and lists as one middleware of FastMCP, which takes each apart anew for every message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import Tool, ToolResult
+
+
+class Layers(Middleware):
+    """``layers``, the outermost first. Of their hooks those for tools and resources count, and no others."""
+
+    def __init__(self, *layers: Middleware) -> None:
+        self._from_inside = layers[::-1]
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, ToolResult]
+    ) -> ToolResult:
+        for layer in self._from_inside:
+            call_next = partial(layer.on_call_tool, call_next=call_next)
+        return await call_next(context)
+
+    async def on_read_resource(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, ResourceResult]
+    ) -> ResourceResult:
+        for layer in self._from_inside:
+            call_next = partial(layer.on_read_resource, call_next=call_next)
+        return await call_next(context)
+
+    async def on_list_tools(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
+    ) -> Sequence[Tool]:
+        for layer in self._from_inside:
+            call_next = partial(layer.on_list_tools, call_next=call_next)
+        return await call_next(context)
+
+    async def on_list_resources(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Resource]]
+    ) -> Sequence[Resource]:
+        for layer in self._from_inside:
+            call_next = partial(layer.on_list_resources, call_next=call_next)
+        return await call_next(context)
+
+    async def on_list_resource_templates(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[ResourceTemplate]]
+    ) -> Sequence[ResourceTemplate]:
+        for layer in self._from_inside:
+            call_next = partial(layer.on_list_resource_templates, call_next=call_next)
+        return await call_next(context)
