@@ -19,12 +19,13 @@ from sqlalchemy import Connection, delete, select
 from cwm.adapters.local.secret import signing_secrets
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.tables import metadata
-from cwm.app import Parts, assemble, build_parts
+from cwm.app import assemble
 from cwm.domain.cursor import Cursors, Position
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part, PartKind, handle_of
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.settings import ABSENT, Database, Engine, Isolation, Retention, Settings, Shared
+from cwm.wiring.parts import Parts, build_parts
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.contracts.nouns import freeze
 from tests.transport.mcp.gateway import MODERN, HeaderIdentity, fastmcp_agent, serving

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.app import build_parts
 from cwm.settings import ABSENT, Database, Engine, Isolation, Settings, Tokens
+from cwm.wiring.parts import build_parts
 from tests.adapters.vllm.fake_vllm import fake_vllm
 
 TEXT = "快速的棕色狐狸 jumps over 12345 lazy dogs"

@@ -21,13 +21,13 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from cwm.adapters.sql import schema
-from cwm.app import Parts, build_parts
 from cwm.bench import token_corpus
 from cwm.bench.tokens import rss_mb
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import Scope
 from cwm.services.context_answers import Setting
 from cwm.settings import Database, Engine, Isolation, Settings, Shared
+from cwm.wiring.parts import Parts, build_parts
 
 SQLITE: Final = "sqlite"
 WHO: Final = Principal("bench", "agent")

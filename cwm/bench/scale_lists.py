@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event, text
 
-from cwm.app import Parts, build_parts
 from cwm.bench.agents import Agent
 from cwm.bench.figures import median
 from cwm.bench.goals import percentile
@@ -25,6 +24,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import WindowQuery, WindowSort
 from cwm.settings import Database, Isolation, Settings
 from cwm.settings import Engine as EngineSettings
+from cwm.wiring.parts import Parts, build_parts
 
 WHO: Final = Principal(TENANT, "agent")
 

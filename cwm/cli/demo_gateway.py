@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cwm.app import GatewayServer, Parts, create_app
+from cwm.app import create_app
 from cwm.settings import Settings
+from cwm.transport.http.server import GatewayServer
+from cwm.wiring.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,33 +8,14 @@ stand in the file alone. ``CWM_CONFIG`` names another file than ``./cwm.yaml``.
 from __future__ import annotations
 
 from cwm.settings.auth import Auth
+from cwm.settings.engine import ABSENT, Engine, Isolation, LocalEngine, Thaw, Verification
 from cwm.settings.errors import SettingsError
+from cwm.settings.front import Http, Limits, Security
 from cwm.settings.group import Group
-from cwm.settings.groups import (
-    ABSENT,
-    ENV_PREFIX,
-    GROUPS,
-    Audit,
-    Context,
-    Database,
-    Engine,
-    Http,
-    Isolation,
-    Limits,
-    LocalEngine,
-    Logging,
-    Metrics,
-    Retention,
-    Security,
-    Shared,
-    Storage,
-    StoredResults,
-    Thaw,
-    Tokens,
-    Tracing,
-    Verification,
-)
+from cwm.settings.groups import ENV_PREFIX, GROUPS
+from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
 from cwm.settings.load import CONFIG_ENV, Settings, Source, load
+from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 
 __all__ = [
     "ABSENT",

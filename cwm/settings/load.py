@@ -14,34 +14,15 @@ from cwm.domain.budgets import Budgets
 from cwm.domain.upstream import UpstreamSpec
 from cwm.settings.auth import Auth
 from cwm.settings.document import read_document
+from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
 from cwm.settings.errors import SettingsError
+from cwm.settings.front import Http, Limits, Security
 from cwm.settings.group import Group
-from cwm.settings.groups import (
-    ENV_PREFIX,
-    GROUPS,
-    Audit,
-    Context,
-    Database,
-    Engine,
-    Http,
-    Isolation,
-    Limits,
-    LocalEngine,
-    Logging,
-    Metrics,
-    Retention,
-    Security,
-    Shared,
-    Storage,
-    StoredResults,
-    Thaw,
-    Tokens,
-    Tracing,
-    Verification,
-    is_secret,
-)
+from cwm.settings.groups import ENV_PREFIX, GROUPS, is_secret
+from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
 from cwm.settings.secret_files import SUFFIX, secret_of
 from cwm.settings.secrets import passwords, secrets_of
+from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 

@@ -19,12 +19,13 @@ from inspect import iscoroutinefunction
 from typing import Any
 from unittest import mock
 
-from cwm import app, settings
+from cwm import settings
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
+from cwm.wiring import parts as wired
 
 
 class Crasher:
@@ -101,11 +102,11 @@ class _Watched:
 async def _run(order: dict[str, Any], steps: _Steps) -> None:
     loaded = settings.load(order["environ"])
     with (
-        mock.patch.object(app, "SqlRegistry", lambda *a: _Watched(SqlRegistry(*a), "registry", steps)),
-        mock.patch.object(app, "LmcacheTier", lambda *a: _Watched(LmcacheTier(*a), "lmcache", steps)),
-        mock.patch.object(app, "VllmEngine", lambda *a: _Watched(VllmEngine(*a), "vllm", steps)),
+        mock.patch.object(wired, "SqlRegistry", lambda *a: _Watched(SqlRegistry(*a), "registry", steps)),
+        mock.patch.object(wired, "LmcacheTier", lambda *a: _Watched(LmcacheTier(*a), "lmcache", steps)),
+        mock.patch.object(wired, "VllmEngine", lambda *a: _Watched(VllmEngine(*a), "vllm", steps)),
     ):
-        parts = app.build_parts(loaded)
+        parts = wired.build_parts(loaded)
     async with parts.close():
         await parts.directory.identity()
         steps.counting = True

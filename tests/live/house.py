@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 
 from cwm import settings
 from cwm.adapters.sql import schema
-from cwm.app import Parts, build_parts
 from cwm.domain.principal import Principal
 from cwm.domain.upkeep import Outcome
 from cwm.domain.window import Durability, Window, WindowQuery
 from cwm.services.store import Prefix, fitting
+from cwm.wiring.parts import Parts, build_parts
 from tests.live.conftest import LiveEngine
 from tests.live.talk import words
 

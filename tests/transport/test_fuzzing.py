@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cwm.app import assemble, build_parts
+from cwm.app import assemble
 from cwm.settings import Database, Engine, Isolation, Retention, Settings
+from cwm.wiring.parts import build_parts
 from tests.transport.hostile import DEEP, bodies, headers, values
 from tests.transport.mcp.gateway import nobody_listens, serving
 from tests.transport.mcp.wire import LIST, MODERN_META, wired

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cwm.app import GatewayServer, create_app
+from cwm.app import create_app
 from cwm.settings import ABSENT, Database, Engine, Http, Isolation, Limits, Settings
+from cwm.transport.http.server import GatewayServer
 from tests.transport.mcp.wire import initialize
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from cwm.domain.origin import ORIGIN, Face, Origin
-from cwm.settings.groups import Http
+from cwm.settings import Http
 from cwm.transport.http.origin import OriginLayer
 
 

@@ -26,7 +26,6 @@ from starlette.types import ASGIApp
 
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.sql import schema
-from cwm.app import DrainingServer, Parts, build_parts
 from cwm.domain.access import EVERY
 from cwm.domain.budgets import Budgets
 from cwm.domain.errors import SecurityError
@@ -38,9 +37,11 @@ from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared
 from cwm.transport.http.front import Front, Refusal
 from cwm.transport.http.health import routes as health_routes
+from cwm.transport.http.server import DrainingServer
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.server import build_mcp, mcp_app
+from cwm.wiring.parts import Parts, build_parts
 
 LEGACY = "legacy"
 MODERN = "2026-07-28"

@@ -15,7 +15,6 @@ from mcp import MCPError
 
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.audit_trail import SqlAuditTrail
-from cwm.app import Parts, build_parts
 from cwm.domain.access import EVERY
 from cwm.domain.audit import AuditEvent
 from cwm.domain.origin import Face
@@ -25,6 +24,7 @@ from cwm.domain.tool_policy import ToolPolicy
 from cwm.services.verify_audit import VerifyAudit
 from cwm.settings import Database, Engine, Isolation, Settings
 from cwm.transport.http.origin import OriginLayer
+from cwm.wiring.parts import Parts, build_parts
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, assembled, faced, nobody_listens, serving
 
 pytestmark = pytest.mark.slow

@@ -14,12 +14,12 @@ from fastmcp.client.transports import StreamableHttpTransport
 from mcp import MCPError
 from mcp_types import TextContent
 
-from cwm.app import build_parts
 from cwm.cli.demo_gateway import RunningGateway
 from cwm.domain.access import granted
 from cwm.domain.upstream import Credentials
 from cwm.settings import Database, Isolation, Settings
 from cwm.transport.mcp.permissions import TOOLS, of_resource
+from cwm.wiring.parts import build_parts
 from tests.transport.http.secured import a_key, http, initialize, secured
 from tests.transport.mcp.gateway import LEGACY, MODERN, faced
 from tests.transport.mcp.upstream_hosts import hosted, stdio_spec

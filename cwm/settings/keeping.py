@@ -1,0 +1,163 @@
+"""What is kept, where, for how long and how much of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator
+
+from cwm.domain.eviction import Eviction
+from cwm.settings.errors import SettingsError
+from cwm.settings.group import Group
+
+
+class Database(Group):
+    """Where the registry lives."""
+
+    title = "database"
+
+    database_url: SecretStr | None = Field(
+        None, description="Postgres URL (postgresql://user:password@host/db). Unset: SQLite."
+    )
+    db_path: Path = Field(Path("~/.cwm/cwm.db"), description="SQLite file, when no database URL is set.")
+
+    @field_validator("db_path")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    def url(self) -> str:
+        """SQLAlchemy's URL, with the driver CWM uses."""
+        if self.database_url is None:
+            return f"sqlite:///{self.db_path}"
+        raw = self.database_url.get_secret_value()
+        scheme, _, rest = raw.partition("://")
+        if scheme in {"postgres", "postgresql", "postgresql+asyncpg"}:
+            return f"postgresql+asyncpg://{rest}"
+        if scheme in {"sqlite", "sqlite+aiosqlite"}:
+            return f"sqlite://{rest}"
+        raise SettingsError(
+            f"CWM_DATABASE_URL has the scheme '{scheme}'; use postgresql:// or leave it unset for SQLite."
+        )
+
+
+class Storage(Group):
+    """Tiers of the engine that ``cwm up`` starts."""
+
+    title = "storage"
+
+    storage_path: Path = Field(Path("~/.cwm/storage"), description="Folder of the disk tier.")
+    cpu_cache_gb: float = Field(8.0, gt=0, description="Size of the CPU tier (LMCache L1) in GB.")
+    disk_cache_gb: float = Field(50.0, ge=0, description="Size of the disk tier in GB; 0 for no limit.")
+    redis_url: SecretStr | None = Field(
+        None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
+    )
+    redis_cache_gb: float = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
+
+    @field_validator("storage_path")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+
+class Retention(Group):
+    """How long things are kept, and how often CWM looks after them."""
+
+    title = "retention"
+
+    tenant_quota_gb: float = Field(
+        0, ge=0, description="Most a tenant's guaranteed windows may take in GB; 0 for no limit."
+    )
+    session_ttl_seconds: float = Field(
+        7 * 86_400, ge=0, description="A session without a turn for so long expires; 0 for never."
+    )
+    session_kept_seconds: float = Field(
+        30 * 86_400, ge=0, description="An expired session is deleted after so long; 0 for never."
+    )
+    auto_freeze: bool = Field(
+        False, description="Freeze a session that would expire, as a best-effort window `expired_<session>`."
+    )
+    reconcile_seconds: float = Field(
+        60.0, gt=0, description="How often what crashes left is finished, and pins are compared."
+    )
+    patrol_windows: int = Field(
+        8, ge=0, description="Guaranteed windows read back at each of these looks, each once an hour at most."
+    )
+
+    def quota_bytes(self) -> int | None:
+        return round(self.tenant_quota_gb * 2**30) or None
+
+
+class Shared(Group):
+    """What several gateways share of the agents that they serve."""
+
+    title = "shared"
+
+    shared_store_url: SecretStr | None = Field(
+        None,
+        description="Redis or Valkey that several gateways share; unset: CWM_REDIS_URL where that is set, "
+        "else this process alone.",
+    )
+    agent_session_ttl_seconds: float = Field(
+        1800.0, ge=60, description="An agent session that nobody uses for so long ends."
+    )
+    agent_session_limit: int = Field(
+        10_000, ge=1, description="Most agent sessions kept in process; the one idle longest makes room."
+    )
+
+
+class StoredResults(Group):
+    """Tool results that are stored for agents to read on."""
+
+    title = "stored_results"
+
+    result_quota_mb: float = Field(
+        1024.0, ge=0, description="Most that the stored results of one user may take in MB; 0 for no limit."
+    )
+    cursor_ttl_seconds: float = Field(
+        600.0, ge=1, le=30 * 86_400, description="For how long a cursor into a stored result is good."
+    )
+
+    def quota_bytes(self) -> int | None:
+        return round(self.result_quota_mb * 2**20) or None
+
+
+class Context(Group):
+    """Shared context and stored results: what they may take, in memory and in the shared store."""
+
+    title = "context"
+
+    context_memory_mb: float = Field(
+        100.0,
+        gt=0,
+        description="Memory in MB for what is used often; kept under 90 % of it. Taken over while running.",
+    )
+    context_eviction: Eviction = Field(
+        Eviction.LRU,
+        description="What leaves memory first: not used for longest (lru), used least often (lfu), ends soonest "
+        "(ttl), lowest priority, or largest (size). Taken over while running.",
+    )
+    context_compress_bytes: int = Field(
+        1024, ge=0, description="Values of more bytes are compressed where that makes them smaller."
+    )
+    context_value_kb: int = Field(1024, ge=1, description="Largest value of a key, in KB of JSON.")
+    context_versions: int = Field(
+        1000,
+        ge=1,
+        description="So many versions of a scope can be read again; those that a snapshot shows, too.",
+    )
+    context_snapshots: int = Field(
+        100, ge=1, description="Most snapshots of a scope; the oldest makes room for one more."
+    )
+    context_quota_mb: float = Field(
+        1024.0,
+        ge=0,
+        description="Most a tenant may take in the shared store in MB, past versions and stored results "
+        "included; 0 for no limit.",
+    )
+
+    def memory_bytes(self) -> int:
+        return round(self.context_memory_mb * 2**20)
+
+    def quota_bytes(self) -> int | None:
+        return round(self.context_quota_mb * 2**20) or None

@@ -1,0 +1,62 @@
+"""The server under the application: uvicorn, with our bounds, and a way to stop that leaves nobody waiting."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from cwm.settings import Settings
+from cwm.transport.http.bounded import bounded
+
+_KEEP_ALIVE_SECONDS: Final = 75
+
+
+class DrainingServer(uvicorn.Server):
+    """Stops without waiting for clients that only listen: they are let go, and come back elsewhere."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+class GatewayServer(DrainingServer):
+    """Serves ``app`` on ``settings.http`` and calls ``ready`` with its URL once it answers."""
+
+    def __init__(self, settings: Settings, app: FastAPI, ready: Callable[[str], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.http.host,
+                port=settings.http.port,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                # Whom to believe about where a request is from is a setting of ours.
+                proxy_headers=False,
+                # Longer than clients keep idle connections: a request that meets the close would fail.
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=round(settings.http.drain_seconds),
+                http=bounded(
+                    settings.limits.max_header_bytes,
+                    settings.limits.header_timeout_seconds,
+                    settings.limits.body_timeout_seconds,
+                ),
+            ),
+            app.state.end_streams,
+        )
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._ready(f"http://{host}:{port}")

@@ -1,0 +1,41 @@
+"""What a changed ``cwm.yaml`` changes in a gateway that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from cwm.adapters.telemetry.logging import set_level
+from cwm.services.content_cache import ContentCache
+from cwm.services.delivery import Delivery
+from cwm.services.shared_answers import SharedAnswers
+from cwm.services.upstreams import Upstreams
+from cwm.settings import Settings
+
+Reconfigure: TypeAlias = Callable[[Settings], Awaitable[None]]
+
+
+async def set_log_level(settings: Settings) -> None:
+    set_level(settings.logging.log_level)
+
+
+def set_upstreams(upstreams: Upstreams) -> Reconfigure:
+    async def configure(settings: Settings) -> None:
+        await upstreams.configure(settings.upstreams)
+
+    return configure
+
+
+def set_context(cache: ContentCache) -> Reconfigure:
+    async def configure(settings: Settings) -> None:
+        cache.reconfigure(settings.context.memory_bytes(), settings.context.context_eviction)
+
+    return configure
+
+
+def set_budgets(delivery: Delivery, answers: SharedAnswers) -> Reconfigure:
+    async def configure(settings: Settings) -> None:
+        delivery.configure(settings.budgets)
+        answers.policies = settings.budgets.policies
+
+    return configure

@@ -1,0 +1,109 @@
+"""What runs beside the requests, from the first to the last of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from cwm.adapters.sql import schema
+from cwm.adapters.telemetry.event_loop import watch_event_loop
+from cwm.domain.errors import CwmError
+from cwm.settings import Settings
+from cwm.settings.watch import Outcome, watch
+from cwm.wiring.front import hide_secrets
+from cwm.wiring.parts import Parts
+
+# Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
+_WATCH_SECONDS: Final = 1.0
+_CANCEL_AGAIN_SECONDS: Final = 1.0
+
+
+@asynccontextmanager
+async def kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
+    """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
+    await hide_secrets(settings)
+    async with parts.close():
+        await require_schema(settings, parts)
+        await parts.replicas.beat()
+        await parts.upstreams.configure(settings.upstreams)
+        upkeep = [
+            asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
+            asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
+            asyncio.create_task(parts.shared.read()),
+            asyncio.create_task(parts.agents.sweep()),
+            asyncio.create_task(parts.context_upkeep.run()),
+            asyncio.create_task(parts.limits.running.keep()),
+            asyncio.create_task(parts.services.results.sweep()),
+            asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
+            asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
+            asyncio.create_task(watch_event_loop(parts.meter.event_loop_lag)),
+            asyncio.create_task(_reload(settings, parts)),
+        ]
+        try:
+            yield
+        finally:
+            await _stop(upkeep)
+            await _drain(settings, parts)
+            with contextlib.suppress(CwmError):
+                await parts.audit_upkeep.checkpoint()
+            with contextlib.suppress(CwmError):
+                await parts.replicas.leave()
+
+
+async def require_schema(settings: Settings, parts: Parts) -> None:
+    """An empty SQLite file is ours to fill; any other unknown schema is refused."""
+    if settings.database.database_url is None and await schema.is_empty(parts.database):
+        await schema.upgrade(settings.database.url())
+    await schema.require_current(parts.database)
+
+
+def settle_garbage_collector() -> None:
+    """What exists after start-up lives as long as the process: collecting it makes the long tail of latency."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+async def _reload(settings: Settings, parts: Parts) -> None:
+    """Hand on what changes in the file that the settings were read from."""
+
+    async def apply(new: Settings) -> None:
+        for reconfigure in parts.reconfigure:
+            await reconfigure(new)
+
+    def told(outcome: Outcome) -> None:
+        parts.meter.event(f"config_reload_{outcome}")
+
+    if settings.reading is not None:
+        config, environ = settings.reading.config, settings.reading.environ
+        await watch(settings, apply, environ=environ, config=config, told=told)
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        # The client of Redis can lose a cancellation that comes as it finishes writing.
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_SECONDS)
+    for task in tasks:
+        if not task.cancelled() and (failed := task.exception()) is not None:
+            raise failed
+
+
+async def _drain(settings: Settings, parts: Parts) -> None:
+    await parts.pass_through.drain(settings.http.drain_seconds)
+    try:
+        async with asyncio.timeout(settings.http.drain_seconds):
+            await parts.services.generate.settle()
+            await parts.services.freeze.settle()
+            await parts.watchdog.settle()
+            await parts.services.thaw.planner.settle()
+    except TimeoutError:
+        structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
