@@ -13,7 +13,6 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 
 from cwm.domain.errors import SecurityError
@@ -134,10 +133,10 @@ def _secured(app: ASGIApp) -> ASGIApp:
     async def secured(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=list(message.get("headers", ())))
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
-                message = {**message, "headers": headers.raw}
+                headers = list(message.get("headers", ()))
+                there = {name.lower() for name, _ in headers}
+                added = [header for header in _RAW_HEADERS if header[0] not in there]
+                message = {**message, "headers": headers + added}
             await send(message)
 
         await app(scope, receive, with_headers)
