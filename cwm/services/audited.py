@@ -120,9 +120,9 @@ class Journal:
 
     async def foreign(self, principal: Principal, what: str, **told: Any) -> None:
         """Write down that a principal asked for what is another's, and was told that there is no such thing."""
-        self.meter.event("access_denied")
+        self.meter.event("isolation_violation")
         with suppress(CwmError):
-            await self._note(principal, "security.access_denied", "denied", {"what": what, **told})
+            await self._note(principal, "security.isolation_violation", "denied", {"what": what, **told})
 
     async def shared(self, principal: Principal, what: str, **told: Any) -> None:
         """Write down that a principal reads what another has shared. CWM-4001."""

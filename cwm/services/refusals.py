@@ -12,7 +12,7 @@ from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
 
-_EVENT: Final = "access.deny"
+_EVENT: Final = "security.access_denied"
 _NOBODY: Final = "unauthenticated"
 _WINDOW_SECONDS: Final = 60.0
 _MOST: Final = 60
@@ -20,7 +20,7 @@ _LONGEST: Final = 128
 
 
 class Refusals:
-    """``access.deny`` in the audit log: 60 a minute and gateway, all of them in the metrics.
+    """``security.access_denied`` in the audit log: 60 a minute and gateway, all of them in the metrics.
 
     Whoever floods a gateway with bad tokens would fill the log otherwise. The first event after a gap
     carries how many were left out. A request without any credentials is no attempt, but how every client begins.

@@ -71,7 +71,7 @@ class AuditedRefusals:
             timestamp=self._clock.now(),
             tenant=self._tenant,
             subject="unknown",
-            event="request.refused",
+            event="security.request_refused",
             outcome=SecurityError.code,
             severity=Severity.WARNING,
             details={"header": why.value, "value": value, "count": count},

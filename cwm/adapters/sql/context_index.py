@@ -191,26 +191,7 @@ class SqlContextIndex:
     def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
         """Forget what nobody can ask for any more: the contents that went with it, and whether there was any."""
         content_rows.lock(connection, scope.tenant)
-        of = of_scope(entries, scope)
-        past = select(*ENTRY).where(
-            of, entries.c.superseded_at <= head.floor, ~context_rows.shown_by_a_snapshot()
-        )
-        ended = select(*ENTRY).where(of, entries.c.superseded_at.is_(None), entries.c.expires_at <= head.now)
-        deleted = select(*ENTRY).where(
-            of,
-            entries.c.superseded_at.is_(None),
-            entries.c.digest.is_(None),
-            entries.c.version <= head.floor,
-        )
-        unneeded = [
-            entry_of(row)
-            for wanted in (past, ended, deleted)
-            for row in connection.execute(wanted.limit(_VACUUMED_AT_ONCE))
-        ]
-        for entry in unneeded:
-            connection.execute(
-                delete(entries).where(of, entries.c.key == entry.key, entries.c.version == entry.version)
-            )
+        unneeded = context_rows.drop_unneeded(connection, scope, head, _VACUUMED_AT_ONCE)
         return _release(connection, scope, unneeded, head.now), bool(unneeded)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
+    delete,
     exists,
     func,
     or_,
@@ -57,6 +58,30 @@ _THESE_NOW: Final = and_(
 _CURRENT: Final = select(*ENTRY).where(_THESE_NOW)
 _SUPERSEDE: Final = update(entries).where(_THESE_NOW).values(superseded_at=bindparam("by_version"))
 
+_UNNEEDED: Final = (
+    and_(
+        entries.c.superseded_at <= bindparam("floor"),
+        ~exists().where(
+            snapshots.c.tenant == entries.c.tenant,
+            snapshots.c.scope == entries.c.scope,
+            snapshots.c.version >= entries.c.version,
+            snapshots.c.version < entries.c.superseded_at,
+        ),
+    ),
+    and_(entries.c.superseded_at.is_(None), entries.c.expires_at <= bindparam("at")),
+    and_(
+        entries.c.superseded_at.is_(None), entries.c.digest.is_(None), entries.c.version <= bindparam("floor")
+    ),
+)
+"""Past every version and snapshot that can be asked for; expired; deleted, and the deletion past as well."""
+_OF_SCOPE: Final = and_(entries.c.tenant == bindparam("of_tenant"), entries.c.scope == bindparam("of_scope"))
+_FIND_UNNEEDED: Final = tuple(
+    select(*ENTRY).where(_OF_SCOPE, unneeded).limit(bindparam("most")) for unneeded in _UNNEEDED
+)
+_DROP: Final = delete(entries).where(
+    _OF_SCOPE, entries.c.key == bindparam("of_key"), entries.c.version == bindparam("of_version")
+)
+
 # Databases bound how many values a statement takes.
 _KEYS_AT_ONCE: Final = 500
 
@@ -85,16 +110,6 @@ def was_there(scope: Scope, version: int) -> ColumnElement[bool]:
 
 def not_expired(at: datetime) -> ColumnElement[bool]:
     return or_(entries.c.expires_at.is_(None), entries.c.expires_at > at)
-
-
-def shown_by_a_snapshot() -> ColumnElement[bool]:
-    """Of a superseded row: some snapshot was taken while it held."""
-    return exists().where(
-        snapshots.c.tenant == entries.c.tenant,
-        snapshots.c.scope == entries.c.scope,
-        snapshots.c.version >= entries.c.version,
-        snapshots.c.version < entries.c.superseded_at,
-    )
 
 
 def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: bool = False) -> Head:
@@ -136,6 +151,20 @@ def current(connection: Connection, scope: Scope, keys: Sequence[str]) -> dict[s
 def supersede(connection: Connection, scope: Scope, keys: Sequence[str], version: int) -> None:
     for some in _split(keys):
         connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": some, "by_version": version})
+
+
+def drop_unneeded(connection: Connection, scope: Scope, head: Head, most: int) -> list[Entry]:
+    """What nobody can ask for any more goes, ``most`` of each kind at once, and is returned."""
+    when = {"floor": head.floor, "at": head.now, "most": most}
+    found = [
+        entry_of(row)
+        for wanted in _FIND_UNNEEDED
+        for row in connection.execute(wanted, {**_which(scope), **when})
+    ]
+    if found:
+        rows = [{**_which(scope), "of_key": entry.key, "of_version": entry.version} for entry in found]
+        connection.execute(_DROP, rows)
+    return found
 
 
 def holder_of(scope: Scope, key: str, version: int) -> str:

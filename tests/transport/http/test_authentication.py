@@ -178,7 +178,7 @@ async def test_refusals_are_written_down_without_what_was_shown(running: Running
         await reads.post("/reconcile")
         async with http(running) as nobody:
             await nobody.get("/metrics")
-    events = [e for e in await running.parts.audit.events("acme", 20) if e.event == "access.deny"]
+    events = [e for e in await running.parts.audit.events("acme", 20) if e.event == "security.access_denied"]
     assert [(e.subject, e.details) for e in events] == [
         ("key:ci", {"why": "insufficient_scope", "where": "/reconcile", "required": ["admin"]}),
         ("unauthenticated", {"why": "unknown_key", "where": "/metrics"}),

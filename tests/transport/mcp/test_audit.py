@@ -139,7 +139,7 @@ async def test_asking_for_a_result_of_another_is_recorded_and_told_like_an_unkno
         unknown = (await agent.call("result_read", {"handle": "r_" + "0" * 22})).error
     assert foreign == unknown
     (event,) = await audited.events()
-    assert (event.subject, event.event, event.outcome) == ("bob", "security.access_denied", "denied")
+    assert (event.subject, event.event, event.outcome) == ("bob", "security.isolation_violation", "denied")
     told = {"what": "result", "handle": result.handle, "owner": "ann", "tool": "docs_read"}
     assert event.details == told
     assert event.origin.address == "127.0.0.1"
@@ -179,7 +179,7 @@ async def test_an_agent_session_of_another_is_recorded(audited: Audited) -> None
         for asked in (handle, "0" * 32):
             refused = await bob.call("agent_session_end", {"agent_session": asked})
             assert refused.error["code"] == "CWM-2004"
-    (event,) = await audited.events("security.access_denied")
+    (event,) = await audited.events("security.isolation_violation")
     assert (event.subject, event.details) == ("bob", {"what": "agent_session"})
 
 
@@ -211,4 +211,4 @@ async def test_a_resource_of_another_is_recorded(audited: Audited, era: str) -> 
         with pytest.raises(MCPError):
             await agent.client.read_resource(f"cwm://results/{result.handle}")
     (event,) = await audited.events()
-    assert (event.event, event.details["what"]) == ("security.access_denied", "result")
+    assert (event.event, event.details["what"]) == ("security.isolation_violation", "result")
