@@ -14,6 +14,7 @@ from cwm.ports.identity import Identity
 from cwm.settings import Settings
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.correlation import Correlated
+from cwm.transport.http.description import routes as description_routes
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
@@ -72,6 +73,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.add_middleware(Shortcut, path=MCP_PATH, to=mcp)
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
+    app.router.routes.extend(description_routes(__version__))
     app.router.routes.extend(upkeep_routes(parts.reconcile))
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
     guard(app, settings, parts.access)

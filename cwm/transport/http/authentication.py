@@ -17,12 +17,13 @@ from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.services.refusals import Refusals
 from cwm.transport.http.challenge import MCP_PATH, METADATA_PATH, ProtectedResource
+from cwm.transport.http.description import PATH as DESCRIPTION_PATH
 from cwm.transport.mcp.scope import PRINCIPAL, STRANGER
 from cwm.transport.openai.envelope import headers_of, send_whole
 from cwm.transport.openai.errors import error_body, error_headers, status_of
 
 _JSON: Final = (b"content-type", b"application/json")
-_OPEN: Final = frozenset({"/healthz", METADATA_PATH, METADATA_PATH + MCP_PATH})
+_OPEN: Final = frozenset({"/healthz", DESCRIPTION_PATH, METADATA_PATH, METADATA_PATH + MCP_PATH})
 _FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
 _METRICS: Final = "/metrics"
 _NEEDED: Final[Mapping[str, frozenset[Permission]]] = {

@@ -1,0 +1,241 @@
+"""The HTTP API in OpenAPI's words: everything but ``/mcp``, which describes itself to whoever asks it.
+
+Of ``/v1`` it says what CWM reads, and that all else reaches the engine as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cwm.domain.names import SESSION_ID_PATTERN
+
+PATH: Final = "/openapi.json"
+
+_Shape = dict[str, Any]
+
+
+def _object(required: Mapping[str, _Shape], optional: Mapping[str, _Shape] | None = None) -> _Shape:
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": {**required, **(optional or {})},
+    }
+
+
+def _list(items: _Shape) -> _Shape:
+    return {"type": "array", "items": items}
+
+
+def _one_of(shape: str) -> _Shape:
+    return {"$ref": f"#/components/schemas/{shape}"}
+
+
+def _answer(what: str, shape: _Shape, media_type: str = "application/json") -> _Shape:
+    return {"description": what, "content": {media_type: {"schema": shape}}}
+
+
+_TEXT: Final[_Shape] = {"type": "string"}
+_NUMBER: Final[_Shape] = {"type": "number"}
+_FLAG: Final[_Shape] = {"type": "boolean"}
+_COUNT: Final[_Shape] = {"type": "integer", "minimum": 1}
+_ANYTHING: Final[_Shape] = {"type": "object"}
+
+_CODED: Final = _object(
+    {"code": _TEXT, "message": _TEXT, "retryable": _FLAG, "context": _ANYTHING},
+)
+_REFUSED: Final = _object(
+    {
+        "error": _object(
+            {
+                "message": _TEXT,
+                "type": _TEXT,
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "integer", "null"]},
+            },
+            {"retryable": _FLAG, "context": _ANYTHING},
+        )
+    },
+    {"retry_after_seconds": _COUNT},
+)
+_SAMPLING: Final[Mapping[str, _Shape]] = {
+    "max_tokens": _COUNT,
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "seed": {"type": "integer", "minimum": 0},
+    "stream": _FLAG,
+}
+_SHAPES: Final[Mapping[str, _Shape]] = {
+    "Coded": _CODED,
+    "Refused": _REFUSED,
+    "Health": _object({"status": {"enum": ["healthy"]}}),
+    "Readiness": _object(
+        {"status": {"enum": ["healthy", "degraded", "unhealthy"]}},
+        {
+            "components": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        "status": _TEXT,
+                        "message": _TEXT,
+                        "latency_ms": {"type": ["number", "null"]},
+                    },
+                    {"since": {"type": "string", "format": "date-time"}},
+                )
+            )
+        },
+    ),
+    "Reconcile": {**_object({"dry_run": _FLAG}), "additionalProperties": False},
+    "Steps": _object(
+        {
+            "steps": _list(
+                _object(dict.fromkeys(("action", "tenant", "subject", "outcome", "detail"), _TEXT))
+            )
+        }
+    ),
+    "Completion": _object(
+        {
+            "model": _TEXT,
+            "prompt": {
+                "anyOf": [
+                    {**_TEXT, "minLength": 1},
+                    {**_list({"type": "integer", "minimum": 0}), "minItems": 1},
+                ]
+            },
+        },
+        _SAMPLING,
+    ),
+    "Chat": _object(
+        {
+            "model": _TEXT,
+            "messages": {
+                **_list(_object({"role": {"enum": ["system", "user", "assistant"]}, "content": _TEXT})),
+                "minItems": 1,
+            },
+        },
+        _SAMPLING,
+    ),
+    "Answer": _ANYTHING,
+    "Models": _object({"data": _list(_object({"id": _TEXT}))}),
+}
+_SESSION: Final[_Shape] = {
+    "name": "CWM-Session-Id",
+    "in": "header",
+    "required": False,
+    "description": "The session that the turn is recorded in; the first turn creates it.",
+    "schema": {"type": "string", "pattern": SESSION_ID_PATTERN},
+}
+
+
+def _refusals(*statuses: int) -> dict[str, _Shape]:
+    whys = {
+        400: "what was asked is wrong",
+        401: "no credentials, or none that count",
+        403: "the credentials lack a scope",
+        404: "there is no such thing",
+        405: "another method",
+        409: "not as things stand",
+        413: "the body is too large",
+        429: "over a limit",
+        503: "the engine or a store is away",
+        504: "the engine did not answer in time",
+    }
+    return {str(status): _answer(whys[status], _one_of("Refused")) for status in statuses}
+
+
+def _turn(summary: str, body: str) -> _Shape:
+    answered = _answer("the engine's answer, as it wrote it", _one_of("Answer"))
+    answered["content"]["text/event-stream"] = {"schema": _TEXT}
+    return {
+        "post": {
+            "operationId": body.lower(),
+            "summary": summary,
+            "parameters": [_SESSION],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _one_of(body)}}},
+            "responses": {"200": answered, **_refusals(400, 401, 403, 404, 409, 413, 429, 503, 504)},
+        }
+    }
+
+
+def _asked(operation: str, summary: str, answers: _Shape, *parameters: _Shape) -> _Shape:
+    told: _Shape = {"operationId": operation, "summary": summary, "responses": answers}
+    return {"get": {**told, "parameters": list(parameters)} if parameters else told}
+
+
+def description(version: str) -> _Shape:
+    """An OpenAPI 3.1 document."""
+    model = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "CWM", "version": version},
+        "security": [{}, {"bearer": []}],
+        "paths": {
+            "/v1/completions": _turn(
+                "A completion by the engine, recorded in a session if one is named.", "Completion"
+            ),
+            "/v1/chat/completions": _turn(
+                "A chat with the engine, recorded in a session if one is named.", "Chat"
+            ),
+            "/v1/models": _asked(
+                "models",
+                "What the engine serves.",
+                {"200": _answer("the models", _one_of("Models")), **_refusals(401, 403, 503, 504)},
+            ),
+            "/v1/models/{model}": _asked(
+                "model",
+                "One of them.",
+                {"200": _answer("the model", _one_of("Answer")), **_refusals(400, 401, 403, 404, 503, 504)},
+                model,
+            ),
+            "/healthz": _asked(
+                "healthz", "Whether the process answers.", {"200": _answer("it does", _one_of("Health"))}
+            ),
+            "/readyz": _asked(
+                "readyz",
+                "Whether requests can be served, which part is not healthy, and since when.",
+                {
+                    "200": _answer("they can", _one_of("Readiness")),
+                    "503": _answer("the engine or the registry is down", _one_of("Readiness")),
+                },
+            ),
+            "/metrics": _asked(
+                "metrics",
+                "Everything that is counted, for Prometheus.",
+                {"200": _answer("in its text format", _TEXT, "text/plain"), **_refusals(401, 403)},
+            ),
+            "/reconcile": {
+                "post": {
+                    "operationId": "reconcile",
+                    "summary": "Look after the whole now, or say what would be done.",
+                    "requestBody": {
+                        "required": True,
+                        "content": {"application/json": {"schema": _one_of("Reconcile")}},
+                    },
+                    "responses": {
+                        "200": _answer("what was done", _one_of("Steps")),
+                        "400": _answer("the body is another", _one_of("Coded")),
+                        "503": _answer("another gateway is at it, or the registry is away", _one_of("Coded")),
+                        **_refusals(401, 403, 413),
+                    },
+                }
+            },
+        },
+        "components": {
+            "schemas": dict(_SHAPES),
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def routes(version: str) -> list[Route]:
+    """``/openapi.json``, open to all: it says what everybody's gateway says."""
+    told = description(version)
+
+    async def serve(_: Request) -> Response:
+        return JSONResponse(told)
+
+    return [Route(PATH, serve)]

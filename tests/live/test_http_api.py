@@ -1,0 +1,52 @@
+"""The HTTP API held against its own description, with a real engine behind it: whatever is asked, no 5xx and no hang."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httpx2
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from cwm.transport.http.description import description
+from tests.live.conftest import LiveGateway
+
+pytestmark = pytest.mark.live
+
+API: Final = schemathesis.openapi.from_dict(description("0"))
+PATIENCE_SECONDS: Final = 60
+MOST_TOKENS: Final = 16
+
+
+@API.parametrize()
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_request_that_can_be_made_is_answered_as_described(
+    case: schemathesis.Case, gateway: LiveGateway
+) -> None:
+    if isinstance(case.body, dict):
+        if isinstance(case.body.get("model"), str):
+            case.body["model"] = gateway.model
+        if isinstance(most := case.body.get("max_tokens"), int) and most > MOST_TOKENS:
+            case.body["max_tokens"] = MOST_TOKENS
+    case.call_and_validate(
+        base_url=gateway.url,
+        timeout=PATIENCE_SECONDS,
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ],
+    )
+
+
+def test_the_description_is_served_to_everybody(gateway: LiveGateway) -> None:
+    served = httpx2.get(f"{gateway.url}/openapi.json").raise_for_status().json()
+    assert served["paths"].keys() == API.raw_schema["paths"].keys()
