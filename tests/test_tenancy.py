@@ -83,7 +83,7 @@ EITHER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # What the person asks who runs the gateway, about all of it.
 OPERATORS: Final = {"/reconcile"}
-PUBLIC: Final = {"/healthz", "/readyz", "/metrics"}
+PUBLIC: Final = {"/healthz", "/openapi.json", "/readyz", "/metrics"}
 TURN: Final = {"model": "fake", "prompt": "hey", "max_tokens": 1}
 
 
