@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import pytest
@@ -28,7 +28,7 @@ MOST_TOKENS: Final = 16
 @API.parametrize()
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_request_that_can_be_made_is_answered_as_described(
-    case: schemathesis.Case, gateway: LiveGateway
+    case: schemathesis.Case[Any], gateway: LiveGateway
 ) -> None:
     if isinstance(case.body, dict):
         if isinstance(case.body.get("model"), str):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fastmcp import FastMCP
 from fastmcp.dependencies import Depends
 from fastmcp.server.dependencies import get_context
+from fastmcp.tools import Tool
 from mcp.server.context import ServerMiddleware
 
 from cwm.domain.errors import InternalError
@@ -23,7 +25,10 @@ from cwm.transport.mcp.subscriptions import Subscriptions
 
 
 class McpFace(FastMCP[Any]):
-    """A FastMCP server that carries what its tools ask of the gateway, and tells clients what changes."""
+    """A FastMCP server that carries what its tools ask of the gateway, and tells clients what changes.
+
+    ``tools`` are those that were added, for whoever finds them by their names.
+    """
 
     def __init__(
         self,
@@ -32,9 +37,11 @@ class McpFace(FastMCP[Any]):
         metrics: Metrics,
         streams: EventStreams,
         subscriptions: Subscriptions,
+        tools: dict[str, Tool],
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self._own_tools = tools
         self.services = services
         self.agency = agency
         self.metrics = metrics
@@ -42,6 +49,11 @@ class McpFace(FastMCP[Any]):
         self.subscriptions = subscriptions
         subscriptions.serve_on(self, streams)
         self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
+
+    def add_tool(self, tool: Tool | Callable[..., Any]) -> Tool:
+        added = super().add_tool(tool)
+        self._own_tools[added.name] = added
+        return added
 
     def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
         """Have ``middleware`` see every message first."""

@@ -5,7 +5,7 @@ What a caller may not use is absent from its lists, and refused with CWM-9002 wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
@@ -93,12 +93,12 @@ def of_resource(uri: str) -> frozenset[Scope]:
 class Permissions(Middleware):
     """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments.
 
-    ``tools`` are CWM's own.
+    ``tools`` has the names of CWM's own.
     """
 
-    def __init__(self, agency: Agency, upstreams: Upstreams, tools: Collection[str]) -> None:
+    def __init__(self, agency: Agency, upstreams: Upstreams, tools: Container[str]) -> None:
         self._agency = agency
-        self._tools = frozenset(tools)
+        self._tools = tools
         self._upstreams = upstreams
 
     async def on_call_tool(

@@ -6,6 +6,7 @@ from typing import Final
 
 import fastmcp
 from fastmcp.server.http import StarletteWithLifespan
+from fastmcp.tools import Tool
 from sse_starlette.sse import AppStatus
 from starlette.middleware import Middleware
 
@@ -32,6 +33,7 @@ from cwm.transport.mcp.resources import resource_templates, resources
 from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
+from cwm.transport.mcp.tool import OwnTools
 from cwm.transport.mcp.tools_agents import agent_tools
 from cwm.transport.mcp.tools_context import context_tools
 from cwm.transport.mcp.tools_results import result_tools
@@ -72,31 +74,25 @@ def build_mcp(
     # Its spans would be second ones, and tell what exceptions say.
     fastmcp.settings.telemetry_mode = "off"
     sessions, asked = agency.agents.store, interest or upstreams
-    own = [
-        *window_tools(),
-        *session_tools(),
-        *system_tools(),
-        *agent_tools(),
-        *context_tools(),
-        *result_tools(),
-    ]
-    names = [each.name for each in own]
+    tools: dict[str, Tool] = {}
     face = McpFace(
         services,
         agency,
         metrics,
         EventStreams(sessions, changes, asked),
         Subscriptions(sessions, changes, asked, agency),
+        tools,
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
         middleware=[
             Layers(
                 CodedErrors(services.journal, agency),
-                Permissions(agency, upstreams, names),
+                Permissions(agency, upstreams, tools),
                 ResultBudgets(services.delivery, agency, upstreams),
                 References(services.by_reference, services.delivery, agency),
                 UpstreamCalls(upstreams, answers, agency),
+                OwnTools(tools),
             )
         ],
         on_duplicate="error",
@@ -109,7 +105,14 @@ def build_mcp(
         tasks=False,
     )
     face.watch_messages(Messages(tracer))
-    for each in own:
+    for each in (
+        *window_tools(),
+        *session_tools(),
+        *system_tools(),
+        *agent_tools(),
+        *context_tools(),
+        *result_tools(),
+    ):
         face.add_tool(each)
     for each_resource in resources():
         face.add_resource(each_resource)
@@ -117,7 +120,7 @@ def build_mcp(
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
-    face.watch_messages(Measures(metrics, names, upstreams.names))
+    face.watch_messages(Measures(metrics, tools, upstreams.names))
     return face
 
 

@@ -1,14 +1,15 @@
-"""How a function becomes a published tool."""
+"""How a function becomes a published tool, and how that is called."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastmcp.exceptions import FastMCPError
-from fastmcp.tools import FunctionTool, ToolResult
-from mcp_types import ToolAnnotations
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import FunctionTool, Tool, ToolResult
+from mcp_types import CallToolRequestParams, ToolAnnotations
 from pydantic_core import PydanticSerializationError
 
 from cwm.transport.mcp.errors import RefusedError, coded, not_text
@@ -37,6 +38,24 @@ class CodedTool(FunctionTool):
             for name, value in arguments.items()
             if value is not None or name not in optional
         }
+
+
+class OwnTools(Middleware):
+    """The innermost layer: ``tools`` by name.
+
+    FastMCP would look for each through providers, transforms and visibility that nothing here has.
+    """
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        tool = self._tools.get(context.message.name)
+        return await (call_next(context) if tool is None else tool.run(context.message.arguments or {}))
 
 
 def _whole(value: Any) -> Any:

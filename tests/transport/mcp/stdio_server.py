@@ -52,7 +52,7 @@ def main() -> None:
     streams = EventStreams(agents.store, changes, nobody)
     subscriptions = Subscriptions(agents.store, changes, nobody, agency)
     face = McpFace(
-        nobody, agency, nobody, streams, subscriptions, name="test", client_log_level="error", tasks=False
+        nobody, agency, nobody, streams, subscriptions, {}, name="test", client_log_level="error", tasks=False
     )
     for function in (say, stay, chatter):
         face.tool(function)
