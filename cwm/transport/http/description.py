@@ -145,7 +145,8 @@ def _refusals(*statuses: int) -> dict[str, _Shape]:
 
 def _turn(summary: str, body: str) -> _Shape:
     answered = _answer("the engine's answer, as it wrote it", _one_of("Answer"))
-    answered["content"]["text/event-stream"] = {"schema": _TEXT}
+    # Each event is data: {…}, the last data: [DONE].
+    answered["content"]["text/event-stream"] = {"schema": {}}
     return {
         "post": {
             "operationId": body.lower(),
