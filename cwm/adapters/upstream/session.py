@@ -393,9 +393,19 @@ async def _negotiate(client: ClientSession, resume: str | None, probe_seconds: f
     except MCPError as failed:
         if failed.data == OURS and failed.code == AWAY:
             raise
-        await client.initialize()
+        await _shake_hands(client)
     except (RuntimeError, TimeoutError, ValidationError):
+        await _shake_hands(client)
+
+
+async def _shake_hands(client: ClientSession) -> None:
+    """An upstream that was slow to start may have heard the probe after all: then it speaks nothing else any more."""
+    try:
         await client.initialize()
+    except MCPError as refused:
+        if refused.code != types.UNSUPPORTED_PROTOCOL_VERSION:
+            raise
+        await client.discover()
 
 
 def _json(model: types.Tool | types.Resource | types.ResourceTemplate | types.Prompt) -> Definition:

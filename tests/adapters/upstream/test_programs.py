@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -100,6 +101,24 @@ async def test_a_program_that_never_answers_is_ended_at_the_deadline() -> None:
         await SdkConnector().open(silent)
     assert processes_with(marker) == []
     assert open_files() == before
+
+
+async def test_a_program_that_starts_so_slowly_that_both_greetings_reach_it_speaks_the_new_way() -> None:
+    """It reads nothing until it was greeted the old way too; what it heard first has settled how it speaks."""
+    server = "from fastmcp import FastMCP; s = FastMCP('s'); s.tool(lambda: 'done', name='do'); s.run(show_banner=False)"
+    slow = (
+        "import subprocess, sys\n"
+        f"server = subprocess.Popen([sys.executable, '-c', {server!r}], stdin=subprocess.PIPE)\n"
+        "held = []\n"
+        "while not held or b'\"initialize\"' not in held[-1]:\n    held.append(sys.stdin.buffer.readline())\n"
+        "for line in held:\n    server.stdin.write(line)\n"
+        "server.stdin.flush()\n"
+        "for line in sys.stdin.buffer:\n    server.stdin.write(line)\n    server.stdin.flush()\n"
+    )
+    upstream = UpstreamSpec("slow", command=(sys.executable, "-c", slow), connect_seconds=10)
+    async with opened(upstream) as session:
+        assert session.modern
+        assert await call(session) == "done"
 
 
 async def test_a_program_that_ignores_what_it_does_not_know_is_greeted_the_old_way() -> None:
