@@ -74,3 +74,26 @@ async def test_a_new_policy_holds_for_the_next_call(tmp_path: Path) -> None:
     assert "dev.cwm/result" not in (before.meta or {})
     assert after.meta is not None
     assert after.meta["dev.cwm/result"]["delivered_tokens"] <= 500
+
+
+async def test_a_new_limit_holds_for_the_next_call_and_its_end_as_well(tmp_path: Path) -> None:
+    config = tmp_path / "cwm.yaml"
+    with serving(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().split()[3]
+        log = (json.loads(line) for line in iter(process.stderr.readline, ""))
+        async with Client(StreamableHttpTransport(url)) as client:
+
+            async def is_refused() -> bool:
+                return bool((await client.call_tool_mcp("session_list", {})).is_error)
+
+            assert not await is_refused()
+            config.write_text("limits: {rate_limit_session: 1/minute}\n")
+            applied = next(entry for entry in log if entry["event"] == "settings_applied")
+            assert [await is_refused() for _ in range(3)] == [False, True, True]
+            config.write_text("limits: {}\n")
+            next(entry for entry in log if entry["event"] == "settings_applied")
+            assert not await is_refused()
+
+    assert applied["changed"] == ["limits.rate_limit_session"]

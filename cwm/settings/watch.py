@@ -29,8 +29,21 @@ _Folder: TypeAlias = tuple[str, int, int]
 """Path, device and inode."""
 
 _LOG_LEVEL: Final = "logging.log_level"
-_LIVE_CONTEXT: Final = ("context_memory_mb", "context_eviction")
-_LIVE: Final = frozenset({_LOG_LEVEL, *(f"context.{name}" for name in _LIVE_CONTEXT)})
+_LIVE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "context": ("context_memory_mb", "context_eviction"),
+    "limits": (
+        "rate_limit_session",
+        "rate_limit_principal",
+        "rate_limit_tenant",
+        "concurrent_principal",
+        "concurrent_tenant",
+        "token_budget_principal",
+        "token_budget_tenant",
+    ),
+}
+_LIVE: Final = frozenset(
+    {_LOG_LEVEL, *(f"{group}.{name}" for group, names in _LIVE_FIELDS.items() for name in names)}
+)
 
 # watchfiles looks every step and tells once nothing new came for one more: 20 to 40 ms after a write.
 _STEP_MS: Final = 20
@@ -63,7 +76,7 @@ async def watch(
     """Call ``apply`` with a new snapshot whenever ``config`` says something else; runs until cancelled.
 
     Only what can change while the gateway runs is new in the snapshot: the upstreams, the budgets and policies
-    of tools, the log level, and how much shared context stays in memory and by which policy.
+    of tools, limits, the log level, and how much shared context stays in memory and by which policy.
     Other settings that changed are named in the log. A file that is bad or gone leaves in force what was.
     ``told`` hears what became of each change.
     """
@@ -162,11 +175,13 @@ class _Reload:
         if read.logging.log_level != self._level:
             logging = logging.model_copy(update={"log_level": read.logging.log_level})
         self._level = read.logging.log_level
-        live = {name: getattr(read.context, name) for name in _LIVE_CONTEXT}
-        context = self._current.context.model_copy(update=live)
-        return replace(
-            self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging, context=context
-        )
+        live: dict[str, Any] = {
+            title: getattr(self._current, title).model_copy(
+                update={name: getattr(getattr(read, title), name) for name in names}
+            )
+            for title, names in _LIVE_FIELDS.items()
+        }
+        return replace(self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging, **live)
 
     async def _swap(self, new: Settings) -> None:
         old, self._current = self._current, new

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cwm.adapters.limits.counts import LimitsRequestCounts
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.memory.running_requests import InProcessRunningRequests
+from cwm.domain.limits import LimitRules
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.identity import Identity
@@ -30,10 +31,9 @@ def build_limits(
     clock: Clock,
 ) -> Limits:
     """``client`` reaches the shared store. Only who has it to themselves on loopback is not limited by default."""
-    alone = isinstance(identity, LocalIdentity) and on_loopback(settings.http.host)
     counts, running = _store(client)
     return Limits(
-        settings.limits.rules(shared_with_others=not alone),
+        _rules(settings, identity),
         settings.budgets.policies,
         counts,
         running,
@@ -44,13 +44,18 @@ def build_limits(
     )
 
 
-def set_limits(limits: Limits) -> Callable[[Settings], Awaitable[None]]:
-    """The limits of tools are taken over while the gateway runs."""
+def set_limits(limits: Limits, identity: Identity) -> Callable[[Settings], Awaitable[None]]:
+    """Limits are taken over while the gateway runs, those of tools as well; what was counted stays counted."""
 
     async def configure(settings: Settings) -> None:
-        limits.policies = settings.budgets.policies
+        limits.rules, limits.policies = _rules(settings, identity), settings.budgets.policies
 
     return configure
+
+
+def _rules(settings: Settings, identity: Identity) -> LimitRules:
+    alone = isinstance(identity, LocalIdentity) and on_loopback(settings.http.host)
+    return settings.limits.rules(shared_with_others=not alone)
 
 
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:

@@ -274,7 +274,7 @@ def build_parts(settings: Settings) -> Parts:
             set_upstreams(upstreams),
             set_budgets(delivery, answers),
             set_context(contents.cache),
-            set_limits(limits),
+            set_limits(limits, access.identity),
         ),
         shared,
         tracer,
