@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import httpx2
@@ -16,13 +17,20 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cwm.transport.http.description import description
-from tests.live.conftest import LiveGateway
+from tests.live.conftest import LiveEngine, LiveGateway, served
 
 pytestmark = pytest.mark.live
 
 API: Final = schemathesis.openapi.from_dict(description("0"))
 PATIENCE_SECONDS: Final = 60
 MOST_TOKENS: Final = 16
+
+
+@pytest.fixture(scope="module")
+def gateway(live_engine: LiveEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
+    """One of its own: what is made up here is in nobody else's lists and metrics."""
+    with served(live_engine, tmp_path_factory.mktemp("described") / "cwm.db", "described") as running:
+        yield running
 
 
 @API.parametrize()
