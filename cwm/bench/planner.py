@@ -21,10 +21,10 @@ from fastmcp import Client
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.bench.caches import stored
+from cwm.bench.caches import empty_vllm, stored
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median, ratio
-from cwm.bench.gateway import gateway
+from cwm.bench.gateway import QUIET, gateway
 from cwm.bench.windows import Bench
 from cwm.domain.planner import Choice
 from cwm.settings import Engine, Settings
@@ -36,8 +36,9 @@ _TIERS = ("cpu", "redis", "disk")
 _LESSONS = 4
 _HOPELESS = 4.0
 _LEAST_ROUNDS = 3
-_MOST_TIMES = 4
+_MOST_TIMES = 8
 _GOAL = 0.1
+_SURE = 1.288  # half the width of the 99 % around a median of n, in square roots of n
 _QUIET_SECONDS = 0.15
 # The engine is not the same after a recompute: what loads and what is planned follow it equally often.
 _ORDERS = (
@@ -85,6 +86,7 @@ async def _client(
         "CWM_WEIGHTS_DIGEST": stack.weights_digest,
         "CWM_DB_PATH": str(folder / "cwm.db"),
         "CWM_SECRET_FILE": str(folder / "secret"),
+        **QUIET,
         "CWM_THAW_PLAN": choice.value,
     }
     served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
@@ -131,18 +133,17 @@ class Cell:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Between which the true median of the regret lies, in 95 of 100 such runs."""
+        """Between which the true median of the regret lies, in 99 of 100 such runs."""
         ordered = sorted(self._ratios)
-        half = 0.98 * math.sqrt(len(ordered))
+        half = _SURE * math.sqrt(len(ordered))
         low = max(0, math.floor(len(ordered) / 2 - half))
         high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
         return round(ordered[low] - 1, 3), round(ordered[high] - 1, 3)
 
     @property
-    def is_told(self) -> bool:
-        """Whether the regret is known to be on one side of the goal."""
-        low, high = self.spread
-        return high <= _GOAL or low > _GOAL
+    def is_within_goal(self) -> bool:
+        """Surely. That it is not is never said early: of so many cells looked at so often, chance puts some above."""
+        return self.spread[1] <= _GOAL
 
     @property
     def _ratios(self) -> list[float]:
@@ -157,6 +158,7 @@ class PlannerBench(Bench):
     """``clients`` are of gateways that differ in nothing but CWM_THAW_PLAN."""
 
     clients: Mapping[Choice, Client[Any]]
+    _in_l1: str = ""
 
     async def regrets(self, rounds: int, report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
         section = Section(
@@ -168,13 +170,13 @@ class PlannerBench(Bench):
                 "recompute ms",
                 "planner ms",
                 "regret",
-                "95 %",
+                "99 %",
                 "of decisions",
                 "chosen",
                 "prediction off by",
             ),
-            note=f"medians of {rounds} rounds in turns, or up to {_MOST_TIMES} times as many until the 95 % lie on one "
-            f"side of {_GOAL}; of {_LEAST_ROUNDS} where a fixed choice is {_HOPELESS:.0f} "
+            note=f"medians of {rounds} rounds in turns, or up to {_MOST_TIMES} times as many until the 99 % lie below "
+            f"{_GOAL}; of {_LEAST_ROUNDS} where a fixed choice is {_HOPELESS:.0f} "
             f"times slower than the other; {_LESSONS} thaws before to learn from; whole tool calls without "
             "verification, vLLM's own cache reset before each; regret: planner / the better fixed choice of the "
             "same round - 1, median; of decisions: the fixed choice that the planner decided for / the better one - 1, "
@@ -190,6 +192,9 @@ class PlannerBench(Bench):
             for tier in _TIERS:
                 report(f"{size} tokens from {tier}")
                 cell = await self._cell(tier, name, rounds)
+                report(
+                    f"{size} tokens from {tier}: regret {cell.regret}, {len(cell.taken[Choice.AUTO])} rounds"
+                )
                 errors += cell.errors
                 chosen = " ".join(f"{count} {decision}" for decision, count in cell.decisions.most_common())
                 times = [median(cell.taken[c]) for c in (Choice.LOAD, Choice.RECOMPUTE, Choice.AUTO)]
@@ -219,7 +224,7 @@ class PlannerBench(Bench):
             await self._planned(Choice.AUTO, tier, name)
         cell = Cell()
         for number in range(_MOST_TIMES * rounds):
-            if number >= rounds and number % len(_ORDERS) == 0 and cell.is_told:
+            if number >= rounds and number % len(_ORDERS) == 0 and cell.is_within_goal:
                 break
             for choice in _ORDERS[number % len(_ORDERS)]:
                 if not cell.is_hopeless(choice):
@@ -227,8 +232,12 @@ class PlannerBench(Bench):
         return cell
 
     async def _planned(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
-        await self._quiet()
-        await self._only(tier, name)
+        await stored(self.kv_tier)
+        if tier == "cpu" and self._in_l1 == name:
+            await empty_vllm(self.http, self.stack)
+        else:
+            await self._only(tier, name)
+        self._in_l1 = name if tier == "cpu" else ""
         await self._quiet()
         started = time.perf_counter()
         result = await self.clients[choice].call_tool("window_thaw", {"window_name": name, "verify": False})

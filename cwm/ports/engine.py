@@ -28,7 +28,8 @@ class Generation:
     """A request in token ids. ``sampling`` holds further fields of the completions API as they are.
 
     ``load_tokens`` and ``store_tokens`` limit what is loaded from and stored in the cache beside the engine,
-    in whole chunks; None for no limit. An engine that does not know a limit ignores it.
+    in whole chunks; None for no limit. ``tell_loaded`` asks for ``Completion.loaded_tokens``. An engine that does
+    not know one of these ignores it.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Generation:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     load_tokens: int | None = None
     store_tokens: int | None = None
+    tell_loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class Completion:
 
     ``cached_tokens`` of the prompt were not computed (the engine's own count). ``ttft_ms`` is None
     where the engine does not report it. ``loaded_tokens`` of the cached ones came from the cache beside the
-    engine; None unless the request set ``load_tokens`` and the engine obeyed it. ``top`` has, for each new token, the log-probabilities of the
-    likeliest ones by id, where the request asked for ``logprobs``.
+    engine; None unless the request asked for it or set ``load_tokens``, and the engine knows these. ``top`` has, for
+    each new token, the log-probabilities of the likeliest ones by id, where the request asked for ``logprobs``.
     """
 
     text: str

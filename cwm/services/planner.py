@@ -18,12 +18,10 @@ from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement
 from cwm.ports.meter import Meter
 from cwm.ports.speeds import SpeedRecords
+from cwm.services.origins import ENGINE_TIER
 from cwm.services.store import Prefix
 
 _FASTEST_FIRST: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
-ENGINE_TIER: Final = "gpu"
-"""The engine's own cache, beside the tiers of LMCache."""
-
 _TRIAL_SALT: Final = "cwm1-pace"
 _TRIALS_AT_ONCE: Final = 3
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import StorageWriteError
+from cwm.domain.polling import pause_seconds
 from cwm.domain.prefix import TokenIds, full_chunks
 from cwm.domain.window import Chunk
 from cwm.ports.clock import Clock
@@ -103,21 +104,25 @@ class Store:
 
     async def _wait_for_stores(self, until: float) -> None:
         """Dropping L1 before its chunks were written below would only mean to flush again."""
-        while await self.kv_tier.storing() and self.clock.monotonic() < until:  # noqa: ASYNC110 - polled over HTTP
-            await asyncio.sleep(_POLL_SECONDS)
+        started = self.clock.monotonic()
+        while await self.kv_tier.storing() and self.clock.monotonic() < until:
+            await self._pause(started)
 
     async def _placements(self, prefix: Prefix) -> list[Placement]:
         """Placements once the directory shows all in the shared tier, or as they are when its time is up.
 
         The directory is late by design and forgets after a crash: it says where, never whether.
         """
-        until = self.clock.monotonic() + _DIRECTORY_SECONDS
+        started = self.clock.monotonic()
         while True:
             placements = await self.kv_tier.lookup(prefix.key)
             settled = all(Tier.REDIS in placement.tiers for placement in placements)
-            if settled or self.clock.monotonic() > until:
+            if settled or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
                 return placements
-            await asyncio.sleep(_POLL_SECONDS)
+            await self._pause(started)
+
+    async def _pause(self, started: float) -> None:
+        await asyncio.sleep(pause_seconds(self.clock.monotonic() - started, _POLL_SECONDS))
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:

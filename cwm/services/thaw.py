@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Final
 from uuid import uuid4
 
 from cwm.domain.canary import Canary, Evidence, Verification
-from cwm.domain.engine import Difference, EngineIdentity, Tier, differences
+from cwm.domain.engine import Difference, EngineIdentity, differences
 from cwm.domain.errors import (
     CwmError,
     EngineResponseError,
@@ -27,7 +26,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Window
 from cwm.ports.clock import Clock
-from cwm.ports.engine import Completion, Counters, Engine
+from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, Loads, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
@@ -36,7 +35,8 @@ from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
 from cwm.services.loads import loads_since
-from cwm.services.planner import ENGINE_TIER, Planner
+from cwm.services.origins import Origins
+from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
 from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, fitting
@@ -49,7 +49,6 @@ _TOKEN_FIXES: Final = {
         "Serve the model with the chat template it had, or thaw with accept_template to go on with the new one.",
     ),
 }
-UNKNOWN_TIER = "unknown"
 _HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
 
 
@@ -110,6 +109,7 @@ class Thaw:
     verify: Verify
     quarantine: Quarantine
     planner: Planner
+    origins: Origins
     replicas: Replicas
     journal: Journal
     meter: Meter
@@ -194,11 +194,13 @@ class Thaw:
             identity,
         )
         started = self.clock.monotonic()
-        loaded, before = await asyncio.gather(self._load(prefix), self.engine.counters())
-        answer, engine_ms = await self._restore(prefix, loaded.plan)
+        loaded, before = await asyncio.gather(self._load(prefix), self.origins.before(identity))
+        (answer, engine_ms), lower = await asyncio.gather(
+            self._restore(prefix, loaded.plan), self._lower(loaded, prefix)
+        )
         elapsed_ms = self._ms_since(started)
         self.directory.confirm(identity, answer.fingerprint)
-        by_tier = await self._by_tier(answer, before, loaded, prefix)
+        by_tier = await self.origins.split(answer, before, lower, prefix)
         self.planner.learn(
             prefix, loaded.plan, answer, by_tier, prefetch_ms=loaded.prefetch_ms, engine_ms=engine_ms
         )
@@ -281,34 +283,21 @@ class Thaw:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""
         started = self.clock.monotonic()
         request = asyncio.create_task(
-            self.engine.complete(replace(prefix.request(), load_tokens=plan.load_tokens))
+            self.engine.complete(replace(prefix.request(), load_tokens=plan.load_tokens, tell_loaded=True))
         )
         self._restoring.add(request)
         request.add_done_callback(self._restoring.discard)
         answer = await asyncio.shield(request)
         return answer, self._ms_since(started)
 
-    async def _by_tier(
-        self, answer: Completion, before: Counters, loaded: _Loaded, prefix: Prefix
-    ) -> dict[str, int]:
-        """Split the engine's cached tokens by origin, from what engine and LMCache counted meanwhile.
-
-        Exact while nobody else of the tenant was prefilling; what the counts cannot tell is ``unknown``.
-        """
-        after = await self.engine.counters()
-        lower = (
-            await self._loaded_since(loaded.before, loaded.prefetched.found, prefix)
-            if loaded.before
-            else None
-        )
-        external = answer.loaded_tokens
-        if external is None:
-            external = _external(answer, before, after)
-        return _split(answer, external, lower, prefix)
-
-    async def _loaded_since(self, before: Loads, found: int, prefix: Prefix) -> Loads | None:
+    async def _lower(self, loaded: _Loaded, prefix: Prefix) -> Loads | None:
+        """What the prefetch loaded from below L1: LMCache counts it while the engine is at work."""
+        if loaded.before is None:
+            return None
         try:
-            return await loads_since(before, self.kv_tier, prefix.cache_salt, found, self.clock)
+            return await loads_since(
+                loaded.before, self.kv_tier, prefix.cache_salt, loaded.prefetched.found, self.clock
+            )
         except CwmError:
             return None
 
@@ -413,26 +402,3 @@ def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     changed = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
     reason = f" The engine is not the one the window was frozen on: {changed}." if changed else ""
     return f"{missing} tokens could not be restored and were computed again.{reason}"
-
-
-def _external(answer: Completion, before: Counters, after: Counters) -> int | None:
-    """Tokens that came out of LMCache; None when other requests were counted in between."""
-    sources = Counter(after.prompt_tokens_by_source)
-    sources.subtract(before.prompt_tokens_by_source)
-    if sum(sources.values()) != answer.prompt_tokens:
-        return None
-    return min(round(sources["external_kv_transfer"]), answer.cached_tokens)
-
-
-def _split(answer: Completion, external: int | None, lower: Loads | None, prefix: Prefix) -> dict[str, int]:
-    """Cached tokens by tier: the engine's own cache, the lower tier that loads came from, L1 for the rest."""
-    if external is None:
-        split = {UNKNOWN_TIER: answer.cached_tokens}
-    elif lower is None:
-        split = {ENGINE_TIER: answer.cached_tokens - external, UNKNOWN_TIER: external}
-    else:
-        tiers = [tier for tier, loads in lower.by_tier.items() if loads]
-        name = str(tiers[0]) if len(tiers) == 1 else UNKNOWN_TIER
-        below = min(round(lower.chunks) * (prefix.identity.chunk_size or 0), external)
-        split = {ENGINE_TIER: answer.cached_tokens - external, str(Tier.CPU): external - below, name: below}
-    return {tier: tokens for tier, tokens in split.items() if tokens}

@@ -47,6 +47,7 @@ from cwm.services.inspect import Inspect
 from cwm.services.ledger import Ledger
 from cwm.services.limits import Limits
 from cwm.services.open_session import OpenSession
+from cwm.services.origins import Origins
 from cwm.services.pass_through import PassThrough
 from cwm.services.patrol import Patrol
 from cwm.services.pin_audit import PinAudit
@@ -193,6 +194,7 @@ def build_parts(settings: Settings) -> Parts:
             verify,
             quarantine,
             planner,
+            Origins(engine),
             replicas,
             journal,
             meter,

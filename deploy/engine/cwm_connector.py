@@ -6,9 +6,9 @@ after vLLM has forgotten it. Stock code then dies on the assertion, and the whol
 subclass passes each report on only while the scheduler still waits for it.
 
 A request with ``"kv_transfer_params": {"cwm.load_tokens": n}`` loads at most ``n`` tokens from LMCache, in
-whole chunks; with less than a chunk LMCache is not even asked. Its answer says under
-``"cwm.loaded_tokens"`` how many were loaded on top of what vLLM still had. What is computed instead is
-stored as ever.
+whole chunks; with less than a chunk LMCache is not even asked. What is computed instead is stored as ever. Its
+answer, and that of a request with ``"cwm.tell_loaded": true``, says under ``"cwm.loaded_tokens"`` how many
+were loaded on top of what vLLM still had.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_connector"`` with this folder on PYTHONPATH. The
 class keeps the name of its base because both vLLM and LMCache look connectors up by that name.
@@ -22,6 +22,7 @@ from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as 
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
 
 _LIMIT = "cwm.load_tokens"
+_TELL = "cwm.tell_loaded"
 _LOADED = "cwm.loaded_tokens"
 
 
@@ -112,7 +113,7 @@ class LMCacheMPConnector(_Stock):
         tracker = self.request_trackers.get(request.request_id)
         blocks_held, transfer_params = super().request_finished(request, block_ids)
         self._requests.ended(request.request_id, blocks_held=blocks_held)
-        if tracker is not None and _load_limit(request) is not None:
+        if tracker is not None and _tells(request):
             loaded = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
             transfer_params = {**(transfer_params or {}), _LOADED: loaded}
         return blocks_held, transfer_params
@@ -129,3 +130,7 @@ def _load_limit(request: Any) -> int | None:
     """In tokens; None for a request that sets none."""
     limit = (request.kv_transfer_params or {}).get(_LIMIT)
     return limit if isinstance(limit, int) and limit >= 0 else None
+
+
+def _tells(request: Any) -> bool:
+    return _load_limit(request) is not None or (request.kv_transfer_params or {}).get(_TELL) is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
+from cwm.domain.polling import pause_seconds
 from cwm.domain.web_origin import is_link_local
 from cwm.ports.kv_tier import (
     AttachedModel,
@@ -183,11 +185,12 @@ class LmcacheTier:
             return done
 
     async def _completed(self, url: str, span: Span) -> Prefetched:
+        started = time.monotonic()
         while True:
             polled = _json(await self._exchange("GET", url, None, span, repeat=False))
             if polled["status"] == "completed":
                 return Prefetched(int(polled["found_keys"]), int(polled["total_keys"]))
-            await asyncio.sleep(_PREFETCH_POLL_SECONDS)
+            await asyncio.sleep(pause_seconds(time.monotonic() - started, _PREFETCH_POLL_SECONDS))
 
     async def storing(self) -> bool:
         if not self._present:

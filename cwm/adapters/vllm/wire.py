@@ -28,6 +28,7 @@ _COUNTED: Final = (
 # Of our connector, of its answer, and of LMCache's own.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
+_TELL: Final = "cwm.tell_loaded"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
 _Answer = TypeVar("_Answer")
@@ -45,9 +46,13 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         "return_tokens_as_token_ids": True,
         "stream": stream,
     }
-    limits = {_LOAD_LIMIT: generation.load_tokens, _STORE_LIMIT: generation.store_tokens}
-    if limits := {name: limit for name, limit in limits.items() if limit is not None}:
-        body["kv_transfer_params"] = limits
+    wishes = {
+        _LOAD_LIMIT: generation.load_tokens,
+        _STORE_LIMIT: generation.store_tokens,
+        _TELL: generation.tell_loaded or None,
+    }
+    if wishes := {name: wish for name, wish in wishes.items() if wish is not None}:
+        body["kv_transfer_params"] = wishes
     if stream:
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":")).encode()
