@@ -1,4 +1,4 @@
-"""Limits on what clients ask for, whoever answers it: tools, resources and prompts, our own and upstreams'.
+"""Limits on what clients ask for, whoever answers it: tools, resources, prompts and completions, our own and upstreams'.
 
 Lists, pings and handshakes count nowhere.
 """
@@ -19,7 +19,7 @@ from cwm.transport.mcp.errors import error_result
 from cwm.transport.mcp.face import McpFace
 
 _TOOLS: Final = "tools/call"
-_LIMITED: Final = (_TOOLS, "resources/read", "prompts/get")
+_LIMITED: Final = (_TOOLS, "resources/read", "prompts/get", "completion/complete")
 
 _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 

@@ -18,15 +18,20 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
     GetPromptRequestParams,
     GetPromptResult,
     PaginatedRequestParams,
+    PromptReference,
     ReadResourceRequestParams,
     ReadResourceResult,
+    ResourceTemplateReference,
     Result,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -165,6 +170,11 @@ class UpstreamLists:
             GetPromptRequestParams,
             self._prompting(self._face._on_get_prompt),  # noqa: SLF001
         )
+        server.add_request_handler(
+            "completion/complete",
+            CompleteRequestParams,
+            self._completing(self._face._on_complete),  # noqa: SLF001
+        )
 
     def _listing(self, method: str, own: _Handler) -> _Handler:
         kind, field = _LISTS[method]
@@ -213,10 +223,7 @@ class UpstreamLists:
 
     def _prompting(self, own: _Handler) -> _Handler:
         async def prompt(context: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> Any:
-            try:
-                offer = await self._upstreams.prompt(await self._agency.caller(context), params.name)
-            except CwmError as refused:
-                raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+            offer = await self._prompt(context, params.name)
             if offer is None:
                 return await own(context, params)
             await self._require(context, "prompts/get")
@@ -229,6 +236,43 @@ class UpstreamLists:
             return _valid(GetPromptResult, offer.upstream, {**answer, "messages": messages})
 
         return prompt
+
+    def _completing(self, own: _Handler) -> _Handler:
+        async def complete(context: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> Any:
+            found = await self._reference(context, params.ref)
+            if found is None:
+                return await own(context, params)
+            upstream, ref = found
+            await self._require(context, "completion/complete")
+            asked = params.model_dump(
+                by_alias=True, mode="json", exclude_none=True, include={"argument", "context"}
+            )
+            try:
+                answer = await self._ask(context, upstream, "completion/complete", {**asked, "ref": ref})
+            except MCPError as refused:
+                if refused.code != METHOD_NOT_FOUND:
+                    raise
+                # We complete for all upstreams, or for none: one that does not is one that knows of nothing.
+                answer = {"completion": {"values": []}}
+            return _valid(CompleteResult, upstream, answer)
+
+        return complete
+
+    async def _reference(
+        self, context: ServerRequestContext[Any, Any], ref: PromptReference | ResourceTemplateReference
+    ) -> tuple[str, dict[str, str]] | None:
+        """The upstream that offers it, and what it is called there; None for what no upstream offers."""
+        if isinstance(ref, ResourceTemplateReference):
+            found = self._upstreams.resource(ref.uri)
+            return None if found is None else (found[0], {"type": ref.type, "uri": found[1]})
+        offer = await self._prompt(context, ref.name)
+        return None if offer is None else (offer.upstream, {"type": ref.type, "name": offer.own_name})
+
+    async def _prompt(self, context: ServerRequestContext[Any, Any], name: str) -> Offer | None:
+        try:
+            return await self._upstreams.prompt(await self._agency.caller(context), name)
+        except CwmError as refused:
+            raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
 
     async def _require(self, context: ServerRequestContext[Any, Any], method: str) -> None:
         try:

@@ -31,6 +31,7 @@ class Host:
     """``start`` and ``stop`` are the server's own; its port stays."""
 
     legacy: bool
+    completes: bool = True
     seen: Seen = field(default_factory=Seen)
     port: int = 0
     _server: uvicorn.Server | None = None
@@ -49,7 +50,8 @@ class Host:
         listening.bind(("127.0.0.1", self.port))
         listening.listen()
         self.port = listening.getsockname()[1]
-        app: ASGIApp = upstream_server(self.seen).http_app(path="/mcp", stateless_http=False)
+        server = upstream_server(self.seen, completes=self.completes)
+        app: ASGIApp = server.http_app(path="/mcp", stateless_http=False)
         config = uvicorn.Config(
             HandshakeOnly(app) if self.legacy else app,
             log_config=None,
@@ -83,8 +85,8 @@ class HandshakeOnly:
 
 
 @asynccontextmanager
-async def hosted(*, legacy: bool) -> AsyncIterator[Host]:
-    host = Host(legacy)
+async def hosted(*, legacy: bool, completes: bool = True) -> AsyncIterator[Host]:
+    host = Host(legacy, completes)
     await host.start()
     try:
         yield host

@@ -17,8 +17,12 @@ from fastmcp.exceptions import ToolError
 from fastmcp.server.dependencies import get_http_headers
 from fastmcp.tools import ToolResult
 from mcp_types import (
+    CompletionArgument,
+    CompletionContext,
     EmptyResult,
+    PromptReference,
     ResourceLink,
+    ResourceTemplateReference,
     SubscribeRequestParams,
     TextContent,
     ToolAnnotations,
@@ -47,12 +51,14 @@ def session_of(context: Any) -> str:
     return context.session._connection.session_id or "all"
 
 
-def upstream_server(seen: Seen) -> FastMCP[Any]:
+def upstream_server(seen: Seen, *, completes: bool = True) -> FastMCP[Any]:
     server: FastMCP[Any] = FastMCP("upstream", version="1.2.3")
     _plain_tools(server, seen)
     _waiting_tools(server, seen)
     _tools_on_itself(server, seen)
     _resources_and_prompts(server)
+    if completes:
+        _completions(server, seen)
     return server
 
 
@@ -179,6 +185,22 @@ def _resources_and_prompts(server: FastMCP[Any]) -> None:
     def greet(name: str) -> str:
         """Greet someone."""
         return f"Hello, {name}."
+
+
+def _completions(server: FastMCP[Any], seen: Seen) -> None:
+    known = {"greet": ("Ada", "Alan", "Grace"), "notes://on/{day}": ("monday", "sunday")}
+
+    @server.completion
+    def complete(
+        ref: PromptReference | ResourceTemplateReference,
+        argument: CompletionArgument,
+        context: CompletionContext | None,
+    ) -> list[str]:
+        """Those that begin so, but what was given before."""
+        seen.calls["complete"] += 1
+        given = set(((context and context.arguments) or {}).values())
+        of = known.get(ref.name if isinstance(ref, PromptReference) else ref.uri, ())
+        return [value for value in of if value.startswith(argument.value) and value not in given]
 
 
 if __name__ == "__main__":
