@@ -146,6 +146,8 @@ class Commands:
             "kv_connector": "LMCacheMPConnector",
             "kv_connector_module_path": "cwm_connector",
             "kv_role": "kv_both",
+            # A load that LMCache breaks off must not fail the request: its tokens are all there.
+            "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "lmcache.mp.host": f"tcp://{LOOPBACK}",
                 "lmcache.mp.port": self.ports.lmcache_queue,

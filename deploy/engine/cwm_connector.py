@@ -8,7 +8,8 @@ subclass passes each report on only while the scheduler still waits for it.
 A request with ``"kv_transfer_params": {"cwm.load_tokens": n}`` loads at most ``n`` tokens from LMCache, in
 whole chunks; with less than a chunk LMCache is not even asked. What is computed instead is stored as ever. Its
 answer, and that of a request with ``"cwm.tell_loaded": true``, says under ``"cwm.loaded_tokens"`` how many
-were loaded on top of what vLLM still had.
+were loaded on top of what vLLM still had. Where LMCache broke the load off and vLLM computed instead
+(``kv_load_failure_policy: recompute``), ``"cwm.failed_tokens"`` says how many vLLM still counts as cached.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_connector"`` with this folder on PYTHONPATH. The
 class keeps the name of its base because both vLLM and LMCache look connectors up by that name.
@@ -24,6 +25,7 @@ from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState a
 _LIMIT = "cwm.load_tokens"
 _TELL = "cwm.tell_loaded"
 _LOADED = "cwm.loaded_tokens"
+_FAILED = "cwm.failed_tokens"
 
 
 class _Ledger:
@@ -65,6 +67,7 @@ class LMCacheMPConnector(_Stock):
     """The stock connector, its reports filtered and its loads limited. Runs in the scheduler and in every worker."""
 
     _ledger: _Ledger | None = None
+    _failed: set[str] | None = None
 
     @property
     def _requests(self) -> _Ledger:
@@ -111,19 +114,33 @@ class LMCacheMPConnector(_Stock):
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         tracker = self.request_trackers.get(request.request_id)
+        failed = request.request_id in (self._failed or ())
+        (self._failed or set()).discard(request.request_id)
         blocks_held, transfer_params = super().request_finished(request, block_ids)
         self._requests.ended(request.request_id, blocks_held=blocks_held)
         if tracker is not None and _tells(request):
-            loaded = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
-            transfer_params = {**(transfer_params or {}), _LOADED: loaded}
+            found = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
+            told = {_LOADED: 0, _FAILED: found} if failed else {_LOADED: found}
+            transfer_params = {**(transfer_params or {}), **told}
         return blocks_held, transfer_params
 
     def update_connector_output(self, connector_output: Any) -> None:
         """Called by the scheduler just before it acts on the reports, so what is dropped here never reaches it."""
         super().update_connector_output(connector_output)
+        self._note_failed(connector_output.invalid_block_ids or set())
         # Received first: a request in both lists is freed by the first and must be gone from the second.
         connector_output.finished_recving = self._requests.received(connector_output.finished_recving)
         connector_output.finished_sending = self._requests.sent(connector_output.finished_sending)
+
+    def _note_failed(self, invalid_block_ids: set[int]) -> None:
+        """LMCache gives up a load as a whole. vLLM, where it had a part itself, counts the rest as cached nevertheless."""
+        if invalid_block_ids:
+            failed = {
+                request_id
+                for request_id, tracker in self.request_trackers.items()
+                if any(not invalid_block_ids.isdisjoint(ids) for ids in tracker.allocated_block_ids.values())
+            }
+            self._failed = (self._failed or set()) | failed
 
 
 def _load_limit(request: Any) -> int | None:

@@ -53,6 +53,11 @@ class LiveEngine:
     def restarts(self, part: PartName) -> int:
         return self._stack.restarts[part]
 
+    def logged(self, part: PartName, words: str) -> int:
+        """How often the part has said so."""
+        log = self._stack.plan.run_folder / "logs" / f"{part}.log"
+        return log.read_text(errors="replace").count(words)
+
     @contextmanager
     def held_down(self, part: PartName) -> Iterator[None]:
         """An outage of one part for as long as the block lasts."""

@@ -64,6 +64,7 @@ def test_the_hardened_connector_is_the_one_that_vllm_loads(commands: Commands) -
 
     assert transfer["kv_connector_module_path"] == "cwm_connector"
     assert transfer["kv_connector_extra_config"]["lmcache.mp.mq_timeout"] == 10.0
+    assert transfer["kv_load_failure_policy"] == "recompute"
     assert "class LMCacheMPConnector" in (folder / "cwm_connector.py").read_text()
 
 

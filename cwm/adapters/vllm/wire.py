@@ -28,6 +28,7 @@ _COUNTED: Final = (
 # Of our connector, of its answer, and of LMCache's own.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
+_FAILED: Final = "cwm.failed_tokens"
 _TELL: Final = "cwm.tell_loaded"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
@@ -59,16 +60,17 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
-    choice, usage = answer["choices"][0], answer["usage"]
+    choice, usage, told = answer["choices"][0], answer["usage"], answer.get("kv_transfer_params") or {}
     return Completion(
         text=choice["text"],
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         prompt_tokens=usage["prompt_tokens"],
-        cached_tokens=_cached(usage) or 0,
+        # vLLM counts what it was promised, also where it had to compute it after all.
+        cached_tokens=max(0, (_cached(usage) or 0) - told.get(_FAILED, 0)),
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
-        loaded_tokens=(answer.get("kv_transfer_params") or {}).get(_LOADED),
+        loaded_tokens=told.get(_LOADED),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),
