@@ -24,5 +24,4 @@ async def loads_since(before: Loads, cache: KvTier, cache_salt: str, chunks: int
             return since
         # One answer's queue and totals are not of one moment: an empty queue vouches for the next answer's totals.
         counted = since.uncounted == 0
-        if not counted:
-            await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
