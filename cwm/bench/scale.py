@@ -39,6 +39,7 @@ class Effort:
     minutes: float = 10
     rounds: int = 30
     plans: bool = False
+    calls_per_second: int = scale_load.CALLS_PER_SECOND
 
 
 async def run(progress: Callable[[str], None], effort: Effort) -> Report:
@@ -78,7 +79,8 @@ async def run(progress: Callable[[str], None], effort: Effort) -> Report:
         }
         progress(f"{effort.minutes:g} minutes of mixed calls")
         async with servers.gateway(folder, _KEPT, None, database_url=urls[_POSTGRES]) as gateway:
-            load = await scale_load.measure(gateway, effort.windows, effort.minutes, progress)
+            rate = effort.calls_per_second
+            load = await scale_load.measure(gateway, effort.windows, effort.minutes, rate, progress)
         _tell_load(report, load)
     return report
 

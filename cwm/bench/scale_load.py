@@ -23,7 +23,7 @@ from cwm.bench.goals import percentile
 from cwm.bench.scale_rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_of, tenant_of
 from cwm.bench.servers import Server
 
-_RATE: Final = 200
+CALLS_PER_SECOND: Final = 200
 _SAMPLE_SECONDS: Final = 5.0
 _MOST_AT_ONCE: Final = 256
 _BIG_CHARS: Final = 120_000
@@ -82,7 +82,9 @@ class Load:
         return round(line.slope * 60, 2)
 
 
-async def measure(gateway: Server, count: int, minutes: float, progress: Callable[[str], None]) -> Load:
+async def measure(
+    gateway: Server, count: int, minutes: float, calls_per_second: int, progress: Callable[[str], None]
+) -> Load:
     """``minutes`` of mixed calls at a registry of ``count`` windows."""
     limits = httpx2.Limits(
         max_connections=_MOST_AT_ONCE, max_keepalive_connections=_MOST_AT_ONCE, keepalive_expiry=30
@@ -93,7 +95,7 @@ async def measure(gateway: Server, count: int, minutes: float, progress: Callabl
         load = Load()
         sampling = asyncio.create_task(_sample(gateway, load))
         try:
-            await _drive(caller, calls, load, minutes * 60, progress)
+            await _drive(caller, calls, load, (minutes * 60, calls_per_second), progress)
         finally:
             sampling.cancel()
         return load
@@ -145,14 +147,16 @@ async def _drive(
     caller: _Caller,
     calls: Iterator[tuple[str, str, dict[str, Any]]],
     load: Load,
-    seconds: float,
+    steady: tuple[float, int],
     progress: Callable[[str], None],
 ) -> None:
+    """``steady``: seconds, and calls in each."""
+    seconds, rate = steady
     under_way: set[asyncio.Task[None]] = set()
     began = time.perf_counter()
     told = 0
-    for number in range(int(seconds * _RATE)):
-        due = began + number / _RATE
+    for number in range(int(seconds * rate)):
+        due = began + number / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         task = asyncio.create_task(_call(caller, *next(calls), due, load))
         under_way.add(task)

@@ -38,7 +38,7 @@ class Tools:
     def run(self, program: str, *arguments: str | Path, home: Path | None = None) -> Ended:
         """Run ``program`` to its end; ``home`` is where it may keep what it likes."""
         done = subprocess.run(
-            [self.folder / "bin" / program, *arguments],
+            [*self._interpreter(program), self.folder / "bin" / program, *arguments],
             env=self._environment(home or self.folder),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -47,6 +47,11 @@ class Tools:
             check=False,
         )
         return Ended(done.returncode, done.stdout, f"{program}: {done.stdout}{done.stderr}")
+
+    def _interpreter(self, program: str) -> list[str]:
+        """Ours, for a script: the one that it was installed with may be gone."""
+        with (self.folder / "bin" / program).open("rb") as file:
+            return [sys.executable] if file.read(2) == b"#!" else []
 
     def _environment(self, home: Path) -> Mapping[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(self.folder)}
