@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without compiled files each of the many programs that the tests start would compile CWM again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
@@ -46,7 +48,10 @@ check: .venv/.installed-dev ## Lint, types, import map and the fast tests
 
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine
-	$(BIN)/pytest -m "not images"
+	@echo "All that needs no engine, two files at a time ..."
+	@$(BIN)/pytest -m "not images and not live" -n 2 --dist loadfile; without_engine=$$?; \
+	  echo "What needs the real engine, which is installed first if need be ..."; \
+	  $(BIN)/pytest -m "live and not images" && exit $$without_engine
 
 .PHONY: test-images
 test-images: .venv/.installed-dev ## Build the images, run compose.yaml and try it (needs root, or a Docker that is there)
