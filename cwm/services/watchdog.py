@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,6 +34,7 @@ _STORED_WITHIN_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _MOST_PAUSE_SECONDS: Final = 0.5
 _CONFIRMED_BY: Final = 3
+_STORED_AT_MOST: Final = 2
 
 
 class Outcome(StrEnum):
@@ -145,8 +146,8 @@ class Watchdog:
             if first not in _MISSED:
                 outcome = first
             else:
-                await self._store_again(cache, canary, first)
-                outcome = _judged(first, await look(), was_held=self._held.get(instance) == canary.key)
+                again = await self._store_until_found(cache, canary, first, look)
+                outcome = _judged(first, again, was_held=self._held.get(instance) == canary.key)
         except CwmError:
             return Outcome.NOT_LOOKED
         if outcome in _GOOD:
@@ -180,6 +181,16 @@ class Watchdog:
         if facts.adapters[0] in _REDIS_ADAPTERS and not loaded.by_tier.get(Tier.REDIS):
             return Outcome.WITHOUT_REDIS
         return Outcome.FOUND
+
+    async def _store_until_found(
+        self, cache: KvTier, canary: Prefix, missed: Outcome, look: Callable[[], Awaitable[Outcome]]
+    ) -> Outcome:
+        """A busy LMCache may not have begun to write below what a look then drops from L1: one time more tells."""
+        for _ in range(_STORED_AT_MOST):
+            await self._store_again(cache, canary, missed)
+            if (outcome := await look()) not in _MISSED:
+                break
+        return outcome
 
     async def _store_again(self, cache: KvTier, canary: Prefix, missed: Outcome) -> None:
         """What one tier still holds is not stored into another that lost it, unless it is removed first.

@@ -136,8 +136,10 @@ async def test_chunks_that_vanished_are_noticed_and_stored_again(
     assert (await watched.kv_store())[0] == "healthy"
     found = (await watched.looks())["found"]
     looks = await watched.until_looks(lambda looks: looks["found"] >= found + 3)
-    assert looks["lost"] == 1
-    assert "broken" not in looks
+    assert set(looks) <= {"stored", "found", "lost", "not_looked"}, looks
+    assert looks["lost"] <= 2, looks  # A look may see Redis flushed, and the next one the disk emptied.
+    steady = await watched.until_looks(lambda seen: seen["found"] >= looks["found"] + 3)
+    assert steady["lost"] == looks["lost"]
 
 
 async def test_an_outage_of_lmcache_is_only_waited_for_and_what_it_lost_is_told_afterwards(

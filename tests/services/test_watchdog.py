@@ -44,7 +44,7 @@ class FailingTier:
     """One canary in L1, Redis and on disk.
 
     ``contended`` and ``kept`` count down looks that another gateway disturbs, from the next store on those of
-    ``contended_when_stored``.
+    ``contended_when_stored``; ``unwritten`` counts down stores of which a look drops L1 before anything is below.
     """
 
     adapters: tuple[str, ...] = ("valkey", "fs_native")
@@ -54,6 +54,7 @@ class FailingTier:
     contended: int = 0
     kept: int = 0
     contended_when_stored: int = 0
+    unwritten: int = 0
     hangs: bool = False
     answers: int = 1_000_000
     asked: list[PrefixKey] = field(default_factory=list)
@@ -124,8 +125,10 @@ class FlushedEngine:
             raise EngineConnectionError("vLLM does not answer.")
         self.flushes += 1
         assert (len(generation.token_ids), generation.max_tokens) == (64, 1)
+        written = set() if self.tier.unwritten else self.tier.takes
         if not self.tier.holds & {Tier.CPU, *self.tier.takes}:
-            self.tier.holds |= {Tier.CPU, *self.tier.takes}
+            self.tier.unwritten = max(0, self.tier.unwritten - 1)
+            self.tier.holds |= {Tier.CPU, *written}
         return Completion("", (1,), "length", 64, 0, "fp-1")
 
 
@@ -339,3 +342,13 @@ async def test_an_interval_of_zero_looks_never() -> None:
     seen = watched()
     await seen.dog.watch(0)
     assert not seen.looks()
+
+
+@pytest.mark.parametrize(("unwritten", "outcome"), [(1, "lost"), (2, "broken")])
+async def test_what_was_dropped_before_it_was_written_below_is_stored_once_more(
+    steady: Watched, unwritten: int, outcome: str
+) -> None:
+    steady.tier.holds.clear()
+    steady.tier.unwritten = unwritten
+    assert await steady.look() == outcome
+    assert await steady.look() == ("found" if outcome == "lost" else "lost")
