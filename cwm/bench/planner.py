@@ -37,6 +37,7 @@ _LESSONS = 4
 _HOPELESS = 4.0
 _LEAST_ROUNDS = 3
 _MOST_TIMES = 8
+_MOST_TRIES = 5
 _GOAL = 0.1
 _SURE = 1.288  # half the width of the 99 % around a median of n, in square roots of n
 _QUIET_SECONDS = 0.15
@@ -159,6 +160,7 @@ class PlannerBench(Bench):
 
     clients: Mapping[Choice, Client[Any]]
     _in_l1: str = ""
+    _elsewhere: int = 0
 
     async def regrets(self, rounds: int, report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
         section = Section(
@@ -214,6 +216,7 @@ class PlannerBench(Bench):
                 )
                 summary[f"regret_{tier}_{size}"] = cell.regret
                 decided.append(cell.decision_regret)
+        summary["loaded_from_elsewhere"] = self._elsewhere
         summary["prediction_off_by"] = median(errors or [1.0])
         summary["worst_decision_regret"] = max(decided)
         summary["worst_regret"] = max(v for k, v in summary.items() if k.startswith("regret_"))
@@ -232,6 +235,16 @@ class PlannerBench(Bench):
         return cell
 
     async def _planned(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
+        """Milliseconds and the plan of a thaw that loaded from nowhere but ``tier``, if it loaded."""
+        for _ in range(_MOST_TRIES):
+            ms, receipt = await self._thawed(choice, tier, name)
+            if set(receipt["tokens_by_tier"]) <= {tier}:
+                break
+            # LMCache does not drop from L1 what somebody who stood still seems to be reading.
+            self._elsewhere += 1
+        return ms, dict(receipt["plan"])
+
+    async def _thawed(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
         await stored(self.kv_tier)
         if tier == "cpu" and self._in_l1 == name:
             await empty_vllm(self.http, self.stack)
@@ -242,7 +255,7 @@ class PlannerBench(Bench):
         started = time.perf_counter()
         result = await self.clients[choice].call_tool("window_thaw", {"window_name": name, "verify": False})
         ms = (time.perf_counter() - started) * 1000
-        return ms, dict(result.structured_content or {})["receipt"]["plan"]
+        return ms, dict(result.structured_content or {})["receipt"]
 
     async def _quiet(self) -> None:
         """Return when what a thaw leaves behind has ended: what it teaches, and what it stores."""
