@@ -38,6 +38,7 @@ _HOPELESS = 4.0
 _LEAST_ROUNDS = 3
 _MOST_TIMES = 8
 _MOST_TRIES = 5
+_MOST_SECONDS = 120.0
 _GOAL = 0.1
 _SURE = 1.288  # half the width of the 99 % around a median of n, in square roots of n
 _QUIET_SECONDS = 0.15
@@ -177,8 +178,8 @@ class PlannerBench(Bench):
                 "chosen",
                 "prediction off by",
             ),
-            note=f"medians of {rounds} rounds in turns, or up to {_MOST_TIMES} times as many until the 99 % lie below "
-            f"{_GOAL}; of {_LEAST_ROUNDS} where a fixed choice is {_HOPELESS:.0f} "
+            note=f"medians of {rounds} rounds in turns, or up to {_MOST_TIMES} times as many, for {_MOST_SECONDS:.0f} s, "
+            f"until the 99 % lie below {_GOAL}; of {_LEAST_ROUNDS} where a fixed choice is {_HOPELESS:.0f} "
             f"times slower than the other; {_LESSONS} thaws before to learn from; whole tool calls without "
             "verification, vLLM's own cache reset before each; regret: planner / the better fixed choice of the "
             "same round - 1, median; of decisions: the fixed choice that the planner decided for / the better one - 1, "
@@ -225,9 +226,10 @@ class PlannerBench(Bench):
     async def _cell(self, tier: str, name: str, rounds: int) -> Cell:
         for _ in range(_LESSONS):
             await self._planned(Choice.AUTO, tier, name)
-        cell = Cell()
+        cell, until = Cell(), time.monotonic() + _MOST_SECONDS
         for number in range(_MOST_TIMES * rounds):
-            if number >= rounds and number % len(_ORDERS) == 0 and cell.is_within_goal:
+            may_end = number >= rounds and number % len(_ORDERS) == 0
+            if may_end and (cell.is_within_goal or time.monotonic() > until):
                 break
             for choice in _ORDERS[number % len(_ORDERS)]:
                 if not cell.is_hopeless(choice):
