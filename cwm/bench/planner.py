@@ -237,7 +237,7 @@ class PlannerBench(Bench):
         return cell
 
     async def _planned(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
-        """Milliseconds and the plan of a thaw that loaded from nowhere but ``tier``, if it loaded."""
+        """Milliseconds and the plan of a thaw. One that loaded from elsewhere than ``tier`` is taken again, a few times."""
         for _ in range(_MOST_TRIES):
             ms, receipt = await self._thawed(choice, tier, name)
             if set(receipt["tokens_by_tier"]) <= {tier}:

@@ -137,7 +137,8 @@ async def test_chunks_that_vanished_are_noticed_and_stored_again(
     found = (await watched.looks())["found"]
     looks = await watched.until_looks(lambda looks: looks["found"] >= found + 3)
     assert set(looks) <= {"stored", "found", "lost", "not_looked"}, looks
-    assert looks["lost"] <= 2, looks  # A look may see Redis flushed, and the next one the disk emptied.
+    # One is expected. Two were told once, on a busy machine, and it is not known why; what must hold is that it ends.
+    assert looks["lost"] <= 2, looks
     steady = await watched.until_looks(lambda seen: seen["found"] >= looks["found"] + 3)
     assert steady["lost"] == looks["lost"]
 
