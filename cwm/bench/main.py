@@ -69,10 +69,8 @@ async def _measure(
             result.sections.append(section)
             result.summary |= summary
 
-        report("freezing")
-        add(await bench.freezes(list(_SIZES)))
-        report("thawing from each tier, beside cold prefills")
-        add(await bench.thaws(list(_SIZES)))
+        add(await bench.freezes(list(_SIZES), report))
+        add(await bench.thaws(list(_SIZES), report))
         report("pass-through, beside the same vLLM called directly")
         add(await pass_through.compare(stack.vllm_url, served.url, stack.model_name, requests))
         report(f"memory with {_IDLE_SESSIONS} sessions")

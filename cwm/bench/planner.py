@@ -9,7 +9,7 @@ import platform
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
 from cwm.stack.plan import plan_from_settings
 
-_SIZES = (256, 512, 1024, 2048, 4096, 8064)
+SIZES = (256, 512, 1024, 2048, 4096, 8064)
 _TIERS = ("cpu", "redis", "disk")
 _LESSONS = 4
 _HOPELESS = 4.0
@@ -49,8 +49,10 @@ _ORDERS = (
 )
 
 
-async def run(settings: Settings, report: Callable[[str], None], *, rounds: int) -> Report:
-    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress."""
+async def run(
+    settings: Settings, report: Callable[[str], None], *, rounds: int, sizes: Sequence[int] = SIZES
+) -> Report:
+    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress. ``sizes`` in tokens."""
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
         folder = Path(name)
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
@@ -62,7 +64,7 @@ async def run(settings: Settings, report: Callable[[str], None], *, rounds: int)
                 Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
             )
             await opened.enter_async_context(aclosing(kv_tier))
-            tokens = await read_corpus(stack, max(_SIZES) + 64)
+            tokens = await read_corpus(stack, max(sizes) + 64)
             url, mcp = clients[Choice.LOAD]
             bench = PlannerBench(
                 stack, url, http, mcp, kv_tier, tokens, {choice: c for choice, (_, c) in clients.items()}
@@ -73,7 +75,7 @@ async def run(settings: Settings, report: Callable[[str], None], *, rounds: int)
                 "machine": platform.machine(),
                 "cores": os.cpu_count(),
             }
-            section, summary = await bench.regrets(rounds, report)
+            section, summary = await bench.regrets(sizes, rounds, report)
             return Report("planner", context, [section], summary)
 
 
@@ -163,7 +165,9 @@ class PlannerBench(Bench):
     _in_l1: str = ""
     _elsewhere: int = 0
 
-    async def regrets(self, rounds: int, report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
+    async def regrets(
+        self, sizes: Sequence[int], rounds: int, report: Callable[[str], None]
+    ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "thaw: the planner beside both fixed choices",
             (
@@ -178,7 +182,7 @@ class PlannerBench(Bench):
                 "chosen",
                 "prediction off by",
             ),
-            note=f"medians of {rounds} rounds in turns, or up to {_MOST_TIMES} times as many, for {_MOST_SECONDS:.0f} s, "
+            note=f"medians of {rounds} rounds in turns, or up to {_MOST_TIMES} times as many, in {_MOST_SECONDS:.0f} s more, "
             f"until the 99 % lie below {_GOAL}; of {_LEAST_ROUNDS} where a fixed choice is {_HOPELESS:.0f} "
             f"times slower than the other; {_LESSONS} thaws before to learn from; whole tool calls without "
             "verification, vLLM's own cache reset before each; regret: planner / the better fixed choice of the "
@@ -188,7 +192,7 @@ class PlannerBench(Bench):
         summary: dict[str, Any] = {}
         errors: list[float] = []
         decided: list[float] = []
-        for size in _SIZES:
+        for size in sizes:
             name = f"bench-{uuid4().hex[:8]}"
             session, _ = await self._fill(size)
             await self._tool("window_freeze", session_id=session, window_name=name, canary=False)
@@ -226,8 +230,10 @@ class PlannerBench(Bench):
     async def _cell(self, tier: str, name: str, rounds: int) -> Cell:
         for _ in range(_LESSONS):
             await self._planned(Choice.AUTO, tier, name)
-        cell, until = Cell(), time.monotonic() + _MOST_SECONDS
+        cell, until = Cell(), math.inf
         for number in range(_MOST_TIMES * rounds):
+            if number == rounds:
+                until = time.monotonic() + _MOST_SECONDS
             may_end = number >= rounds and number % len(_ORDERS) == 0
             if may_end and (cell.is_within_goal or time.monotonic() > until):
                 break

@@ -42,7 +42,9 @@ class Bench:
     kv_tier: LmcacheTier
     corpus: TokenIds
 
-    async def freezes(self, sizes: list[int]) -> tuple[Section, dict[str, Any]]:
+    async def freezes(
+        self, sizes: list[int], report: Callable[[str], None]
+    ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "freeze: until proven by prefetch, and until acknowledged",
             ("tokens", "blocks", "durable ms", "settled ms", "with canary ms", "acknowledged ms"),
@@ -56,6 +58,7 @@ class Bench:
             canary: list[float] = []
             acknowledged: list[float] = []
             blocks = 0
+            report(f"freezing {size} tokens")
             for _ in range(_REPEATS):
                 frozen, ms = await self._freeze(size)
                 proven.append(ms)
@@ -74,7 +77,7 @@ class Bench:
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
         return section, summary
 
-    async def thaws(self, sizes: list[int]) -> tuple[Section, dict[str, Any]]:
+    async def thaws(self, sizes: list[int], report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "thaw against a cold prefill of the same tokens",
             (
@@ -95,8 +98,10 @@ class Bench:
             name = f"bench-{uuid4().hex[:8]}"
             session, ids = await self._fill(size)
             await self._tool("window_freeze", session_id=session, window_name=name)
+            report(f"computing {size} tokens")
             cold = await _median(partial(self._cold, ids))
             for tier in ("cpu", "redis", "disk"):
+                report(f"thawing {size} tokens from {tier}")
                 prepare = partial(self._only, tier, name)
                 thaw = await _median(partial(self._thaw, name), prepare)
                 alone = await _median(partial(self._engine_alone, ids), prepare)

@@ -49,15 +49,21 @@ def bench_main(
 def bench_planner(
     model: _Model = None,
     rounds: Annotated[int, typer.Option(min=3, help="Thaws of each kind, size and tier.")] = 15,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=256, max=8064, help="Tokens of a window; again for more.", show_default="256 to 8064"
+        ),
+    ] = None,
     json_file: _JsonFile = None,
 ) -> None:
     """Thaws that load, that recompute, and that the planner chooses for, by size and tier."""
     settings = load_settings(model=model)
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.planner import run
+        from cwm.bench.planner import SIZES, run
 
-        return await run(settings, _progress, rounds=rounds)
+        return await run(settings, _progress, rounds=rounds, sizes=size or SIZES)
 
     _tell(run_to_end(work), json_file)
 

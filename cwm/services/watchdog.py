@@ -28,7 +28,8 @@ from cwm.services.store import Prefix, fitting
 
 _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
 _TEXT: Final = "CWM watches over the chunks of {instance}. "
-_CHUNKS: Final = 2
+# Of several, one tier can keep some and lose others, which are then stored there and nowhere else.
+_CHUNKS: Final = 1
 _REDIS_ADAPTERS: Final = frozenset({"valkey", "resp"})
 _STORED_WITHIN_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05

@@ -74,7 +74,7 @@ class FailingTier:
         return self
 
     async def loads(self, cache_salt: str) -> Loads:
-        return Loads(2.0 * sum(self.loaded.values()), dict(self.loaded))
+        return Loads(float(sum(self.loaded.values())), dict(self.loaded))
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
         self.holds.discard(Tier.CPU)
@@ -85,20 +85,20 @@ class FailingTier:
             raise EngineTimeoutError("LMCache did not finish a prefetch.")
         if self.contended:
             self.contended -= 1
-            return Prefetched(0, 2)
+            return Prefetched(0, 1)
         if self.kept:
             self.kept -= 1
-            return Prefetched(2, 2)
+            return Prefetched(1, 1)
         if Tier.CPU not in self.holds:
             tier = next((t for t in (Tier.REDIS, Tier.DISK) if t in self.holds & self.takes), None)
             if tier is None:
-                return Prefetched(0, 2)
+                return Prefetched(0, 1)
             self.loaded[tier] += 1
             self.holds.add(Tier.CPU)
-        return Prefetched(2, 2)
+        return Prefetched(1, 1)
 
     def expected_hashes(self, prefix: PrefixKey) -> list[str]:
-        return ["a" * 64, "b" * 64]
+        return ["a" * 64]
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
         self.holds -= {Tier.CPU, *self.takes}
@@ -124,12 +124,12 @@ class FlushedEngine:
         if self.down:
             raise EngineConnectionError("vLLM does not answer.")
         self.flushes += 1
-        assert (len(generation.token_ids), generation.max_tokens) == (64, 1)
+        assert (len(generation.token_ids), generation.max_tokens) == (32, 1)
         written = set() if self.tier.unwritten else self.tier.takes
         if not self.tier.holds & {Tier.CPU, *self.tier.takes}:
             self.tier.unwritten = max(0, self.tier.unwritten - 1)
             self.tier.holds |= {Tier.CPU, *written}
-        return Completion("", (1,), "length", 64, 0, "fp-1")
+        return Completion("", (1,), "length", 32, 0, "fp-1")
 
 
 class KnownEngine(EngineDirectory):

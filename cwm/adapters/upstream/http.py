@@ -8,9 +8,11 @@ answer that servers of the handshake era do not send to what was cancelled.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,6 +41,7 @@ _ABOUT_SESSION: Final = re.compile(
 # Servers close idle connections after five seconds; leaving them first avoids writing into a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
 _IDLE_CONNECTIONS: Final = 32
+_END_SECONDS: Final = 2.0
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _UNKNOWN_SESSION: Final = 404
 
@@ -99,6 +102,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self._pool = pool
         self._broken = broken
         self._carrier = carrier
+        self._ending: set[asyncio.Task[None]] = set()
         self.session_id = session_id
         self.authorization: str | None = None
         self.version: str | None = None
@@ -143,6 +147,9 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         if not _is_stream(response):
             # Here and now, where an error has a request to belong to.
             await response.aread()
+        elif status == 200:
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _ReadToItsEnd(response.stream, self._ending)
         if self.session_id is None:
             self.session_id = response.headers.get(_SESSION_HEADER)
         elif status == _UNKNOWN_SESSION or _speaks_of_the_session(response):
@@ -207,6 +214,48 @@ class _OwnMessages(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _ReadToItsEnd(httpx2.AsyncByteStream):
+    """A stream that is closed as soon as the answer was in it, which is a moment before its end.
+
+    Its connection could not be used again, and every call would have to open one. So the rest is read, and nobody
+    waits for that. A request that is given up, whose reader is cancelled or still waits, is closed at once.
+    """
+
+    def __init__(self, stream: httpx2.AsyncByteStream, ending: set[asyncio.Task[None]]) -> None:
+        self._stream = stream
+        self._parts = aiter(stream)
+        self._ending = ending
+        self._has_more = True
+
+    # No generator: httpx closes those together with the response.
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._has_more = False
+        part = await anext(self._parts)
+        self._has_more = True
+        return part
+
+    async def aclose(self) -> None:
+        task = asyncio.current_task()
+        if self._has_more and task is not None and not task.cancelling():
+            ending = asyncio.create_task(self._end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        else:
+            await self._stream.aclose()
+
+    async def _end(self) -> None:
+        try:
+            with suppress(httpx2.TransportError, TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    async for _ in self:
+                        pass
+        finally:
+            await self._stream.aclose()
 
 
 def _is_stream(response: httpx2.Response) -> bool:

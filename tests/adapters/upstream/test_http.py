@@ -63,6 +63,10 @@ def connections_to(url: str) -> int:
     return sum(row[2].endswith(f":{port}") and row[3] == "01" and row[9] in mine for row in rows)
 
 
+def event(message: dict[str, Any]) -> str:
+    return f"event: message\ndata: {json.dumps(message)}\n\n"
+
+
 async def eventually_none(url: str) -> None:
     async with asyncio.timeout(30):
         while connections_to(url):  # noqa: ASYNC110 - the kernel closes them
@@ -236,6 +240,133 @@ async def test_a_stream_that_could_be_resumed_is_not_when_its_call_was_given_up(
             await call(session, seconds=0.2)
         await eventually_none(server.url)
         assert not any("last-event-id" in headers for _, headers in server.asked)
+
+
+async def test_a_stream_that_ends_before_its_answer_is_gone_on_with() -> None:
+    async def first(_: Request, __: dict[str, Any]) -> Response:
+        return Response("id: 7\nretry: 1\ndata:\n\n", media_type="text/event-stream")
+
+    async def rest(request: Request, _: dict[str, Any]) -> Response:
+        if request.headers.get("last-event-id") != "7":
+            return Response(status_code=405)
+        asked = next(m for m in server.messages if m.get("method") == "tools/call")
+        return Response(event(result(asked, text("after all"))), media_type="text/event-stream")
+
+    async with bad_server() as server, opened(server) as session:
+        server.on.update({"tools/call": first, "GET": rest})
+        assert await call(session) == "after all"
+        assert server.methods().count("tools/call") == 1
+
+
+async def test_a_stream_that_cannot_be_gone_on_with_is_lost() -> None:
+    async def first(_: Request, __: dict[str, Any]) -> Response:
+        return Response("id: 7\nretry: 1\ndata:\n\n", media_type="text/event-stream")
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = first
+        with pytest.raises(UpstreamLostError):
+            await call(session)
+        del server.on["tools/call"]
+        assert await call(session) == "done"
+
+
+async def test_answers_on_streams_give_their_connection_back_for_the_next_call() -> None:
+    ports = set[Any]()
+
+    async def streamed(request: Request, message: dict[str, Any]) -> Response:
+        assert request.client is not None
+        ports.add(request.client.port)
+
+        async def stream() -> AsyncIterator[str]:
+            yield event(result(message, text("done")))
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = streamed
+        for _ in range(20):
+            assert await call(session) == "done"
+    # The end of a stream may come after the next call has begun.
+    assert len(ports) <= 4
+
+
+async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up() -> None:
+    async def endless(_: Request, message: dict[str, Any]) -> Response:
+        async def stream() -> AsyncIterator[str]:
+            yield event(result(message, text("done")))
+            await server.go_on.wait()
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = endless
+        for _ in range(3):
+            assert await call(session) == "done"
+        await eventually_none(server.url)
+
+
+async def test_what_a_server_asks_before_it_answers_is_declined_and_what_it_tells_is_heard() -> None:
+    heard, declined = list[Any](), asyncio.Event()
+    changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    roots = {"jsonrpc": "2.0", "id": "q1", "method": "roots/list"}
+
+    async def asking(_: Request, message: dict[str, Any]) -> Response:
+        async def stream() -> AsyncIterator[str]:
+            yield event(changed) + event(roots)
+            await declined.wait()
+            yield event(result(message, text("done")))
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def answered(_: Request, message: dict[str, Any]) -> Response:
+        assert "error" in message
+        declined.set()
+        return Response(status_code=202)
+
+    async with bad_server() as server, opened(server, heard.append) as session:
+        server.on.update({"tools/call": asking, "POST": answered})
+        assert await call(session) == "done"
+    assert Kind.TOOLS in heard
+
+
+async def test_progress_that_comes_with_an_answer_is_told_in_order_and_before_it() -> None:
+    told = list[float]()
+
+    async def on_progress(progress: float, _: float | None, __: str | None) -> None:
+        await asyncio.sleep(0)
+        told.append(progress)
+
+    async def telling(_: Request, message: dict[str, Any]) -> Response:
+        token = message["params"]["_meta"]["progressToken"]
+        lines = [
+            event(
+                {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/progress",
+                    "params": {"progressToken": token, "progress": each},
+                }
+            )
+            for each in (1, 2, 3)
+        ]
+        return Response(
+            "".join([*lines, event(result(message, text("done")))]), media_type="text/event-stream"
+        )
+
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = telling
+        await session.request("tools/call", {"name": "do"}, timeout_seconds=30, on_progress=on_progress)
+        assert told == [1, 2, 3]
+
+
+async def test_a_session_that_is_closed_during_a_call_ends_the_call() -> None:
+    async with bad_server() as server, opened(server) as session:
+        server.on["tools/call"] = server.holding
+        calling = asyncio.create_task(call(session))
+        await server.began.wait()
+        await session.close(end=False)
+        with pytest.raises(UpstreamLostError):
+            await calling
+        await eventually_none(server.url)
 
 
 async def test_a_stream_of_its_own_that_ends_makes_everything_be_looked_up_and_is_opened_again() -> None:
