@@ -7,6 +7,7 @@ tiers any more, or while they have lost everything. Only a prefetch tells.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,8 @@ from cwm.services.loads import loads_since
 from cwm.services.store import Prefix, fitting
 
 _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
-_TEXT: Final = "CWM watches over the chunks of {instance}. "
+# What tells instances apart comes first, where the shortest chunk still holds it.
+_TEXT: Final = "{mark} is the canary of LMCache {instance}. "
 # Of several, one tier can keep some and lose others, which are then stored there and nowhere else.
 _CHUNKS: Final = 1
 _REDIS_ADAPTERS: Final = frozenset({"valkey", "resp"})
@@ -36,6 +38,7 @@ _POLL_SECONDS: Final = 0.05
 _MOST_PAUSE_SECONDS: Final = 0.5
 _CONFIRMED_BY: Final = 3
 _STORED_AT_MOST: Final = 2
+_MARK_CHARS: Final = 12
 
 
 class Outcome(StrEnum):
@@ -228,9 +231,9 @@ class Watchdog:
         known = self._canaries.get(instance)
         if known is not None and known.identity == identity:
             return known
-        ids = await self.engine.tokenize(
-            identity.model, _TEXT.format(instance=instance), add_special_tokens=False
-        )
+        mark = hashlib.sha256(instance.encode()).hexdigest()[:_MARK_CHARS]
+        text = _TEXT.format(mark=mark, instance=instance)
+        ids = await self.engine.tokenize(identity.model, text, add_special_tokens=False)
         wanted = _CHUNKS * (identity.chunk_size or 0)
         filled = fitting((ids * (wanted // len(ids) + 1))[:wanted], identity)
         canary = Prefix(filled, self.directory.salt(_TENANT, "", identity), identity)
