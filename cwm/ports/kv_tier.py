@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from cwm.domain.engine import Tier
 from cwm.domain.prefix import TokenIds
+
+_REDIS_ADAPTERS: Final = frozenset({"valkey", "resp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,11 @@ class KvTierFacts:
     adapters: tuple[str, ...]
     instances: tuple[str, ...]
     bare_adapters: tuple[str, ...] | None = None
+
+    @property
+    def has_redis(self) -> bool:
+        """Whether chunks go to Redis, and are loaded from there before they are from anywhere else."""
+        return bool(self.adapters) and self.adapters[0] in _REDIS_ADAPTERS
 
 
 @dataclass(frozen=True, slots=True)

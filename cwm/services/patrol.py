@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from cwm.domain.engine import differences
+from cwm.domain.engine import Tier, differences
 from cwm.domain.errors import CwmError, StorageCorruptionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.upkeep import Outcome, Step
 from cwm.domain.window import Durability, Window
 from cwm.ports.clock import Clock
-from cwm.ports.kv_tier import KvTier
+from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.registry import Registry
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.freeze import Freeze
+from cwm.services.loads import loads_since
 from cwm.services.release import debt_of
 from cwm.services.store import Prefix, fitting
 
@@ -31,19 +32,25 @@ class Patrol:
     clock: Clock
     _aside: dict[tuple[str, str], datetime] = field(default_factory=dict)
 
-    async def __call__(self, limit: int, before: datetime, *, dry_run: bool) -> list[Step]:
+    async def __call__(
+        self, limit: int, before: datetime, *, dry_run: bool, after_loss: bool = False
+    ) -> list[Step]:
         """At most ``limit`` windows that were not proven since ``before``, the longest ago first.
 
-        The directory can be wrong both ways: only reading the chunks back tells.
+        The directory can be wrong both ways: only reading the chunks back tells. ``after_loss``: also what only
+        the disk still has goes back into Redis, where other instances reach it. At any other time it is there
+        because Redis had no more room.
         """
         now = self.clock.now()
         self._aside = {name: until for name, until in self._aside.items() if until > now}
         due = await self.registry.windows_to_prove_of_every_tenant(limit + len(self._aside), before)
         chosen = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
-        steps = [await self._look(window, dry_run=dry_run) for window in chosen]
+        facts = await self.kv_tier.facts() if after_loss and chosen else None
+        shared = facts is not None and facts.has_redis
+        steps = [await self._look(window, shared=shared, dry_run=dry_run) for window in chosen]
         return [step for step in steps if step is not None]
 
-    async def _look(self, window: Window, *, dry_run: bool) -> Step | None:
+    async def _look(self, window: Window, *, shared: bool, dry_run: bool) -> Step | None:
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             identity = await self.directory.identity(window.model)
@@ -51,7 +58,8 @@ class Patrol:
                 # Its KV is another engine's, which may come back; nothing can be read here.
                 self._set_aside(window)
                 return None
-            return await self._prove(window, fitting(snapshot.token_ids, identity), dry_run=dry_run)
+            token_ids = fitting(snapshot.token_ids, identity)
+            return await self._prove(window, token_ids, shared=shared, dry_run=dry_run)
         except StorageCorruptionError as damaged:
             self._set_aside(window)
             return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
@@ -62,22 +70,41 @@ class Patrol:
         """What cannot be proven now must not stand in the way of the others."""
         self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
 
-    async def _prove(self, window: Window, token_ids: TokenIds, *, dry_run: bool) -> Step | None:
+    async def _prove(
+        self, window: Window, token_ids: TokenIds, *, shared: bool, dry_run: bool
+    ) -> Step | None:
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
-        told = f"its freeze failed: {window.failure}"
+        told, on_disk = f"its freeze failed: {window.failure}", False
         if window.durability is Durability.DURABLE:
-            await self.kv_tier.drop_l1(prefix.key)
-            back = await self.kv_tier.prefetch(prefix.key)
-            if back.complete:
+            back, on_disk = await self._read_back(prefix, shared=shared)
+            if back.complete and not on_disk:
                 if not dry_run:
                     await self.registry.proven(window.tenant, window.name, self.clock.now())
                 return None
-            told = f"{back.total - back.found} of {back.total} blocks are gone"
+            told = (
+                "blocks are left on one disk only"
+                if on_disk
+                else f"{back.total - back.found} of {back.total} blocks are gone"
+            )
         if dry_run:
             return Step("store_again", window.tenant, window.name, Outcome.PLANNED, told)
-        return await self._store(window, prefix, told)
+        return await self._store(window, prefix, told, on_disk=on_disk)
 
-    async def _store(self, window: Window, prefix: Prefix, told: str) -> Step:
+    async def _read_back(self, prefix: Prefix, *, shared: bool) -> tuple[Prefetched, bool]:
+        """What came back, and whether any of it came from the disk where it should have come from Redis.
+
+        LMCache counts loads by tier for all salts together: another's may be taken for this one's, which costs
+        no more than to store it again.
+        """
+        before = await self.kv_tier.loads(prefix.cache_salt) if shared else None
+        await self.kv_tier.drop_l1(prefix.key)
+        back = await self.kv_tier.prefetch(prefix.key)
+        if before is None or not back.complete:
+            return back, False
+        loaded = await loads_since(before, self.kv_tier, prefix.cache_salt, back.total, self.clock)
+        return back, loaded.by_tier.get(Tier.DISK, 0) > 0
+
+    async def _store(self, window: Window, prefix: Prefix, told: str, *, on_disk: bool) -> Step:
         """The pin stays the window's own; only a window that never was durable takes one now."""
         salt = self.directory.salt(window.tenant, window.salt_scope, prefix.identity)
         again = await self.registry.store_again(
@@ -93,7 +120,14 @@ class Patrol:
             return Step("store_again", window.tenant, window.name, Outcome.DONE, "it is gone meanwhile")
         pending, intent, owed = again
         await self.freeze.release(owed)
+        if on_disk:
+            await self._take_out(prefix)
         stored = await self.freeze.resume(intent)
         if stored is None or stored.durability is Durability.DURABLE:
             return Step("store_again", pending.tenant, pending.name, Outcome.DONE, told)
         return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, stored.failure or told)
+
+    async def _take_out(self, prefix: Prefix) -> None:
+        """What one tier holds is not stored into another. The engine has it meanwhile, and need not compute it."""
+        await self.freeze.store.engine.complete(prefix.request())
+        await self.kv_tier.delete(prefix.key, self.kv_tier.expected_hashes(prefix.key) or ())

@@ -96,7 +96,10 @@ class Reconcile:
         self._due.set()
 
     def lost(self) -> None:
-        """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since."""
+        """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since.
+
+        What only the disk still has is stored into Redis again.
+        """
         self._lost_at = self.journal.clock.now()
         self.soon()
 
@@ -110,18 +113,24 @@ class Reconcile:
             lost_at, self._lost_at = self._lost_at, None
             windows = self.patrol_windows if lost_at is None else _ALL
             steps = await self._look(
-                dry_run=False, thorough=thorough, windows=windows, before=lost_at or before
+                dry_run=False,
+                thorough=thorough,
+                windows=windows,
+                before=lost_at or before,
+                after_loss=lost_at is not None,
             )
         return any(step.outcome is Outcome.POSTPONED for step in steps)
 
-    async def _look(self, *, dry_run: bool, thorough: bool, windows: int, before: datetime) -> list[Step]:
+    async def _look(
+        self, *, dry_run: bool, thorough: bool, windows: int, before: datetime, after_loss: bool = False
+    ) -> list[Step]:
         """Intents first, as pins are compared only where nothing is in motion; then what pins protect."""
         parts: list[Callable[[], Awaitable[list[Step]]]] = [
             lambda: self._intents(dry_run=dry_run),
             lambda: self._pins(thorough=thorough, dry_run=dry_run),
             lambda: self._debts(dry_run=dry_run),
             lambda: self.retain(dry_run=dry_run),
-            lambda: self.patrol(windows, before, dry_run=dry_run),
+            lambda: self.patrol(windows, before, dry_run=dry_run, after_loss=after_loss),
         ]
         steps: list[Step] = []
         for part in parts:

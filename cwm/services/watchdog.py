@@ -32,7 +32,6 @@ _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
 _TEXT: Final = "{mark} is the canary of LMCache {instance}. "
 # Of several, one tier can keep some and lose others, which are then stored there and nowhere else.
 _CHUNKS: Final = 1
-_REDIS_ADAPTERS: Final = frozenset({"valkey", "resp"})
 _STORED_WITHIN_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _MOST_PAUSE_SECONDS: Final = 0.5
@@ -182,7 +181,7 @@ class Watchdog:
         loaded = await loads_since(before, cache, canary.cache_salt, canary.chunk_count, self.clock)
         if loaded.chunks < canary.chunk_count:  # another gateway had stored or loaded it after the drop
             return Outcome.NOT_LOOKED
-        if facts.adapters[0] in _REDIS_ADAPTERS and not loaded.by_tier.get(Tier.REDIS):
+        if facts.has_redis and not loaded.by_tier.get(Tier.REDIS):
             return Outcome.WITHOUT_REDIS
         return Outcome.FOUND
 

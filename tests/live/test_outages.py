@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,13 @@ async def lose_files(home: House, window: Window) -> None:
             path.unlink()
 
 
+async def in_redis(home: House, window: Window) -> int:
+    """How many of its blocks."""
+    keys = [key.decode() async for key in home.redis.scan_iter(count=1000)]
+    chunks = await home.parts.registry.chunks(window.tenant, window.name)
+    return sum(any(chunk.hash in key for key in keys) for chunk in chunks)
+
+
 async def actions(home: House) -> list[str]:
     steps = await home.parts.reconcile()
     assert steps is not None
@@ -68,6 +77,24 @@ async def test_a_flushed_redis_costs_nothing_while_the_disk_has_its_copy(home: H
     await home.window()
     await home.redis.flushall()
     assert await actions(home) == []
+    await home.agree()
+
+
+async def test_after_a_loss_what_only_the_disk_still_has_is_stored_into_redis_again(home: House) -> None:
+    name, _ = await home.window()
+    kept = await record(home, name)
+    await home.redis.flushall()
+    patrol = partial(home.parts.reconcile.patrol, 100, datetime.max.replace(tzinfo=UTC))
+    assert await patrol(dry_run=False) == []
+    planned = await patrol(dry_run=True, after_loss=True)
+    assert [(step.action, step.subject, step.outcome) for step in planned] == [
+        ("store_again", name, Outcome.PLANNED)
+    ]
+    assert await in_redis(home, kept) == 0
+    done = await patrol(dry_run=False, after_loss=True)
+    assert [(step.subject, step.outcome) for step in done] == [(name, Outcome.DONE)]
+    assert await in_redis(home, kept) == kept.block_count
+    assert await patrol(dry_run=False, after_loss=True) == []
     await home.agree()
 
 
