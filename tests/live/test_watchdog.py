@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
 from tests.live.conftest import LiveEngine, LiveGateway, served
-from tests.live.talk import Talk, talk
+from tests.live.talk import Talk, talk, words
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -68,6 +68,11 @@ async def lose_everything(live_engine: LiveEngine) -> None:
         await redis.flushall()
     for file in await asyncio.to_thread(list, (live_engine.storage_path / "kv").glob("*.data")):
         await asyncio.to_thread(file.unlink, missing_ok=True)
+
+
+async def all_in(redis: Redis, hashes: list[str]) -> bool:
+    keys = [key.decode() async for key in redis.scan_iter(count=1000)]
+    return all(any(name in key for key in keys) for name in hashes)
 
 
 @pytest.fixture
@@ -138,6 +143,25 @@ async def test_chunks_that_vanished_are_noticed_and_stored_again(
     looks = await watched.until_looks(lambda looks: looks["found"] >= found + 3)
     assert set(looks) <= {"stored", "found", "lost", "not_looked"}, looks
     assert looks["lost"] == 1, looks
+
+
+async def test_a_redis_that_came_back_empty_gets_the_guaranteed_windows_again(
+    live_engine: LiveEngine, gateway_watched: LiveGateway, watched: Watched
+) -> None:
+    async with talk(gateway_watched.url, gateway_watched.model) as agent:
+        session, _ = await agent.fill(words(100))
+        window = f"w_{session}"
+        await agent.tool("window_freeze", session_id=session, window_name=window)
+        shown = await agent.tool("window_status", window_name=window, include_blocks=True)
+        hashes = [block["hash"] for block in shown["blocks"]]
+        assert len(hashes) == 3
+        async with Redis.from_url(live_engine.redis_url) as redis:
+            await redis.flushall()
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                while not await all_in(redis, hashes):  # noqa: ASYNC110 - LMCache tells nobody
+                    await asyncio.sleep(0.05)
+        assert (await watched.looks())["lost"] == 1
+        assert not (await agent.tool("window_thaw", window_name=window))["partial"]
 
 
 async def test_an_outage_of_lmcache_is_only_waited_for_and_what_it_lost_is_told_afterwards(
