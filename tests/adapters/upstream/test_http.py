@@ -332,7 +332,7 @@ async def test_what_a_server_asks_before_it_answers_is_declined_and_what_it_tell
 async def test_progress_that_comes_with_an_answer_is_told_in_order_and_before_it() -> None:
     told = list[float]()
 
-    async def on_progress(progress: float, _: float | None, __: str | None) -> None:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         await asyncio.sleep(0)
         told.append(progress)
 
