@@ -57,6 +57,7 @@ def test_cursors_are_made_and_checked() -> None:
     assert all(value > 0 for value in figures.values())
 
 
+@pytest.mark.slow
 async def test_operations_and_pages_are_timed_one_by_one(tmp_path: Path) -> None:
     taken = await context_store.operations(tmp_path / "a", SQLITE, 20)
     assert {what: len(each.milliseconds) for what, each in taken.items()} == {"set": 20, "get": 20, "list": 5}
@@ -64,6 +65,7 @@ async def test_operations_and_pages_are_timed_one_by_one(tmp_path: Path) -> None
     assert len(await context_pages.pages(tmp_path / "b", SQLITE, 1)) > 10
 
 
+@pytest.mark.slow
 async def test_what_one_process_kept_is_read_by_another(tmp_path: Path) -> None:
     assert (await context_store.fill(tmp_path / "a", SQLITE, 1))["counted_mb"] > 1
     assert (await context_store.checkpoint(tmp_path / "b", SQLITE, 1))["restore_s"] > 0

@@ -46,6 +46,7 @@ def test_a_preview_is_in_its_budget_and_says_nothing_that_the_result_does_not(
     assert preview == of(value, policy)
 
 
+@pytest.mark.slow
 @given(OBJECTS | MAPS, KINDS, BUDGETS, st.lists(PATHS, max_size=2), st.data())
 def test_a_preview_is_valid_by_every_schema_that_the_result_is_valid_by(
     value: dict[str, Any], kind: PreviewKind, budget: int, fields: list[str], data: st.DataObject
