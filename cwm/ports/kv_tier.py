@@ -63,18 +63,21 @@ class SharedTierRoom:
 class Loads:
     """Totals since LMCache started: chunks loaded from lower tiers under one salt, and loads by tier under any.
 
-    LMCache counts a load some time after it has ended; ``uncounted`` is how many of its events still wait.
+    ``at_once``: a prefetch that has ended is in them. Otherwise it is counted some time later, and after that whatever
+    ended later: ``reads`` are chunks read in L1 under the salt, and every prefetch ends with reading what it found.
     """
 
     chunks: float
     by_tier: Mapping[Tier, float]
-    uncounted: int = 0
+    reads: float = 0.0
+    at_once: bool = False
 
     def since(self, before: Loads) -> Loads:
         return Loads(
             self.chunks - before.chunks,
             {tier: n - before.by_tier.get(tier, 0.0) for tier, n in self.by_tier.items()},
-            self.uncounted,
+            self.reads - before.reads,
+            self.at_once,
         )
 
 

@@ -8,20 +8,23 @@ from typing import Final
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier, Loads
 
-_WITHIN_SECONDS: Final = 1.0
+_WITHIN_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.02
 
 
-async def loads_since(before: Loads, cache: KvTier, cache_salt: str, chunks: int, clock: Clock) -> Loads:
-    """Loads since ``before``, also those of others, once all ``chunks`` or all events of LMCache are counted.
+async def loads_since(
+    before: Loads, cache: KvTier, cache_salt: str, found: int, clock: Clock
+) -> Loads | None:
+    """Loads since ``before`` and a prefetch that ``found`` so many chunks; None if LMCache was too late to count them.
 
-    Fewer than ``chunks``: L1 had the rest. Raises as ``KvTier.loads``.
+    Also those of others. Fewer chunks than found: L1 had the rest. Raises as ``KvTier.loads``.
     """
     until, counted = clock.monotonic() + _WITHIN_SECONDS, False
-    while True:
+    while clock.monotonic() < until:
         since = (await cache.loads(cache_salt)).since(before)
-        if counted or since.chunks >= chunks or clock.monotonic() > until:
+        if since.at_once or counted or (since.chunks >= found and sum(since.by_tier.values()) > 0):
             return since
-        # One answer's queue and totals are not of one moment: an empty queue vouches for the next answer's totals.
-        counted = since.uncounted == 0
+        # The totals of one answer are not of one moment: what it says to be counted is in the next.
+        counted = since.reads >= found
         await asyncio.sleep(_POLL_SECONDS)
+    return None

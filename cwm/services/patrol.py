@@ -102,7 +102,7 @@ class Patrol:
         if before is None or not back.complete:
             return back, False
         loaded = await loads_since(before, self.kv_tier, prefix.cache_salt, back.total, self.clock)
-        return back, loaded.by_tier.get(Tier.DISK, 0) > 0
+        return back, loaded is not None and loaded.by_tier.get(Tier.DISK, 0) > 0
 
     async def _store(self, window: Window, prefix: Prefix, told: str, *, on_disk: bool) -> Step:
         """The pin stays the window's own; only a window that never was durable takes one now."""

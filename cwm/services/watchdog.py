@@ -179,7 +179,8 @@ class Watchdog:
         if not prefetched.complete or prefetched.total < canary.chunk_count:
             return Outcome.BROKEN
         loaded = await loads_since(before, cache, canary.cache_salt, canary.chunk_count, self.clock)
-        if loaded.chunks < canary.chunk_count:  # another gateway had stored or loaded it after the drop
+        # Not counted in time, or another gateway had stored or loaded it after the drop.
+        if loaded is None or loaded.chunks < canary.chunk_count:
             return Outcome.NOT_LOOKED
         if facts.has_redis and not loaded.by_tier.get(Tier.REDIS):
             return Outcome.WITHOUT_REDIS

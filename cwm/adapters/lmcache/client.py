@@ -31,7 +31,8 @@ from cwm.settings import Engine
 _TIERS: Final = {"valkey": Tier.REDIS, "resp": Tier.REDIS, "fs_native": Tier.DISK, "fs": Tier.DISK}
 _LOADED: Final = "lmcache_mp_l2_prefetch_load_completed_chunks_total"
 _LOADS: Final = "lmcache_mp_l2_load_completed_requests_total"
-_UNCOUNTED: Final = "lmcache_mp_event_bus_queue_depth"
+_READS: Final = "lmcache_mp_l1_read_chunks_total"
+_AT_ONCE: Final = "cwm_loads_counted_at_once"  # of deploy/engine/load_counts.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
 _PREFETCH_POLL_SECONDS: Final = 0.003
@@ -244,18 +245,23 @@ class LmcacheTier:
             return Loads(0.0, {})
         response = await self._send("GET", f"{self._server}/metrics", None, repeat=True)
         wanted = [
-            line for line in response.text.splitlines() if line.startswith((_LOADED, _LOADS, _UNCOUNTED))
+            line
+            for line in response.text.splitlines()
+            if line.startswith((_LOADED, _LOADS, _READS, _AT_ONCE))
         ]
-        chunks, by_tier, uncounted = 0.0, dict[Tier, float](), 0.0
+        chunks, by_tier, reads, at_once = 0.0, dict[Tier, float](), 0.0, False
         for family in text_string_to_metric_families("\n".join([*wanted, ""])):
             for sample in family.samples:
-                if sample.name == _LOADED and sample.labels.get("cache_salt") == cache_salt:
+                ours = sample.labels.get("cache_salt") == cache_salt
+                if sample.name == _AT_ONCE:
+                    at_once = True
+                elif sample.name == _LOADED and ours:
                     chunks += sample.value
-                elif sample.name == _UNCOUNTED:
-                    uncounted += sample.value
+                elif sample.name == _READS and ours:
+                    reads += sample.value
                 elif (tier := _TIERS.get(sample.labels.get("l2_name", ""))) is not None:
                     by_tier[tier] = by_tier.get(tier, 0.0) + sample.value
-        return Loads(chunks, by_tier, round(uncounted))
+        return Loads(chunks, by_tier, reads, at_once)
 
     async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
         """From L1 and from each adapter by name: without one LMCache takes the first only."""
