@@ -55,5 +55,6 @@ async def test_what_a_prefetch_loaded_is_counted_when_it_has_ended(live_engine: 
             loaded = await cache.loads(salt)
             assert loaded.at_once
             assert loaded.since(before).chunks == CHUNKS
-            assert loaded.since(before).by_tier[Tier.REDIS] == 1
+            # Of any salt: others may have loaded too.
+            assert {tier for tier, loads in loaded.since(before).by_tier.items() if loads} == {Tier.REDIS}
     await cache.aclose()
