@@ -15,13 +15,16 @@ _POLL_SECONDS: Final = 0.02
 async def loads_since(
     before: Loads, cache: KvTier, cache_salt: str, found: int, clock: Clock
 ) -> Loads | None:
-    """Loads since ``before`` and a prefetch that ``found`` so many chunks; None if LMCache was too late to count them.
+    """Loads since ``before`` and a prefetch that ``found`` so many chunks; None where LMCache does not tell.
 
-    Also those of others. Fewer chunks than found: L1 had the rest. Raises as ``KvTier.loads``.
+    Then it was too late in counting, or started anew. Also loads of others. Fewer chunks than found: L1 had the
+    rest. Raises as ``KvTier.loads``.
     """
     until, counted = clock.monotonic() + _WITHIN_SECONDS, False
     while clock.monotonic() < until:
         since = (await cache.loads(cache_salt)).since(before)
+        if since.chunks < 0 or since.reads < 0:
+            return None
         if since.at_once or counted or (since.chunks >= found and sum(since.by_tier.values()) > 0):
             return since
         # The totals of one answer are not of one moment: what it says to be counted is in the next.

@@ -62,7 +62,7 @@ def test_what_l1_had_is_not_waited_for_once_the_prefetch_is_counted() -> None:
 
 
 def test_a_load_is_not_told_without_its_tier() -> None:
-    assert since(4, Loads(14.0, {Tier.REDIS: 3.0}), AFTER)[0] == COUNTED
+    assert since(4, Loads(14.0, {Tier.REDIS: 3.0}, reads=50.0), AFTER)[0] == COUNTED
 
 
 def test_what_is_counted_at_once_is_asked_once() -> None:
@@ -74,4 +74,11 @@ def test_what_lmcache_does_not_count_in_time_is_not_taken_for_l1() -> None:
 
 
 def test_totals_that_began_anew_tell_nothing() -> None:
-    assert since(4, Loads(0.0, {}))[0] is None
+    assert since(4, Loads(0.0, {}), AFTER)[0] is None
+    assert since(4, Loads(0.0, {Tier.REDIS: 1.0}, at_once=True))[0] is None
+
+
+def test_counts_of_what_has_ended_are_asked_once() -> None:
+    told, unasked = since(4, Loads(10.0, {Tier.REDIS: 3.0}, reads=50.0, at_once=True), AFTER)
+    assert told is not None
+    assert (told.chunks, unasked) == (0.0, 1)
