@@ -75,7 +75,7 @@ class Store:
     ) -> tuple[StoredChunks, Completion | None]:
         """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout.
 
-        ``first`` goes out instead of the first flush, and its answer comes back: a longer request over the
+        What is stored already is not flushed again. ``first`` goes out instead of the first flush, and its answer comes back: a longer request over the
         same prefix, while the engine still has the KV that it computed itself.
         """
         if prefix.chunk_count == 0:
@@ -83,14 +83,13 @@ class Store:
         deadline = self.clock.monotonic() + self.timeout_seconds
         found = 0
         first_answer: Completion | None = None
+        request = first or await self._least(prefix)
         while self.clock.monotonic() < deadline:
-            answer = await self.engine.complete(
-                prefix.request() if first is None or first_answer is not None else first
-            )
+            answer = await self.engine.complete(request)
+            request = prefix.request()
             first_answer = first_answer or answer
             self.directory.confirm(prefix.identity, answer.fingerprint)
-            patience = self.clock.monotonic() + 1.5 + 0.02 * prefix.chunk_count
-            await self._wait_for_stores(patience)
+            await self._wait_for_stores(prefix)
             await self.kv_tier.drop_l1(prefix.key)
             prefetched = await self.kv_tier.prefetch(prefix.key)
             if prefetched.complete and prefetched.total == prefix.chunk_count:
@@ -102,9 +101,17 @@ class Store:
             blocks_total=prefix.chunk_count,
         )
 
-    async def _wait_for_stores(self, until: float) -> None:
+    async def _least(self, prefix: Prefix) -> Generation:
+        """A flush, or where the directory shows every chunk stored, a token that only tells which engine this is."""
+        await self._wait_for_stores(prefix)
+        placements = await self.kv_tier.lookup(prefix.key)
+        settled = all(Tier.REDIS in placement.tiers for placement in placements)
+        return prefix.up_to(1).request() if settled else prefix.request()
+
+    async def _wait_for_stores(self, prefix: Prefix) -> None:
         """Dropping L1 before its chunks were written below would only mean to flush again."""
         started = self.clock.monotonic()
+        until = started + 1.5 + 0.02 * prefix.chunk_count
         while await self.kv_tier.storing() and self.clock.monotonic() < until:
             await self._pause(started)
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as _Stock
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
+from short_spin import spin_shortly
 
 _LIMIT = "cwm.load_tokens"
 _TELL = "cwm.tell_loaded"
@@ -66,15 +67,12 @@ class _Ledger:
 class LMCacheMPConnector(_Stock):
     """The stock connector, its reports filtered and its loads limited. Runs in the scheduler and in every worker."""
 
-    _ledger: _Ledger | None = None
-    _failed: set[str] | None = None
-
-    @property
-    def _requests(self) -> _Ledger:
-        # Made on first use: the base class has several constructors' worth of set-up and no hook before it.
-        if self._ledger is None:
-            self._ledger = _Ledger()
-        return self._ledger
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
+        self._requests = _Ledger()
+        self._failed: set[str] = set()
+        if vllm_config.device_config.device_type == "cpu":
+            spin_shortly()
+        super().__init__(vllm_config, role, kv_cache_config)
 
     def on_new_request(self, request: Any) -> None:
         # The stock connector may look up ahead of time, and knows no limit.
@@ -114,8 +112,8 @@ class LMCacheMPConnector(_Stock):
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         tracker = self.request_trackers.get(request.request_id)
-        failed = request.request_id in (self._failed or ())
-        (self._failed or set()).discard(request.request_id)
+        failed = request.request_id in self._failed
+        self._failed.discard(request.request_id)
         blocks_held, transfer_params = super().request_finished(request, block_ids)
         self._requests.ended(request.request_id, blocks_held=blocks_held)
         if tracker is not None and _tells(request):
@@ -135,12 +133,11 @@ class LMCacheMPConnector(_Stock):
     def _note_failed(self, invalid_block_ids: set[int]) -> None:
         """LMCache gives up a load as a whole. vLLM, where it had a part itself, counts the rest as cached nevertheless."""
         if invalid_block_ids:
-            failed = {
+            self._failed |= {
                 request_id
                 for request_id, tracker in self.request_trackers.items()
                 if any(not invalid_block_ids.isdisjoint(ids) for ids in tracker.allocated_block_ids.values())
             }
-            self._failed = (self._failed or set()) | failed
 
 
 def _load_limit(request: Any) -> int | None:

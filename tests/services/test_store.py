@@ -41,20 +41,27 @@ class FlushedEngine:
     fingerprint: str = "fp-1"
 
     async def complete(self, generation: Generation) -> Completion:
-        assert generation.token_ids == PREFIX.token_ids
-        self.calls.append("flush" if generation.max_tokens == 1 else "sing")
+        if len(generation.token_ids) == 1:
+            self.calls.append("ask")
+        else:
+            assert generation.token_ids == PREFIX.token_ids
+            self.calls.append("flush" if generation.max_tokens == 1 else "sing")
         new = tuple(range(generation.max_tokens))
         return Completion("", new, "length", len(generation.token_ids), 0, self.fingerprint)
 
 
 @dataclass
 class LosingTier:
-    """``found`` are the answers of one prefetch after another; the last one repeats."""
+    """``found`` are the answers of one prefetch after another; the last one repeats.
+
+    The directory tells ``tiers`` from the first prefetch on, and nothing before unless ``settled``.
+    """
 
     calls: list[str]
     found: list[int]
     tiers: frozenset[Tier] = frozenset({Tier.REDIS, Tier.DISK})
     busy: int = 0
+    settled: bool = False
     dropped: list[PrefixKey] = field(default_factory=list)
 
     async def storing(self) -> bool:
@@ -72,7 +79,8 @@ class LosingTier:
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         del prefix
-        return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(3)]
+        told = self.tiers if self.settled or "prefetch" in self.calls else frozenset()
+        return [Placement(f"{n:064x}", 1000, told) for n in range(3)]
 
 
 def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
@@ -102,6 +110,34 @@ async def test_a_longer_first_request_goes_out_once_and_its_answer_comes_back() 
     assert tier.calls == ["sing", "drop", "prefetch", "flush", "drop", "prefetch"]
 
 
+async def test_what_is_stored_already_is_read_back_without_a_flush() -> None:
+    tier = LosingTier([], found=[3], settled=True)
+    stored, _ = await store(tier)(PREFIX)
+    assert tier.calls == ["ask", "drop", "prefetch"]
+    assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_a_directory_that_shows_what_is_gone_costs_one_reading_only() -> None:
+    tier = LosingTier([], found=[2, 3], settled=True)
+    await store(tier)(PREFIX)
+    assert tier.calls == ["ask", "drop", "prefetch", "flush", "drop", "prefetch"]
+
+
+async def test_what_is_still_being_written_is_waited_for_before_the_directory_is_asked() -> None:
+    tier = LosingTier([], found=[3], busy=3, settled=True)
+    await store(tier)(PREFIX)
+    assert tier.busy < 0
+    assert tier.calls == ["ask", "drop", "prefetch"]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_an_engine_that_changed_is_noticed_however_little_is_asked_of_it(*, settled: bool) -> None:
+    tier = LosingTier([], found=[3], settled=settled)
+    with pytest.raises(EngineResponseError, match="changed"):
+        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(PREFIX)
+    assert "drop" not in tier.calls
+
+
 async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
     tier = LosingTier([], found=[2])
     with pytest.raises(StorageWriteError, match="Only 2 of 3") as refused:
@@ -122,12 +158,6 @@ async def test_a_directory_that_lags_does_not_decide_whether_a_window_is_stored(
     stored, _ = await store(tier)(PREFIX)
     assert stored.storage_tier is Tier.DISK
     assert len(stored.chunks) == 3
-
-
-async def test_an_engine_that_changed_under_a_freeze_is_noticed() -> None:
-    tier = LosingTier([], found=[3])
-    with pytest.raises(EngineResponseError, match="changed"):
-        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(PREFIX)
 
 
 async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> None:
