@@ -29,8 +29,9 @@ from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import guard, refuse_open_socket
 from cwm.wiring.front import stand_before
+from cwm.wiring.memory import settle_memory
 from cwm.wiring.parts import Parts, build_parts
-from cwm.wiring.upkeep import kept_up, require_schema, settle_garbage_collector
+from cwm.wiring.upkeep import kept_up, require_schema
 
 
 @asynccontextmanager
@@ -56,7 +57,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with kept_up(settings, parts), mcp.lifespan(mcp):
-            settle_garbage_collector()
+            settle_memory()
             yield
 
     app = FastAPI(
@@ -95,7 +96,7 @@ async def run_stdio(settings: Settings) -> None:
     """Serve MCP on standard input and output until the client closes them, or until cancelled."""
     parts = build_parts(settings)
     async with kept_up(settings, parts):
-        settle_garbage_collector()
+        settle_memory()
         # Whoever started this process is its only client.
         await serve_stdio(_face(parts, LocalIdentity(settings.isolation.tenant)))
 

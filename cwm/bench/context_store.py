@@ -27,6 +27,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.shared_context import Scope
 from cwm.services.context_answers import Setting
 from cwm.settings import Database, Engine, Isolation, Settings, Shared
+from cwm.wiring.memory import settle_memory
 from cwm.wiring.parts import Parts, build_parts
 
 SQLITE: Final = "sqlite"
@@ -203,11 +204,9 @@ def _seconds_since_start() -> float:
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """The garbage collector as a gateway has it once it has started."""
+    """Memory as a gateway has it once it has started."""
     before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
+    settle_memory()
     try:
         yield
     finally:

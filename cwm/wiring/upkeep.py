@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -61,13 +60,6 @@ async def require_schema(settings: Settings, parts: Parts) -> None:
     if settings.database.database_url is None and await schema.is_empty(parts.database):
         await schema.upgrade(settings.database.url())
     await schema.require_current(parts.database)
-
-
-def settle_garbage_collector() -> None:
-    """What exists after start-up lives as long as the process: collecting it makes the long tail of latency."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
 
 
 async def _reload(settings: Settings, parts: Parts) -> None:
