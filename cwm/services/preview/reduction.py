@@ -17,7 +17,7 @@ from cwm.services.preview.shapes import Shape
 from cwm.services.preview.texts import Text
 from cwm.services.preview.validity import Place
 
-_KEPT_TEXTS: Final = 1_000
+_KEPT_TEXTS: Final = 200
 """Characters from which on what is found out about a text is kept for the next reduction."""
 _REQUIRED_TEXT: Final = 40
 _GONE: Final = object()
@@ -218,11 +218,13 @@ class Reduction:
         """The value of a field, reduced; _GONE to leave the field out, unless it must stay."""
         if spot.mask is None and not must and self._unimportant(name, value, spot):
             return _GONE
-        inner = spot._replace(path=(spot.path, name), depth=spot.depth + isinstance(value, (dict, list)))
-        return self._inside(name, value, spot, inner, must=must)
+        depth = spot.depth + isinstance(value, (dict, list))
+        return self._inside(name, value, spot, (spot.path, name), depth, must=must)
 
-    def _inside(self, name: str, value: Any, spot: Spot, inner: Spot, *, must: bool) -> Any:
-        """What is at ``name`` of an object, at ``inner`` but for its schema and mask."""
+    def _inside(
+        self, name: str, value: Any, spot: Spot, path: Path, depth: int, *, in_item: bool = False, must: bool
+    ) -> Any:
+        """What is at ``name`` of an object; an entry of a map is an item of it."""
         shape = spot.shape.field(name) if spot.shape else None
         mask = spot.mask
         if mask is not None:
@@ -231,10 +233,12 @@ class Reduction:
                 mask = NOTHING
             elif mask.selects:
                 mask, self.matched = None, True
-        gone = mask is NOTHING or inner.depth > DEEPEST
-        reduced = _GONE if gone else self._any(value, inner._replace(shape=shape, mask=mask))
+        in_item = in_item or spot.in_item
+        reduced = _GONE
+        if mask is not NOTHING and depth <= DEEPEST:
+            reduced = self._any(value, Spot(path, shape, mask, depth, in_item))
         if reduced is _GONE and must:
-            return self._any(value, inner._replace(shape=shape, mask=NOTHING))
+            return self._any(value, Spot(path, shape, NOTHING, depth, in_item))
         return reduced
 
     def _unimportant(self, name: str, value: Any, spot: Spot) -> bool:
@@ -265,10 +269,10 @@ class Reduction:
         """Entries of an object whose keys are data, as of a list; at the last level, of any object."""
         shape = spot.shape
         is_map = len(value) > RECORD_FIELDS
-        inner = spot
+        depth = spot.depth + 1
         if is_map:
             self._maps[spot.path] = None
-            inner = Spot((spot.path, EACH), None, None, spot.depth if spot.in_item else 0, True)
+            depth = spot.depth if spot.in_item else 0
         shown = self._allowed(len(value), spot, shape.least_fields if shape else 0)
         required = shape.required if shape else frozenset[str]()
         waiting = len(required.intersection(value))
@@ -279,8 +283,9 @@ class Reduction:
                 break
             waiting -= must
             if len(kept) < shown - waiting or must:
-                at = inner if is_map else inner._replace(path=(spot.path, name), depth=spot.depth + 1)
-                reduced = self._inside(name, one, spot, at, must=must or self._least(shape, kept))
+                must = must or self._least(shape, kept)
+                path = (spot.path, EACH if is_map else name)
+                reduced = self._inside(name, one, spot, path, depth, in_item=is_map, must=must)
                 if reduced is not _GONE:
                     self._take(len(name) + 4)
                     kept[name] = reduced
