@@ -103,10 +103,9 @@ class Store:
 
     async def _least(self, prefix: Prefix) -> Generation:
         """A flush, or where the directory shows every chunk stored, a token that only tells which engine this is."""
-        await self._wait_for_stores(prefix)
         placements = await self.kv_tier.lookup(prefix.key)
-        settled = all(Tier.REDIS in placement.tiers for placement in placements)
-        return prefix.up_to(1).request() if settled else prefix.request()
+        stored = len(placements) == prefix.chunk_count and _in_shared_tier(placements)
+        return prefix.up_to(1).request() if stored else prefix.request()
 
     async def _wait_for_stores(self, prefix: Prefix) -> None:
         """Dropping L1 before its chunks were written below would only mean to flush again."""
@@ -123,13 +122,16 @@ class Store:
         started = self.clock.monotonic()
         while True:
             placements = await self.kv_tier.lookup(prefix.key)
-            settled = all(Tier.REDIS in placement.tiers for placement in placements)
-            if settled or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
+            if _in_shared_tier(placements) or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
                 return placements
             await self._pause(started)
 
     async def _pause(self, started: float) -> None:
         await asyncio.sleep(pause_seconds(self.clock.monotonic() - started, _POLL_SECONDS))
+
+
+def _in_shared_tier(placements: list[Placement]) -> bool:
+    return all(Tier.REDIS in placement.tiers for placement in placements)
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:

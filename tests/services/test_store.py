@@ -123,7 +123,7 @@ async def test_a_directory_that_shows_what_is_gone_costs_one_reading_only() -> N
     assert tier.calls == ["ask", "drop", "prefetch", "flush", "drop", "prefetch"]
 
 
-async def test_what_is_still_being_written_is_waited_for_before_the_directory_is_asked() -> None:
+async def test_l1_is_not_dropped_either_while_something_is_still_written_to_another_tier() -> None:
     tier = LosingTier([], found=[3], busy=3, settled=True)
     await store(tier)(PREFIX)
     assert tier.busy < 0
