@@ -39,4 +39,10 @@ class AgentSessions(Protocol):
     async def recall(self, key: str) -> Mapping[str, str]:
         """All that is kept for ``key``, by name; empty when nothing is. Counts as use."""
 
+    async def add(self, key: str, name: str, amount: int) -> int | None:
+        """Add to the count kept under ``name``, at once for every replica; the new count. Counts as use.
+
+        None, and nothing is kept, when neither the id nor state under the key is kept any more.
+        """
+
     async def forget(self, key: str, name: str) -> None: ...

@@ -6,15 +6,13 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import uuid4
 
 from cwm.domain.errors import CwmError
 from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager
 
-_STORED_AS: Final = "delivered"
+_STORED_AS: Final = "tokens_delivered"
 _STEP_TOKENS: Final = 2_000
-_MOST_TRIES: Final = 8
 
 _log = logging.getLogger("cwm.ledger")
 
@@ -25,7 +23,6 @@ class _Account:
 
     known: int = 0
     ours: int = 0
-    stored: str | None = None
     is_read: bool = False
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -34,7 +31,8 @@ class Ledger:
     """Counts per agent session. The store learns of it in steps and when a replica stops serving it.
 
     Without an agent session there is no one window that fills: a principal's agents are not told apart, and
-    what they had counts for nobody. A store that is away delays the count; it refuses nothing.
+    what they had counts for nobody. A store that is away delays the count; it refuses nothing. A step whose
+    answer is lost on the way is told again, and may be counted twice: a window then seems fuller than it is.
     """
 
     def __init__(self, agents: Agents, *, step_tokens: int = _STEP_TOKENS) -> None:
@@ -81,34 +79,19 @@ class Ledger:
         if account.is_read:
             return
         try:
-            stored = (await self._store.recall(key)).get(_STORED_AS)
+            stored = (await self._store.recall(key)).get(_STORED_AS, "0")
         except CwmError as away:
             _log.warning("what was delivered cannot be read: %s", away.message)
             return
-        account.stored, account.known, account.is_read = stored, _tokens(stored), True
+        account.known, account.is_read = int(stored), True
 
     async def _write(self, key: str, account: _Account) -> None:
+        ours = account.ours
         try:
-            if not await self._store.alive(key):
-                # It ended; writing would make it appear again.
-                return
-            for _ in range(_MOST_TRIES):
-                if await self._add_to(key, account, account.ours):
-                    return
+            known = await self._store.add(key, _STORED_AS, ours)
         except CwmError as away:
             _log.warning("what was delivered cannot be written: %s", away.message)
-
-    async def _add_to(self, key: str, account: _Account, ours: int) -> bool:
-        """False when another replica wrote in between; its count is known then."""
-        # No two writes are alike, so that another replica's is never taken for this one.
-        wanted = f"{account.known + ours} {uuid4().hex[:8]}"
-        kept = await self._store.remember(key, _STORED_AS, wanted, instead_of=account.stored)
-        account.stored, account.known, account.is_read = kept, _tokens(kept), True
-        if kept != wanted:
-            return False
-        account.ours -= ours
-        return True
-
-
-def _tokens(stored: str | None) -> int:
-    return 0 if stored is None else int(stored.partition(" ")[0])
+            return
+        if known is not None:
+            account.known, account.is_read = known, True
+            account.ours -= ours

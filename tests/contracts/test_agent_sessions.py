@@ -108,6 +108,22 @@ async def test_of_many_that_remember_at_once_all_learn_the_same_value(sessions: 
     assert replaced[0].startswith("new")
 
 
+async def test_of_many_that_add_at_once_every_amount_counts(sessions: AgentSessions) -> None:
+    key = await sessions.begin(ANN)
+    counts = await asyncio.gather(*(sessions.add(key, "tokens", amount) for amount in range(1, 41)))
+    assert max(count or 0 for count in counts) == sum(range(1, 41))
+    assert len(set(counts)) == 40
+    assert await sessions.recall(key) == {"tokens": str(sum(range(1, 41)))}
+
+
+async def test_an_addition_brings_nothing_back_that_ended(sessions: AgentSessions) -> None:
+    key = await sessions.begin(ANN)
+    assert await sessions.add(key, "tokens", 5) == 5
+    await sessions.end(key)
+    assert await sessions.add(key, "tokens", 5) is None
+    assert not await sessions.alive(key)
+
+
 class Hands:
     """A clock moved by hand."""
 

@@ -67,6 +67,15 @@ class InProcessAgentSessions:
         kept = self._use(key)
         return {} if kept is None else dict(kept.state)
 
+    async def add(self, key: str, name: str, amount: int) -> int | None:
+        self._drop_idle()
+        kept = self._use(key)
+        if kept is None:
+            return None
+        count = int(kept.state.get(name, "0")) + amount
+        kept.state[name] = str(count)
+        return count
+
     async def forget(self, key: str, name: str) -> None:
         self._drop_idle()
         kept = self._use(key)

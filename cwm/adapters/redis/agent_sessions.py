@@ -35,6 +35,11 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return kept
 """
+_ADD: Final = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
+"""
 _RECALL: Final = """
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return redis.call('HGETALL', KEYS[1])
@@ -52,6 +57,7 @@ class RedisAgentSessions:
         self._begin = client.register_script(_BEGIN)
         self._touch = client.register_script(_TOUCH)
         self._remember = client.register_script(_REMEMBER)
+        self._add = client.register_script(_ADD)
         self._recall = client.register_script(_RECALL)
         self._forget = client.register_script(_FORGET)
 
@@ -92,6 +98,11 @@ class RedisAgentSessions:
             flat = await self._recall(keys=[session_key(key)], args=[self._ttl_ms])
         fields = zip(flat[::2], flat[1::2], strict=True)
         return {name.removeprefix("="): value for name, value in fields if name.startswith("=")}
+
+    async def add(self, key: str, name: str, amount: int) -> int | None:
+        async with _writing():
+            count = await self._add(keys=[session_key(key)], args=[_field(name), amount, self._ttl_ms])
+        return None if count is None else int(count)
 
     async def forget(self, key: str, name: str) -> None:
         async with _writing():
