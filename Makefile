@@ -44,7 +44,7 @@ check: .venv/.installed-dev ## Lint, types, import map and the fast tests
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -m "not live and not slow" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not live and not slow" -n 2 --dist loadfile --hypothesis-profile quick
 
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine

@@ -30,6 +30,7 @@ _POSTGRES_BIN = os.environ.get("CWM_TEST_PG_BIN")
 
 settings.register_profile("cwm", deadline=None, database=None, derandomize=True, max_examples=50)
 settings.load_profile("cwm")
+settings.register_profile("quick", parent=settings.get_profile("cwm"), max_examples=10)
 
 
 @pytest.fixture(scope="session", autouse=True)
