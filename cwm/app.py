@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from cwm import __version__
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.local.secret import signing_secrets
 from cwm.ports.identity import Identity
 from cwm.settings import Settings
 from cwm.transport.http.body_limit import BodyLimit
@@ -51,7 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 def assemble(settings: Settings, parts: Parts) -> FastAPI:
     """Put the faces before the parts."""
-    face = _face(parts, parts.identity)
+    face = _face(settings, parts, parts.identity)
     mcp = mcp_app(face)
 
     @asynccontextmanager
@@ -98,7 +99,7 @@ async def run_stdio(settings: Settings) -> None:
     async with kept_up(settings, parts):
         settle_memory()
         # Whoever started this process is its only client.
-        await serve_stdio(_face(parts, LocalIdentity(settings.isolation.tenant)))
+        await serve_stdio(_face(settings, parts, LocalIdentity(settings.isolation.tenant)))
 
 
 async def run(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
@@ -106,7 +107,7 @@ async def run(settings: Settings, *, ready: Callable[[str], None] | None = None)
     await GatewayServer(settings, create_app(settings), ready or (lambda _url: None)).serve()
 
 
-def _face(parts: Parts, identity: Identity) -> McpFace:
+def _face(settings: Settings, parts: Parts, identity: Identity) -> McpFace:
     agency = Agency(identity, parts.agents, parts.access.refusals)
     return build_mcp(
         parts.services,
@@ -117,5 +118,6 @@ def _face(parts: Parts, identity: Identity) -> McpFace:
         parts.meter,
         version=__version__,
         limits=parts.limits,
+        secrets=signing_secrets(settings.isolation),
         tracer=parts.tracer,
     )

@@ -81,7 +81,11 @@ class UpstreamSession(Protocol):
         authorization: str | None = None,
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """The result of ``tools/call`` and its like, as MCP spells it. Raises UpstreamError."""
+        """The result of ``tools/call`` and its like, as MCP spells it. Raises UpstreamError.
+
+        What ``params`` say in ``_meta`` of the client's capabilities is told to an upstream of 2026-07-28: it may
+        ask for input that way, and for no other.
+        """
 
     async def watch(self, uri: str) -> None:
         """Have ``heard`` called when this resource changes; an upstream that cannot tell never does."""

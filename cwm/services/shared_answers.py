@@ -60,13 +60,23 @@ class SharedAnswers:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def call(
-        self, caller: CallerOf, offer: Offer, tool: str, arguments: Mapping[str, Any], ask: Ask
+        self,
+        caller: CallerOf,
+        offer: Offer,
+        tool: str,
+        arguments: Mapping[str, Any],
+        ask: Ask,
+        *,
+        alone: bool = False,
     ) -> Given:
-        """``ask``, or what it gave before; raises what it raises. ``tool`` is the exposed name."""
+        """``ask``, or what it gave before; raises what it raises. ``tool`` is the exposed name.
+
+        ``alone``: what is asked goes on with what only this caller was asked and said.
+        """
         if not only_reads(offer.definition):
             return await self._writing(caller, offer.upstream, ask)
         policy = self.policies.of(tool).cache
-        if policy is None:
+        if policy is None or alone:
             return Given(await ask())
         scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
         try:
@@ -104,13 +114,16 @@ class SharedAnswers:
                 asking.task.cancel()
         if first:
             return Given(answer)
+        if not _is_complete(answer):
+            # Questions are for the one who asked.
+            return Given(await ask())
         self._count("joined")
         return Given(answer, 0.0)
 
     async def _asked(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Answer:
         answer = await ask()
         self._count("asked")
-        if not answer.get("isError") and answer.get("resultType", "complete") == "complete":
+        if not answer.get("isError") and _is_complete(answer):
             kept = Setting(key, answer, ttl_seconds=policy.ttl_seconds)
             try:
                 await self._context.set(caller.agent.principal, scope, kept)
@@ -177,6 +190,10 @@ class SharedAnswers:
 
     def _count(self, what: str) -> None:
         self._context.meter.event(f"upstream_answer_{what}")
+
+
+def _is_complete(answer: Answer) -> bool:
+    return bool(answer.get("resultType", "complete") == "complete")
 
 
 def _epochs(upstream: str) -> Scope:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -68,9 +68,11 @@ class Asked:
     """One request: whose credentials go with it, and the answer as long as that is being read.
 
     ``authorization`` is empty for a caller who has none, None for what the session asks for itself.
+    ``capabilities`` are those of the caller's client.
     """
 
     authorization: str | None = None
+    capabilities: Mapping[str, Any] | None = None
     answer: httpx2.Response | None = None
     given_up: bool = False
 

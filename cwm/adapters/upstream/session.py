@@ -157,8 +157,9 @@ class SdkSession:
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
         client = self._open()
-        asked = Asked(await self.authorize(authorization))
-        request = types.Request[dict[str, Any], str](method=method, params=dict(params))
+        given, capabilities = _without_capabilities(params)
+        asked = Asked(await self.authorize(authorization), capabilities)
+        request = types.Request[dict[str, Any], str](method=method, params=given)
         within = ASKED.set(asked)
         self._asking += 1
         try:
@@ -356,20 +357,41 @@ def _tells_of_changes(capabilities: Mapping[str, Any]) -> bool:
     return any(part.get("listChanged") or part.get("subscribe") for part in parts)
 
 
+def _without_capabilities(params: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    meta = dict(params.get("_meta") or {})
+    capabilities = meta.pop(types.CLIENT_CAPABILITIES_META_KEY, None)
+    if capabilities is None:
+        return dict(params), None
+    given = {name: value for name, value in params.items() if name != "_meta"}
+    return ({**given, "_meta": meta} if meta else given), capabilities
+
+
+def _with_capabilities(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The caller's in the place of ours, which the SDK tells an upstream of 2026-07-28 with every request."""
+    asked, meta = ASKED.get(), (params or {}).get("_meta") or {}
+    if params is None or asked is None or not asked.capabilities:
+        return params
+    if types.CLIENT_CAPABILITIES_META_KEY not in meta:
+        return params
+    return {**params, "_meta": {**meta, types.CLIENT_CAPABILITIES_META_KEY: dict(asked.capabilities)}}
+
+
 class _Result(RootModel[dict[str, Any]]):
     """What was answered, every field of it."""
 
 
 class _Wire(JSONRPCDispatcher[Any]):
-    """The SDK's dispatcher, which also says when the other side is gone."""
+    """The SDK's dispatcher, which also says who can be asked for input, and when the other side is gone."""
 
     def __init__(self, read: Any, write: Any, ended: asyncio.Event) -> None:
         super().__init__(read, write)
         self._gone = ended
 
-    async def send_raw_request(self, *args: Any, **options: Any) -> dict[str, Any]:
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, *args: Any, **options: Any
+    ) -> dict[str, Any]:
         try:
-            return await super().send_raw_request(*args, **options)
+            return await super().send_raw_request(method, _with_capabilities(params), *args, **options)
         finally:
             # Those who wait learn of the end before ``run`` does; they are not to ask here again.
             if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import fastmcp
@@ -30,6 +31,7 @@ from cwm.transport.mcp.measures import Measures
 from cwm.transport.mcp.messages import Messages
 from cwm.transport.mcp.permissions import Permissions
 from cwm.transport.mcp.resources import resource_templates, resources
+from cwm.transport.mcp.rounds import state_security
 from cwm.transport.mcp.sessions import SessionLayer
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
@@ -64,11 +66,13 @@ def build_mcp(
     *,
     version: str,
     limits: Limits,
+    secrets: Sequence[bytes],
     interest: ResourceInterest | None = None,
     tracer: Tracer = UNTRACED,
 ) -> McpFace:
     """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
 
+    ``secrets`` seal what an upstream has to remember between two rounds of a call: the first seals, all open.
     ``interest`` instead of the upstreams is told which resources clients want to hear of.
     """
     # Its spans would be second ones, and tell what exceptions say.
@@ -85,6 +89,7 @@ def build_mcp(
         name="cwm",
         instructions=_INSTRUCTIONS,
         version=version,
+        request_state_security=state_security(secrets),
         middleware=[
             Layers(
                 CodedErrors(services.journal, agency),

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from fastmcp import Context
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
+from fastmcp.tools.base import InputRequiredToolResult
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp_types import (
@@ -27,6 +28,7 @@ from mcp_types import (
     CompleteResult,
     GetPromptRequestParams,
     GetPromptResult,
+    InputRequiredResult,
     PaginatedRequestParams,
     PromptReference,
     ReadResourceRequestParams,
@@ -42,10 +44,11 @@ from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_expos
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.shared_answers import Given, SharedAnswers
 from cwm.services.upstreams import Upstreams
-from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, sdk_context
+from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, request_of
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.permissions import OF_UPSTREAMS, protocol_error
+from cwm.transport.mcp.rounds import asks_for_input, can_be_asked, given_now, takes_rounds
 
 ABSENT_META: Final = "dev.cwm/absent"
 """Key of a list's ``_meta``: the upstreams whose part is missing, and why."""
@@ -97,19 +100,20 @@ class UpstreamCalls(Middleware):
         name = context.message.name
         if name.partition("_")[0] not in self._upstreams.names():
             return await call_next(context)
-        asked = context.fastmcp_context
-        if asked is None or asked.request_context is None:
+        asked, request = context.fastmcp_context, request_of(context)
+        if asked is None or request is None:
             raise RefusedError(InternalError("A call without a request."))
         try:
-            result = await self._call(asked, name, dict(context.message.arguments or {}))
+            result = await self._call(asked, request, name, dict(context.message.arguments or {}))
         except CwmError as refused:
             raise RefusedError(refused) from refused
         except UpstreamRefusedError as refused:
             raise MCPError(refused.code, str(refused), refused.data) from refused
         return result if result is not None else await call_next(context)
 
-    async def _call(self, asked: Context, name: str, arguments: dict[str, Any]) -> ToolResult | None:
-        request = sdk_context(asked.request_context)
+    async def _call(
+        self, asked: Context, request: ServerRequestContext[Any, Any], name: str, arguments: dict[str, Any]
+    ) -> ToolResult | None:
         meta = meta_of(request)
         handle = arguments.get(HANDLE_ARGUMENT) if isinstance(arguments.get(HANDLE_ARGUMENT), str) else None
         caller = await self._agency.caller(request)
@@ -120,13 +124,14 @@ class UpstreamCalls(Middleware):
             del arguments[HANDLE_ARGUMENT]
             caller = await self._agency.caller(request, handle)
         relay = _Relay(asked) if meta.get("progressToken") is not None else None
+        params = {"name": offer.own_name, "arguments": arguments, **_forwarded(request)}
 
         async def ask() -> dict[str, Any]:
             answer = await self._upstreams.request(
                 caller,
                 offer.upstream,
                 "tools/call",
-                {"name": offer.own_name, "arguments": arguments, **_forwarded(meta)},
+                params,
                 repeatable=may_repeat(offer.definition),
                 on_progress=relay,
             )
@@ -134,7 +139,9 @@ class UpstreamCalls(Middleware):
                 await relay.told()
             return answer
 
-        given = await self._answers.call(caller, offer, name, arguments, ask)
+        given = await self._answers.call(caller, offer, name, arguments, ask, alone=bool(given_now(request)))
+        if asks_for_input(given.answer):
+            return InputRequiredToolResult(_asked_for(request, offer.upstream, given.answer))
         return _result(offer.upstream, _marked(given))
 
 
@@ -214,6 +221,8 @@ class UpstreamLists:
             upstream, uri = found
             await self._require(context, "resources/read")
             answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
+            if asks_for_input(answer):
+                return _asked_for(context, upstream, answer)
             contents = [
                 {**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]
             ]
@@ -229,6 +238,8 @@ class UpstreamLists:
             await self._require(context, "prompts/get")
             asked = {"name": offer.own_name, "arguments": params.arguments or {}}
             answer = await self._ask(context, offer.upstream, "prompts/get", asked)
+            if asks_for_input(answer):
+                return _asked_for(context, offer.upstream, answer)
             messages = [
                 {**each, "content": with_exposed_uris(offer.upstream, [each["content"]])[0]}
                 for each in answer["messages"]
@@ -287,7 +298,7 @@ class UpstreamLists:
         try:
             caller = await self._agency.caller(context)
             return await self._upstreams.request(
-                caller, upstream, method, {**params, **_forwarded(meta_of(context))}, repeatable=True
+                caller, upstream, method, {**params, **_forwarded(context)}, repeatable=True
             )
         except UpstreamRefusedError as refused:
             raise MCPError(refused.code, str(refused), refused.data) from refused
@@ -301,9 +312,23 @@ def _takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
     return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
 
 
-def _forwarded(meta: Mapping[str, Any] | None) -> dict[str, Any]:
-    kept = {name: value for name, value in (meta or {}).items() if name not in _OF_A_CONNECTION}
-    return {"_meta": kept} if kept else {}
+def _forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
+    """What the request says beside what it asks for; not what it says of the connection that it came by."""
+    meta = meta_of(context)
+    kept = {name: value for name, value in meta.items() if name not in _OF_A_CONNECTION}
+    kept |= can_be_asked(context, meta)
+    return {**given_now(context), "_meta": kept} if kept else given_now(context)
+
+
+def _asked_for(
+    context: ServerRequestContext[Any, Any], upstream: str, answer: Mapping[str, Any]
+) -> InputRequiredResult:
+    if not takes_rounds(context):
+        raise MCPError(
+            INVALID_PARAMS,
+            f"Upstream {upstream} asks for input, which only a client of 2026-07-28 can be asked for.",
+        )
+    return _valid(InputRequiredResult, upstream, answer)
 
 
 class _Relay:
@@ -342,10 +367,6 @@ def _marked(given: Given) -> dict[str, Any]:
 
 
 def _result(upstream: str, answer: dict[str, Any]) -> ToolResult:
-    if answer.get("resultType") == "input_required":
-        raise MCPError(
-            INVALID_PARAMS, f"Upstream {upstream} asks the user for input, which CWM cannot pass on."
-        )
     content = with_exposed_uris(upstream, list(answer.get("content", ())))
     return ToolResult.from_mcp_result(_valid(CallToolResult, upstream, {**answer, "content": content}))
 

@@ -170,6 +170,7 @@ def faced(
         parts.meter,
         version="9.9.9",
         limits=parts.limits,
+        secrets=[b"a test's secret"],
         interest=interest,
     )
 

@@ -6,13 +6,14 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastmcp import FastMCP
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,6 +33,7 @@ class Host:
 
     legacy: bool
     completes: bool = True
+    extend: Callable[[FastMCP[Any]], None] = lambda _: None
     seen: Seen = field(default_factory=Seen)
     port: int = 0
     _server: uvicorn.Server | None = None
@@ -51,6 +53,7 @@ class Host:
         listening.listen()
         self.port = listening.getsockname()[1]
         server = upstream_server(self.seen, completes=self.completes)
+        self.extend(server)
         app: ASGIApp = server.http_app(path="/mcp", stateless_http=False)
         config = uvicorn.Config(
             HandshakeOnly(app) if self.legacy else app,
@@ -85,8 +88,10 @@ class HandshakeOnly:
 
 
 @asynccontextmanager
-async def hosted(*, legacy: bool, completes: bool = True) -> AsyncIterator[Host]:
-    host = Host(legacy, completes)
+async def hosted(
+    *, legacy: bool, completes: bool = True, extend: Callable[[FastMCP[Any]], None] = lambda _: None
+) -> AsyncIterator[Host]:
+    host = Host(legacy, completes, extend)
     await host.start()
     try:
         yield host
