@@ -91,8 +91,7 @@ class _Search:
     def found(self) -> WindowList:
         if not self._unindexed(self._source):
             return self._indexed()
-        few = min(self.held.values()) <= self.effort.gathered
-        return (None if few else self._walked()) or self._gathered(few=few)
+        return (None if self._few else self._walked()) or self._gathered()
 
     def _indexed(self) -> WindowList:
         """The page, read from an index that holds what matches and nothing else."""
@@ -115,10 +114,14 @@ class _Search:
             return None
         return self._listed(found, found[0][-1], exact=total is not None)
 
-    def _gathered(self, *, few: bool) -> WindowList:
+    @property
+    def _few(self) -> bool:
+        return min(self.held.values()) <= self.effort.gathered
+
+    def _gathered(self) -> WindowList:
         """The page of all that match, which are found by what narrows them down the most."""
         holding = None
-        if not few:
+        if not self._few:
             said = (self.query.search or "").casefold()
             holding = terms.holding(self.connection, self.tenant, said, self._named)
         source: Table = window_search if holding is not None or self._rarest is None else termed
@@ -166,9 +169,12 @@ class _Search:
 
     @cached_property
     def _common(self) -> list[ColumnElement[bool]]:
-        """The time in which windows had each of several terms: a model that was retired is long past."""
+        """The time in which windows had each of several terms: a model that was retired is long past.
+
+        Few windows are looked at in less time than this is found out.
+        """
         named = self._named
-        if len(named) < 2:
+        if len(named) < 2 or self._few:
             return []
         ends = [
             self._end(term, at)
