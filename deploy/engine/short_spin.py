@@ -11,8 +11,10 @@ from typing import Any
 
 from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
-# Not 0: a wake-up that follows the last one within about a millisecond can be lost, and is then noticed after 5 s.
+# Not 0: a wake-up that follows the last one within about a millisecond can be lost.
 SPIN_SECONDS = 0.02
+# vLLM would notice a lost one after 5 s.
+SLEEP_MS = 50
 
 
 def spin_shortly() -> None:
@@ -21,6 +23,6 @@ def spin_shortly() -> None:
 
     def wait_shortly(condition: Any, timeout_ms: int | None = None) -> None:
         condition.busy_loop_s = SPIN_SECONDS
-        wait(condition, timeout_ms)
+        wait(condition, SLEEP_MS if timeout_ms is None else min(timeout_ms, SLEEP_MS))
 
     SpinCondition.wait = wait_shortly

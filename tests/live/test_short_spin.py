@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 _SCRIPT = """
 import json, time, zmq
 from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
-from short_spin import SPIN_SECONDS, spin_shortly
+from short_spin import SLEEP_MS, SPIN_SECONDS, spin_shortly
 
 address, context = "inproc://notify", zmq.Context()
 writer = SpinCondition(is_reader=False, context=context, notify_address=address)
@@ -25,8 +25,10 @@ poll = reader.poller.poll
 
 class Poller:
     slept = 0
+    longest = None
     def poll(self, timeout):
         self.slept += 1
+        self.longest = timeout
         return poll(timeout=timeout)
 
 reader.poller = Poller()
@@ -49,7 +51,13 @@ while True:
     if dict(poll(timeout=100)):
         break
 reader.wait(timeout_ms=None)
-print(json.dumps({"stock": stock, "ours": ours, "right after a read": not spinning, "woken": True}))
+longest = [reader.poller.longest]
+for asked in (5000, 1):
+    reader.last_read = 0
+    reader.wait(timeout_ms=asked)
+    longest.append(reader.poller.longest)
+bounded = longest == [SLEEP_MS, SLEEP_MS, 1]
+print(json.dumps({"stock": stock, "ours": ours, "right after a read": not spinning, "woken": True, "bounded": bounded}))
 """
 
 
@@ -64,4 +72,10 @@ async def test_a_process_of_vllm_that_waits_for_another_soon_sleeps_and_is_woken
     )
     said, _ = await process.communicate()
     slept = json.loads(said.splitlines()[-1])
-    assert slept == {"stock": False, "ours": True, "right after a read": False, "woken": True}
+    assert slept == {
+        "stock": False,
+        "ours": True,
+        "right after a read": False,
+        "woken": True,
+        "bounded": True,
+    }
