@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from cwm.domain.changes import Change, ChangeKind
@@ -20,6 +20,7 @@ _SWEEP_SECONDS: Final = 30.0
 
 _Key = tuple[Principal, str | None]
 Hook = Callable[[ContextManager], Awaitable[None]]
+Farewell = Callable[[Mapping[str, str]], Awaitable[None]]
 
 _log = logging.getLogger("cwm.agents")
 
@@ -52,6 +53,7 @@ class Agents:
         self._closing: set[asyncio.Task[None]] = set()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
+        self._on_farewell: list[Farewell] = []
         self._foreign = foreign
         self._deaf = changes.subscribe(self._hear)
 
@@ -68,6 +70,10 @@ class Agents:
     def at_end(self, hook: Hook) -> None:
         """Called with every ContextManager that stops serving in this process."""
         self._on_end.append(hook)
+
+    def at_farewell(self, farewell: Farewell) -> None:
+        """Called with what was kept for an agent session that ended here and that this process did not serve."""
+        self._on_farewell.append(farewell)
 
     async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
         """The ContextManager of an agent session whose id is known to be this principal's."""
@@ -102,8 +108,21 @@ class Agents:
     async def end(self, principal: Principal, handle: str) -> None:
         """End an agent session on every replica. Raises AgentSessionNotFoundError."""
         await self.known(principal, handle)
-        await self.store.end(handle)
-        await self._changes.publish(Change(ChangeKind.ENDED, agent_session=handle, tenant=principal.tenant))
+        await self.finish(principal, handle)
+
+    async def finish(self, principal: Principal, agent_session: str) -> Mapping[str, str]:
+        """:meth:`end` for one that is known to be this principal's; what was kept for it."""
+        kept = await self.store.recall(agent_session)
+        serves = (principal, agent_session) in self._held
+        ended = await self.store.end(agent_session)
+        await self._changes.publish(
+            Change(ChangeKind.ENDED, agent_session=agent_session, tenant=principal.tenant)
+        )
+        if ended and not serves:
+            # Whoever served it may have closed it, or crashed, and left open what others could go on with.
+            for farewell in self._on_farewell:
+                self._in_background(self._say(farewell, kept))
+        return kept
 
     async def sweep(self) -> None:
         """Close what has been idle for the TTL, every now and then, for ever."""
@@ -180,6 +199,12 @@ class Agents:
         if ended and self._held.get(key) is held and held.listening:
             del self._held[key]
             await self._close(held, end=True)
+
+    async def _say(self, farewell: Farewell, kept: Mapping[str, str]) -> None:
+        try:
+            await farewell(kept)
+        except Exception:  # noqa: BLE001 - logged; it has ended all the same
+            _log.exception("what an agent session left behind could not be closed")
 
     def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
         self._in_background(self._close(held, end=end))

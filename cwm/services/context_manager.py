@@ -153,7 +153,7 @@ class ContextManager:
         self._watches.pop(link, None)
         if (held := self._held.pop(link, None)) is not None:
             if held.stored is not None:
-                await self._store.forget(self.key, _stored_as(link))
+                await self._store.forget(self.key, stored_as(link))
             await held.session.close(end=True)
 
     async def close(self, *, end: bool) -> None:
@@ -190,7 +190,7 @@ class ContextManager:
             raise AgentSessionNotFoundError("The agent session has ended.")
 
     async def _open(self, link: Link, authorization: str | None, heard: Heard) -> _Upstream:
-        name, gone = _stored_as(link), self._gone.get(link)
+        name, gone = stored_as(link), self._gone.get(link)
         kept = (await self._store.recall(self.key)).get(name)
         if kept is None or kept == gone:
             session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
@@ -211,7 +211,8 @@ class ContextManager:
         return _Upstream(session, Catalogue(link.spec), kept)
 
 
-def _stored_as(link: Link) -> str:
+def stored_as(link: Link) -> str:
+    """The name by which the session with an upstream is kept for other replicas."""
     return f"upstream:{link.spec.name}:{link.spec.url}"
 
 

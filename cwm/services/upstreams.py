@@ -32,7 +32,7 @@ from cwm.ports.upstream import (
     UpstreamSession,
 )
 from cwm.services.agents import Agents
-from cwm.services.context_manager import ContextManager
+from cwm.services.context_manager import ContextManager, stored_as
 from cwm.services.upstream_call import once_more, recorded
 from cwm.services.upstream_link import Link, LinkState, Offers
 
@@ -84,6 +84,7 @@ class Upstreams:
         self._connector = connector
         self._agents = agents
         agents.at_end(self._forget_listener)
+        agents.at_farewell(self._leave)
         self._changes = changes
         self._meter = meter
         self._clock = clock
@@ -253,6 +254,13 @@ class Upstreams:
                 if link.session is not None:
                     with suppress(UpstreamError):
                         await link.session.unwatch(own)
+
+    async def _leave(self, kept: Mapping[str, str]) -> None:
+        for link in list(self._links.values()):
+            if (resume := kept.get(stored_as(link))) is not None:
+                with suppress(UpstreamError):
+                    session = await link.connector.open(link.spec, resume=resume)
+                    await session.close(end=True)
 
     @asynccontextmanager
     async def _dropped_if_gone(

@@ -403,3 +403,24 @@ async def test_ended_on_one_replica_it_is_ended_on_all() -> None:
         await shared.store.end(handle)
         await shared.changes.publish(Change(ChangeKind.ENDED, agent_session=handle))
         assert (len(one.agents), len(two.agents)) == (0, 0)
+
+
+async def test_what_was_left_open_at_an_upstream_is_closed_when_its_agent_session_ends(
+    redis_url: str,
+) -> None:
+    """By whoever hears of the end: the replica that served it made room for others, or is gone."""
+    shared, client = Shared(), connect(redis_url)
+    shared.store = RedisAgentSessions(client, 60)
+    async with bad_server() as server:
+        async with replica(shared, [server.spec()], limit=1) as one:
+            crowded, left = await handles(one, shared, 2)
+            for handle in (crowded, left):
+                await one.call(await one.caller(handle), "bad_do")
+            assert len(server.sessions) == 3
+            await one.agents.end(ANN, crowded)
+            await eventually(lambda: len(server.sessions) == 2)
+        assert len(server.sessions) == 1
+        async with replica(shared, [server.spec()]) as two:
+            await two.agents.end(ANN, left)
+            await eventually(lambda: server.methods().count("DELETE") == 3 and len(server.sessions) == 1)
+    await client.aclose()

@@ -36,7 +36,7 @@ class ConnectionSessions:
 
     streams: EventStreams
     identity: Identity
-    end_session: Callable[[Principal, str], Awaitable[bool]]
+    end_session: Callable[[Principal, str], Awaitable[None]]
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)

@@ -159,20 +159,12 @@ class Subscriptions:
             finally:
                 self._listening.discard(handler)
 
-    async def end(self, principal: Principal, session_id: str) -> bool:
-        """End a session of the handshake era and all its subscriptions. False when it is unknown.
-
-        StorageReadError, StorageWriteError.
-        """
-        subscribed = subscribed_to(await self.sessions.recall(session_id))
-        ended = await self.sessions.end(session_id)
-        await self.changes.publish(
-            Change(ChangeKind.ENDED, agent_session=session_id, tenant=principal.tenant)
-        )
-        for uri in subscribed:
+    async def end(self, principal: Principal, session_id: str) -> None:
+        """End a session of the handshake era and all its subscriptions. StorageReadError, StorageWriteError."""
+        kept = await self.agency.agents.finish(principal, session_id)
+        for uri in subscribed_to(kept):
             with suppress(CwmError):
                 await self.interest.unwatch(principal, session_id, uri)
-        return ended
 
     def close(self) -> None:
         """End every listen stream with its result, so that clients know it was meant."""
