@@ -75,8 +75,9 @@ class Store:
     ) -> tuple[StoredChunks, Completion | None]:
         """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout.
 
-        What is stored already is not flushed again. ``first`` goes out instead of the first flush, and its answer comes back: a longer request over the
-        same prefix, while the engine still has the KV that it computed itself.
+        What is stored already is not flushed again. ``first`` goes out instead of the first flush, and its
+        answer comes back: a longer request over the same prefix, while the engine still has the KV that it
+        computed itself.
         """
         if prefix.chunk_count == 0:
             return StoredChunks((), Tier.DISK, {}), None
