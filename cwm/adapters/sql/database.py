@@ -6,8 +6,8 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from cwm.domain.errors import StorageWriteError
 
 LOCK_TIMEOUT_SECONDS: Final = 10
+WRITES_BETWEEN_CHECKPOINTS: Final = 128
 _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
 _RETRY_SECONDS: Final = 0.01
@@ -28,7 +29,9 @@ _READERS: Final = 4
 _POOL: Final = 10
 _OVERFLOW: Final = 10
 _BEGIN: Final = "cwm_begin"
-_PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON")
+# Of the log, 4 KiB each: 64 MiB that a writer merges itself, should nobody else have done it.
+_PAGES_AT_MOST: Final = 16_384
+_PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON", f"wal_autocheckpoint={_PAGES_AT_MOST}")
 
 T = TypeVar("T")
 
@@ -143,6 +146,7 @@ class SqliteDatabase:
     SQLite lets one writer in at a time and others poll for it; those of one process queue for one thread.
     A glance takes less time than waking a thread and, with a log ahead, waits for no writer: it runs
     where it is asked for, and goes to a reader in the rare moment in which it would have to wait.
+    Merging the log into the file waits for the disk, and no write waits for it: it has a thread of its own.
     """
 
     def __init__(self, target: URL) -> None:
@@ -157,7 +161,10 @@ class SqliteDatabase:
         event.listen(self._engine, "begin", _begin)
         self._writer = ThreadPoolExecutor(1, "cwm-sqlite-writer")
         self._readers = ThreadPoolExecutor(_READERS, "cwm-sqlite-reader")
+        self._checkpointer = ThreadPoolExecutor(1, "cwm-sqlite-checkpointer")
         self._kept = ExitStack()
+        self._checkpoint: Future[None] | None = None
+        self._writes = 0
         self.load = Load(_READERS + 1)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -186,7 +193,19 @@ class SqliteDatabase:
 
     def _write(self, work: Callable[[Connection], T]) -> T:
         with self._writing.begin():
-            return work(self._writing)
+            done = work(self._writing)
+        self._writes += 1
+        if self._writes >= WRITES_BETWEEN_CHECKPOINTS and (
+            self._checkpoint is None or self._checkpoint.done()
+        ):
+            self._writes = 0
+            self._checkpoint = self._checkpointer.submit(self._merge_log)
+        return done
+
+    def _merge_log(self) -> None:
+        """Whatever of the log nobody reads any more. What fails here is tried again after further writes."""
+        with suppress(OperationalError), self._engine.connect() as connection:
+            connection.execution_options(**{_BEGIN: ""}).exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
     # Kept open: taking a connection from the pool and giving it back costs as much as a small statement.
 
@@ -205,8 +224,8 @@ class SqliteDatabase:
         return connection
 
     def _close(self) -> None:
-        self._writer.shutdown()
-        self._readers.shutdown()
+        for threads in (self._writer, self._readers, self._checkpointer):
+            threads.shutdown()
         self._kept.close()
         self._engine.dispose()
 

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
 
 from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.database import (
+    WRITES_BETWEEN_CHECKPOINTS,
+    Database,
+    SqliteDatabase,
+    open_database,
+)
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import (
@@ -171,6 +178,26 @@ async def test_a_writer_that_waited_too_long_says_that_the_database_is_locked(
     other.close()
     await SqlRegistry(database).add_session(a_session(), IDS)
     await database.dispose()
+
+
+async def test_the_log_of_a_sqlite_file_is_merged_into_it_beside_the_writes(
+    empty_sqlite_url: str, tmp_path: Path
+) -> None:
+    database = open_database(empty_sqlite_url)
+    assert isinstance(database, SqliteDatabase)
+    rows = 2 * WRITES_BETWEEN_CHECKPOINTS
+    await database.write(lambda connection: connection.execute(text("CREATE TABLE numbers (n INTEGER)")))
+    for number in range(1, rows):
+        await database.write(lambda connection: connection.execute(text("INSERT INTO numbers VALUES (1)")))
+        if number % WRITES_BETWEEN_CHECKPOINTS == 0:
+            assert database._checkpoint is not None
+            await asyncio.wrap_future(database._checkpoint)
+    # Of the log's own file nothing is copied.
+    shutil.copy(_file(empty_sqlite_url), tmp_path / "alone.db")
+    await database.dispose()
+    with closing(sqlite3.connect(tmp_path / "alone.db")) as alone:
+        merged = alone.execute("SELECT COUNT(*) FROM numbers").fetchone()
+    assert WRITES_BETWEEN_CHECKPOINTS <= merged[0] + 1 < rows
 
 
 async def test_a_full_disk_is_told_as_such_and_leaves_nothing(sqlite_url: str) -> None:
