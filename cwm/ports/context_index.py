@@ -20,6 +20,15 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Bytes:
+    """A content as the store keeps it. With it the tenant may have ``quota_bytes``, None for any number."""
+
+    digest: str
+    stored: bytes
+    quota_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """``entries`` as they are now; ``gone`` are the digests of contents that nobody holds any more."""
 
@@ -52,14 +61,14 @@ class ContextIndex(Protocol):
         writes: Sequence[Write],
         author: str,
         *,
-        instead_of: str | None = None,
+        new: Bytes | None = None,
         at: int | None = None,
         keep: int,
     ) -> Written | None:
         """All of ``writes`` as one new version, or none: CWM-3007 names the key that was refused.
 
-        The contents are held from then on and ``instead_of``, who held them until now, lets go. None when the
-        scope is not at version ``at`` any more. ``keep`` versions of the past stay, and those that a snapshot
+        The contents are held from then on: they are there already, or ``new`` brings them along, CWM-4003 over
+        its quota. None when the scope is not at version ``at`` any more. ``keep`` versions of the past stay, and those that a snapshot
         shows. Nothing is written, and no version made, where every write is a deletion of what is not there.
         """
 

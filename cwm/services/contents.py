@@ -15,6 +15,7 @@ from cwm.ports.audit import AuditLog
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import Content, ContentStore
+from cwm.ports.context_index import Bytes
 from cwm.ports.meter import Meter
 from cwm.services.aside import aside
 from cwm.services.content_cache import NEVER, ContentCache, Key
@@ -66,14 +67,28 @@ class SharedContents:
     ) -> str:
         """As the port says; ``priority``, 0 to 10, is for how long memory keeps it. CWM-4003 over the quota."""
         digest = await aside(len(plain), lambda: digest_of(plain))
-        key, ends_at = (tenant, digest), _seconds(expires_at)
+        key = (tenant, digest)
         if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
-            self.cache.prolong(key, priority, ends_at)
+            self.cache.prolong(key, priority, _seconds(expires_at))
             return digest
         stored = await aside(len(plain), lambda: stored_form(plain, self._compress_above))
         await self.store.put(tenant, digest, stored, holder, expires_at, self._quota_bytes)
-        self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, ends_at)
+        self._add(key, plain, stored, priority, expires_at)
         return digest
+
+    async def to_store(self, plain: bytes) -> Bytes:
+        """What a write of the index brings along, under the tenants' quota."""
+        return await aside(len(plain), lambda: self._to_store(plain))
+
+    def was_stored(
+        self, tenant: str, plain: bytes, new: Bytes, priority: int, expires_at: datetime | None
+    ) -> None:
+        """A write brought it along: remember it as :meth:`keep` does."""
+        key = (tenant, new.digest)
+        if self.cache.facts(key) is not None:
+            self.cache.prolong(key, priority, _seconds(expires_at))
+        else:
+            self._add(key, plain, new.stored, priority, expires_at)
 
     async def read(self, tenant: str, digest: str) -> bytes | None:
         key = (tenant, digest)
@@ -94,6 +109,12 @@ class SharedContents:
         """It is not in the store any more: no replica may go on with what it has."""
         self.cache.drop((tenant, digest))
         await self._changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
+
+    def _to_store(self, plain: bytes) -> Bytes:
+        return Bytes(digest_of(plain), stored_form(plain, self._compress_above), self._quota_bytes)
+
+    def _add(self, key: Key, plain: bytes, stored: bytes, priority: int, expires_at: datetime | None) -> None:
+        self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, _seconds(expires_at))
 
     async def _load(self, key: Key) -> bytes | None:
         warm = self.cache.stored(key, self._now())

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final
-from uuid import uuid4
 
 from cwm.domain.canonical import canonical_json
 from cwm.domain.changes import Change, ChangeKind
@@ -31,7 +29,7 @@ from cwm.domain.shared_context import (
 )
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
-from cwm.ports.context_index import ContextIndex, Written
+from cwm.ports.context_index import Bytes, ContextIndex, Written
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.services.aside import aside, to_its_end
@@ -41,8 +39,6 @@ from cwm.services.context_views import ContextViews
 
 MAX_PAGE: Final = 1000
 
-# Long enough for any write that goes on, short enough for those that do not.
-_WRITING: Final = timedelta(minutes=10)
 _RESTORES_TRIED: Final = 20
 _TOLD_AT_MOST: Final = 1000
 
@@ -74,11 +70,10 @@ class SharedContext:
                 field="value",
             )
         with self.tracer.span("context_set"), self.meter.operation("context_set"):
-            writer = f"writing:{uuid4().hex}"
-            digest = await self._keep(scope, value, writer, setting.priority)
+            new = await self.contents.to_store(value)
             write = Write(
                 setting.key,
-                digest,
+                new.digest,
                 len(value),
                 setting.priority,
                 setting.immutable,
@@ -86,11 +81,15 @@ class SharedContext:
                 if_version=setting.if_version,
             )
             try:
-                written = await self._write(scope, [write], principal.subject, instead_of=writer)
-            except ContextConflictError:
-                await self.contents.let_go(scope.tenant, digest, writer)
-                raise
-        return written.entries[0]
+                written = await self._write(scope, [write], principal.subject, new)
+            except StorageQuotaExceededError:
+                # The scope's past makes room.
+                for digest in await self.index.trim(scope):
+                    await self.contents.gone(scope.tenant, digest)
+                written = await self._write(scope, [write], principal.subject, new)
+            entry = written.entries[0]
+            self.contents.was_stored(scope.tenant, value, new, entry.priority, entry.expires_at)
+        return entry
 
     async def get(
         self, scope: Scope, key: str, version: int | None = None, snapshot: str | None = None
@@ -201,16 +200,6 @@ class SharedContext:
         await self.index.forget(scope)
         self.views.forget(scope)
 
-    async def _keep(self, scope: Scope, value: bytes, writer: str, priority: int) -> str:
-        """Where the tenant's quota is used up, the scope's past makes room."""
-        until = self.clock.now() + _WRITING
-        try:
-            return await self.contents.keep(scope.tenant, value, writer, until, priority=priority)
-        except StorageQuotaExceededError:
-            for digest in await self.index.trim(scope):
-                await self.contents.gone(scope.tenant, digest)
-            return await self.contents.keep(scope.tenant, value, writer, until, priority=priority)
-
     async def _entry(
         self, scope: Scope, key: str, version: int | None, snapshot: str | None
     ) -> tuple[int, Entry | None]:
@@ -245,9 +234,9 @@ class SharedContext:
         raise SnapshotNotFoundError("There is no such snapshot in this scope.", label=label[:64])
 
     async def _write(
-        self, scope: Scope, writes: Sequence[Write], author: str, *, instead_of: str | None = None
+        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None = None
     ) -> Written:
-        written = await self._try_to_write(scope, writes, author, instead_of=instead_of)
+        written = await self._try_to_write(scope, writes, author, new)
         if written is None:
             raise AssertionError("only a write at a version can come too late")
         return written
@@ -257,19 +246,17 @@ class SharedContext:
         scope: Scope,
         writes: Sequence[Write],
         author: str,
+        new: Bytes | None = None,
         *,
-        instead_of: str | None = None,
         at: int | None = None,
     ) -> Written | None:
         """A write that is done is told, also when its caller has given it up."""
-        return await to_its_end(self._write_and_tell(scope, writes, author, instead_of, at))
+        return await to_its_end(self._write_and_tell(scope, writes, author, new, at))
 
     async def _write_and_tell(
-        self, scope: Scope, writes: Sequence[Write], author: str, instead_of: str | None, at: int | None
+        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None, at: int | None
     ) -> Written | None:
-        written = await self.index.write(
-            scope, writes, author, instead_of=instead_of, at=at, keep=self.limits.versions
-        )
+        written = await self.index.write(scope, writes, author, new=new, at=at, keep=self.limits.versions)
         if written is not None:
             for digest in written.gone:
                 await self.contents.gone(scope.tenant, digest)

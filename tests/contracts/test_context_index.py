@@ -18,10 +18,10 @@ from cwm.adapters.redis.context_index import RedisContextIndex
 from cwm.adapters.sql.content_store import SqlContentStore
 from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import open_database
-from cwm.domain.errors import ContextConflictError
+from cwm.domain.errors import ContextConflictError, StorageQuotaExceededError
 from cwm.domain.shared_context import Entry, Head, Scope, Write, scope_of
 from cwm.ports.content_store import ContentStore
-from cwm.ports.context_index import ContextIndex, Written
+from cwm.ports.context_index import Bytes, ContextIndex, Written
 from tests.services.replicas_of import HandClock
 
 pytestmark = pytest.mark.slow
@@ -30,6 +30,7 @@ TENANT = scope_of("acme", "s1", "tenant")
 WORKSPACE = scope_of("acme", "s1", "workspace:build")
 PRIVATE = scope_of("acme", "s1", "session")
 KEEP = 1000
+CLEANED_UP_AT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,9 @@ class Stores:
     clock: HandClock
 
     async def set(self, key: str, digest: str = "d", scope: Scope = TENANT, **given: Any) -> Written:
-        keep = given.pop("keep", KEEP)
-        await self.contents.put(scope.tenant, digest, digest.encode(), "writer", None, None)
-        written = await self.index.write(
-            scope, [Write(key, digest, len(digest), **given)], "ann", instead_of="writer", keep=keep
-        )
+        keep, new = given.pop("keep", KEEP), Bytes(digest, digest.encode(), given.pop("quota", None))
+        write = Write(key, digest, len(digest), **given)
+        written = await self.index.write(scope, [write], "ann", new=new, keep=keep)
         assert written is not None
         return written
 
@@ -184,6 +183,34 @@ async def test_several_keys_are_one_version_or_nothing(stores: Stores) -> None:
     assert written is not None
     assert {(e.key, e.version) for e in written.entries} == {("a", 2), ("b", 2)}
     assert await stores.now() == {"b": "d2"}
+
+
+async def test_what_a_refused_write_brought_along_is_not_kept(stores: Stores) -> None:
+    await stores.set("k", "d1", immutable=True)
+    with pytest.raises(ContextConflictError):
+        await stores.set("k", "d2")
+    assert not await stores.is_kept("d2")
+    assert await stores.contents.used_bytes("acme") == 2
+
+
+async def test_over_the_quota_nothing_is_written_and_what_is_there_needs_no_room(stores: Stores) -> None:
+    await stores.set("k", "d1")
+    with pytest.raises(StorageQuotaExceededError) as refused:
+        await stores.set("k", "long", quota=5)
+    assert refused.value.context == {"used_bytes": 2, "asked_bytes": 4, "quota_bytes": 5}
+    assert (await stores.index.head(TENANT)).version == 1
+    assert not await stores.is_kept("long")
+    await stores.set("other", "d1", quota=2)
+    assert await stores.now() == {"k": "d1", "other": "d1"}
+
+
+async def test_what_a_key_is_set_to_again_outlives_the_clean_up_of_that_write(stores: Stores) -> None:
+    await stores.set("k", "d", keep=1)
+    while (await stores.set("k", "other", keep=1)).head.version < CLEANED_UP_AT - 1:
+        pass
+    written = await stores.set("k", "d", keep=1)
+    assert written.head.version == CLEANED_UP_AT
+    assert await stores.is_kept("d")
 
 
 async def test_a_write_at_a_version_comes_too_late_for_another(stores: Stores) -> None:

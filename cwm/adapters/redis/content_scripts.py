@@ -82,6 +82,24 @@ local function sweep(t, now, most)
   for _, d in ipairs(ended) do settle(d, t, now) end
   return #ended
 end
+
+-- What the tenant has instead, where that would be over the quota.
+local function put(d, t, bytes, quota, now)
+  redis.call('SADD', '{TENANTS_KEY}', t)
+  sweep(t, now, 16)
+  if redis.call('EXISTS', content_key(d, t)) == 1 then return -1 end
+  local used = tonumber(redis.call('GET', bytes_key(t)) or '0') - tonumber(redis.call('HGET', sizes_key(t), d) or '0')
+  if quota >= 0 and used + #bytes > quota then
+    sweep(t, now, 100000)
+    used = tonumber(redis.call('GET', bytes_key(t)) or '0')
+    if used + #bytes > quota then return used end
+  end
+  forget(d, t)
+  redis.call('SET', content_key(d, t), bytes)
+  redis.call('HSET', sizes_key(t), d, #bytes)
+  redis.call('INCRBY', bytes_key(t), #bytes)
+  return -1
+end
 """
 
 PUT: Final = (
@@ -89,25 +107,9 @@ PUT: Final = (
     + """
 local t, d, holder, ending, quota = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local now = now_ms(ARGV[6])
-redis.call('SADD', '"""
-    + TENANTS_KEY
-    + """', t)
-sweep(t, now, 16)
-local size = #ARGV[7]
-if redis.call('EXISTS', content_key(d, t)) == 0 then
-  local used = tonumber(redis.call('GET', bytes_key(t)) or '0') - tonumber(redis.call('HGET', sizes_key(t), d) or '0')
-  if quota >= 0 and used + size > quota then
-    sweep(t, now, 100000)
-    used = tonumber(redis.call('GET', bytes_key(t)) or '0')
-    if used + size > quota then return used end
-  end
-  forget(d, t)
-  redis.call('SET', content_key(d, t), ARGV[7])
-  redis.call('HSET', sizes_key(t), d, size)
-  redis.call('INCRBY', bytes_key(t), size)
-end
-hold(d, t, holder, ending, now)
-return -1
+local used = put(d, t, ARGV[7], quota, now)
+if used < 0 then hold(d, t, holder, ending, now) end
+return used
 """
 )
 

@@ -12,10 +12,11 @@ import redis.asyncio as redis
 from cwm.adapters.redis import context_scripts
 from cwm.adapters.redis.content_store import milliseconds, reading, writing
 from cwm.adapters.redis.keys import room, tenant_prefix
+from cwm.domain.contents import over_quota
 from cwm.domain.errors import ContextConflictError
 from cwm.domain.shared_context import Entry, Head, Refusal, Scope, Snapshot, Write, conflict, scope_by_key
 from cwm.ports.clock import Clock
-from cwm.ports.context_index import Delta, Written
+from cwm.ports.context_index import Bytes, Delta, Written
 
 
 class RedisContextIndex:
@@ -64,22 +65,19 @@ class RedisContextIndex:
         writes: Sequence[Write],
         author: str,
         *,
-        instead_of: str | None = None,
+        new: Bytes | None = None,
         at: int | None = None,
         keep: int,
     ) -> Written | None:
         spelled = json.dumps([_spelled(write) for write in writes], ensure_ascii=False)
         where = [_prefix(scope), room(scope.tenant), scope.key, self._now()]
-        how: list[str | int] = [
-            author,
-            instead_of or "",
-            -1 if at is None else at,
-            keep,
-            spelled,
-            _name(scope),
-        ]
+        how: list[str | int | bytes] = [author, -1 if at is None else at, keep, spelled, _name(scope)]
+        if new is not None:
+            how += [new.digest, new.stored, -1 if new.quota_bytes is None else new.quota_bytes]
         async with writing():
             outcome, *told = await self._write(args=[*where, *how])
+        if outcome == "full" and new is not None and new.quota_bytes is not None:
+            raise over_quota(int(told[0]), len(new.stored), new.quota_bytes)
         if outcome == "moved":
             return None
         if outcome == "refused":

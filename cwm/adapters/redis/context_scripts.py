@@ -101,8 +101,9 @@ WRITE: Final = (
     _INDEX
     + _VACUUM
     + f"""
-local author, instead_of, at, keep = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local writes, name = cjson.decode(ARGV[9]), ARGV[10]
+local author, at, keep = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local writes, name = cjson.decode(ARGV[8]), ARGV[9]
+local digest, stored, quota = ARGV[10], ARGV[11], tonumber(ARGV[12])
 local version, floor = head_of()
 if at >= 0 and at ~= version then return {{'moved'}} end
 
@@ -127,7 +128,19 @@ end
 local answer = {{'written'}}
 local gone = {{}}
 if #changing > 0 then
+  if digest then
+    local used = put(digest, t, stored, quota, now)
+    if used >= 0 then return {{'full', used}} end
+  end
   version = version + 1
+  -- First: what is cleaned up may be the last else that holds the same content.
+  for _, write in ipairs(changing) do
+    if write.digest ~= '' then
+      write.expires = write.ttl > 0 and now + write.ttl or write.expires
+      local ending = write.expires > 0 and string.format('%.0f', write.expires + {_GRACE_MS}) or '+inf'
+      hold(write.digest, t, holder_of(write.key, version), ending, now)
+    end
+  end
   floor = math.max(floor, version - keep)
   redis.call('HSET', p .. 'head', 'version', string.format('%d', version), 'floor', string.format('%d', floor))
   redis.call('ZADD', '{SCOPES_KEY}', string.format('%.0f', now), name)
@@ -142,7 +155,7 @@ for _, write in ipairs(changing) do
     redis.call('ZADD', p .. 'past:' .. key, row.version, cjson.encode(row))
     redis.call('ZADD', p .. 'superseded', version, string.format('%d', row.version) .. ':' .. key)
   end
-  local expires = write.ttl > 0 and now + write.ttl or write.expires
+  local expires = write.expires
   local new = {{key = key, version = version, digest = write.digest, size = write.size,
     priority = write.priority, immutable = write.immutable, author = author, written = now, expires = expires}}
   redis.call('ZADD', p .. 'log', version, key)
@@ -152,9 +165,6 @@ for _, write in ipairs(changing) do
   else
     redis.call('HSET', p .. 'keys', key, cjson.encode(new))
     redis.call('ZREM', p .. 'deleted', key)
-    local ending = expires > 0 and string.format('%.0f', expires + {_GRACE_MS}) or '+inf'
-    hold(write.digest, t, holder_of(key, version), ending, now)
-    if instead_of ~= '' then release(write.digest, t, instead_of, now) end
   end
   if expires > 0 and write.digest ~= '' then
     redis.call('ZADD', p .. 'ends', string.format('%.0f', expires), key)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_,
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables import content_holders, content_usage, contents
+from cwm.domain.contents import over_quota
 
 _DIALECTS: Final[Mapping[str, Any]] = {"sqlite": sqlite, "postgresql": postgresql}
 
@@ -79,7 +80,18 @@ def is_there(connection: Connection, tenant: str, digest: str) -> bool:
     return connection.execute(_IS_THERE, {"of_tenant": tenant, "of_digest": digest}).first() is not None
 
 
-def add(connection: Connection, tenant: str, digest: str, stored: bytes) -> None:
+def put(
+    connection: Connection, tenant: str, digest: str, stored: bytes, quota_bytes: int | None, at: datetime
+) -> None:
+    """Keep ``stored`` unless it is there; whoever needs it holds it in the same transaction. CWM-4003."""
+    used = lock(connection, tenant)
+    if is_there(connection, tenant, digest):
+        return
+    if quota_bytes is not None and used + len(stored) > quota_bytes:
+        drop_ended(connection, tenant, at)
+        used = lock(connection, tenant)
+        if used + len(stored) > quota_bytes:
+            raise over_quota(used, len(stored), quota_bytes)
     row = {"tenant": tenant, "digest": digest, "stored": stored, "size_bytes": len(stored)}
     connection.execute(_ADD, row)
     _count(connection, tenant, len(stored))

@@ -10,7 +10,6 @@ from cwm.adapters.sql import content_rows
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.tables import content_holders, content_usage, contents
 from cwm.adapters.sql.transactions import reading, writing
-from cwm.domain.contents import over_quota
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import Content
 
@@ -33,10 +32,7 @@ class SqlContentStore:
         expires_at: datetime | None,
         quota_bytes: int | None,
     ) -> None:
-        used = content_rows.lock(connection, tenant)
-        if not content_rows.is_there(connection, tenant, digest):
-            self._require_room(connection, tenant, used, len(stored), quota_bytes)
-            content_rows.add(connection, tenant, digest, stored)
+        content_rows.put(connection, tenant, digest, stored, quota_bytes, self._clock.now())
         content_rows.add_holder(connection, tenant, digest, holder, expires_at)
 
     @writing
@@ -86,13 +82,3 @@ class SqlContentStore:
             content_rows.lock(connection, tenant)
             gone += len(content_rows.drop_ended(connection, tenant, now))
         return gone
-
-    def _require_room(
-        self, connection: Connection, tenant: str, used: int, size: int, quota_bytes: int | None
-    ) -> None:
-        if quota_bytes is None or used + size <= quota_bytes:
-            return
-        content_rows.drop_ended(connection, tenant, self._clock.now())
-        used = content_rows.lock(connection, tenant)
-        if used + size > quota_bytes:
-            raise over_quota(used, size, quota_bytes)

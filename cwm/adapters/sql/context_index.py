@@ -28,7 +28,7 @@ from cwm.domain.shared_context import (
     scope_by_key,
 )
 from cwm.ports.clock import Clock
-from cwm.ports.context_index import Delta, Written
+from cwm.ports.context_index import Bytes, Delta, Written
 
 # A scope is cleaned up with every so many of its writes, so much at a time.
 _VACUUM_EVERY: Final = 16
@@ -96,7 +96,7 @@ class SqlContextIndex:
         writes: Sequence[Write],
         author: str,
         *,
-        instead_of: str | None = None,
+        new: Bytes | None = None,
         at: int | None = None,
         keep: int,
     ) -> Written | None:
@@ -110,15 +110,18 @@ class SqlContextIndex:
         if not changing:
             return Written(head, ())
         moved = Head(head.version + 1, max(head.floor, head.version + 1 - keep), head.now)
+        written = [_entry(write, moved, author) for write in changing]
+        if new is not None:
+            content_rows.put(connection, scope.tenant, new.digest, new.stored, new.quota_bytes, head.now)
+        # First: what is cleaned up may be the last else that holds the same content.
+        for entry in written:
+            _hold(connection, scope, entry)
         gone: list[str] = []
         if moved.version % _VACUUM_EVERY == 0:
             gone, _ = self._vacuum(connection, scope, moved)
         known = [write.key for write in changing if write.key in current]
         context_rows.supersede(connection, scope, known, moved.version)
-        written = [_entry(write, moved, author) for write in changing]
         _add(connection, scope, written)
-        for entry in written:
-            _hold(connection, scope, entry, instead_of)
         context_rows.move_head(connection, scope, moved)
         return Written(moved, tuple(written), tuple(gone))
 
@@ -244,15 +247,12 @@ def _add(connection: Connection, scope: Scope, written: Sequence[Entry]) -> None
     connection.execute(_ADD, rows)
 
 
-def _hold(connection: Connection, scope: Scope, entry: Entry, instead_of: str | None) -> None:
-    """Who held the content until now has kept it there, so there is nothing to look for and nothing to lock."""
+def _hold(connection: Connection, scope: Scope, entry: Entry) -> None:
     if entry.digest is None:
         return
     until = None if entry.expires_at is None else entry.expires_at + _GRACE
     holder = holder_of(scope, entry.key, entry.version)
     content_rows.add_holder(connection, scope.tenant, entry.digest, holder, until)
-    if instead_of is not None:
-        content_rows.drop_holder(connection, scope.tenant, entry.digest, instead_of)
 
 
 def _release(connection: Connection, scope: Scope, unneeded: Sequence[Entry], now: datetime) -> list[str]:

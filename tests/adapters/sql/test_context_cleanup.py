@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event
 
-from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql import context_index
-from cwm.adapters.sql.content_store import SqlContentStore
 from cwm.adapters.sql.context_index import SqlContextIndex
 from cwm.adapters.sql.database import SqliteDatabase, open_database
 from cwm.domain.shared_context import Scope, Write
+from cwm.ports.context_index import Bytes
 
 SCOPE = Scope("acme", "tenant", "tenant")
 
@@ -35,9 +34,8 @@ async def test_what_a_clean_up_looks_for_is_found_by_an_index_of_its_own(
 
     event.listen(database._engine, "before_cursor_execute", hear)
     try:
-        contents, index = SqlContentStore(database, SystemClock()), SqlContextIndex(database)
-        await contents.put(SCOPE.tenant, "d", b"d", "writer", None, None)
-        await index.write(SCOPE, [Write("key", "d", 1)], "ann", instead_of="writer", keep=10)
+        index = SqlContextIndex(database)
+        await index.write(SCOPE, [Write("key", "d", 1)], "ann", new=Bytes("d", b"d"), keep=10)
         event.remove(database._engine, "before_cursor_execute", hear)
         found = await database.read(plans)
     finally:
