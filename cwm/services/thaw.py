@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,10 +20,10 @@ from cwm.domain.errors import (
 from cwm.domain.intent import Intent
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.planner import Plan
-from cwm.domain.prefix import TokenIds, full_chunks
+from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
-from cwm.domain.window import Durability, Window
+from cwm.domain.window import Window
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, Loads, Prefetched
@@ -38,6 +37,7 @@ from cwm.services.loads import loads_since
 from cwm.services.origins import Origins
 from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
+from cwm.services.receipt import Receipt, warning_of
 from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix, fitting
 from cwm.services.verify import Verify
@@ -50,30 +50,6 @@ _TOKEN_FIXES: Final = {
     ),
 }
 _HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a thaw did, as the engine and its cache report it; counts in tokens, times in ms.
-
-    ``tokens_by_tier`` says where restored tokens came from: ``gpu`` is the engine's own cache.
-    ``engine_changes`` are what differs from the engine the window was frozen on; none of its KV is used then.
-    What the ``plan`` predicted took ``prefetch_ms`` and ``engine_ms`` together.
-    ``evidence`` is of the restored KV, ``recovered`` of the KV computed in its place after a mismatch.
-    """
-
-    tokens_restored: int
-    tokens_recomputed: int
-    tokens_by_tier: Mapping[str, int]
-    blocks_found: int
-    blocks_total: int
-    prefetch_ms: float
-    engine_ms: float
-    plan: Plan
-    evidence: Evidence
-    verify_ms: float
-    recovered: Verification | None = None
-    engine_changes: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +205,7 @@ class Thaw:
         )
         self._count(receipt)
         session = await self._open(principal, window, intent, snapshot.token_ids, salt_scope)
-        warning = _warning(window, prefix, receipt)
+        warning = warning_of(window, prefix, receipt)
         if warning is not None:
             self.meter.event("thaw_partial")
         return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
@@ -372,33 +348,3 @@ def _refuse_other_tokens(window: Window, changes: tuple[Difference, ...], *, acc
             frozen=change.then,
             now=change.now,
         )
-
-
-def _warning(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
-    """Why less came back than was frozen; None when every block did.
-
-    The tail shorter than a block is always computed again, and so is the last token.
-    """
-    if receipt.evidence.verification is Verification.MISMATCH:
-        unlike = (
-            " Computed again it continues otherwise too: is this engine what it was, and CWM_CANARY_TOLERANCE "
-            "wide enough for it?"
-        )
-        return (
-            "The restored KV did not continue as the frozen one did: it was discarded, and "
-            f"{receipt.tokens_recomputed} tokens were computed again."
-            f"{unlike if receipt.recovered is Verification.MISMATCH else ''}"
-        )
-    chunk = window.identity.chunk_size or 0
-    blocks = window.block_count
-    if window.durability is not Durability.DURABLE and chunk:
-        blocks = full_chunks(len(prefix.token_ids), chunk)
-    wanted = min(blocks * chunk, len(prefix.token_ids) - 1)
-    if receipt.plan.load_tokens is not None:
-        wanted = min(wanted, receipt.plan.load_tokens)
-    missing = wanted - receipt.tokens_restored
-    if missing <= 0:
-        return None
-    changed = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
-    reason = f" The engine is not the one the window was frozen on: {changed}." if changed else ""
-    return f"{missing} tokens could not be restored and were computed again.{reason}"

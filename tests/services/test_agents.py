@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
 
@@ -20,17 +20,12 @@ from cwm.services.context_manager import ContextManager
 from tests.adapters.upstream.bad_server import bad_server
 from tests.adapters.upstream.programs import open_files, processes_with
 from tests.adapters.upstream.programs import spec as program
+from tests.eventually import eventually
 from tests.services.replicas_of import ANN, Replica, Shared, replica
 
 TTL = 60
 LIMIT = 3
 NAMES = st.sampled_from([None, "a", "b", "c", "d", "e"])
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - other tasks and processes bring it about
-            await asyncio.sleep(0.01)
 
 
 class AgentsAgainstModel(RuleBasedStateMachine):

@@ -9,7 +9,8 @@ from typing import cast
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.canary import Evidence, Verification
 from cwm.domain.planner import Plan
-from cwm.services.thaw import Receipt, Thaw
+from cwm.services.receipt import Receipt
+from cwm.services.thaw import Thaw
 
 LOADED = Receipt(
     tokens_restored=256,

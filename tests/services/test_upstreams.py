@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,18 +23,13 @@ from cwm.domain.upstream import Credentials, Kind, Override, Selection
 from cwm.services.upstream_link import LinkState
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
 from tests.adapters.upstream.programs import spec as program
+from tests.eventually import eventually
 from tests.services.replicas_of import ANN, BOB, Replica, Shared, replica
 from tests.transport.mcp.upstream_hosts import hosted
 
 pytestmark = pytest.mark.slow
 
 STATES = [LinkState.CONNECTING, LinkState.READY, LinkState.AWAY]
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - other tasks bring it about
-            await asyncio.sleep(0.005)
 
 
 async def handles(replica_: Replica, shared: Shared, count: int) -> list[str]:

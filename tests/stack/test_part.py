@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from cwm.stack.child import Child
 from cwm.stack.errors import StackError
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.part import Hooks, Part, Recipe
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -139,17 +140,11 @@ async def test_a_part_waits_for_the_one_it_needs(stage: Stage, tmp_path: Path, p
 async def test_an_outage_lasts_until_it_is_ended(stage: Stage) -> None:
     async with stage.running(stage.part(LIVES)) as part:
         part.hold_down()
-        await until(lambda: part.restarts == 1)
+        await eventually(lambda: part.restarts == 1)
         assert len(stage.started) == 1
         part.let_up()
         await asyncio.wait_for(part.ready.wait(), 20)
         assert len(stage.started) == 2
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the condition is another process's
-            await asyncio.sleep(0.01)
 
 
 def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from cwm.services.delete import Deleted
 from cwm.services.freeze import Frozen
 from cwm.services.generate import Generated
 from cwm.services.inspect import CacheStats, Health
+from cwm.services.receipt import Receipt
 from cwm.services.savings import Savings
-from cwm.services.thaw import Receipt, Thawed
+from cwm.services.thaw import Thawed
 from cwm.transport.mcp import schemas
 
 # From the nearest to the engine on.

@@ -27,6 +27,7 @@ from cwm.ports.upstream import (
     UpstreamSlowError,
 )
 from tests.adapters.upstream.bad_server import BadServer, bad_server, error, replying, result, text
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -65,12 +66,6 @@ def connections_to(url: str) -> int:
 
 def event(message: dict[str, Any]) -> str:
     return f"event: message\ndata: {json.dumps(message)}\n\n"
-
-
-async def eventually_none(url: str) -> None:
-    async with asyncio.timeout(30):
-        while connections_to(url):  # noqa: ASYNC110 - the kernel closes them
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +168,7 @@ async def test_a_handshake_that_hangs_ends_at_the_deadline_and_leaves_no_connect
         connector = SdkConnector()
         with pytest.raises(UpstreamAwayError, match="did not answer within"):
             await connector.open(server.spec(connect_seconds=0.3))
-        await eventually_none(server.url)
+        await eventually(lambda: not connections_to(server.url))
         await connector.aclose()
 
 
@@ -183,7 +178,7 @@ async def test_a_socket_that_accepts_and_says_nothing_is_given_up_at_the_deadlin
         server = BadServer(url=f"http://127.0.0.1:{mute.getsockname()[1]}")
         with pytest.raises(UpstreamAwayError, match="did not answer within"):
             await connector.open(server.spec(connect_seconds=0.3))
-        await eventually_none(server.url)
+        await eventually(lambda: not connections_to(server.url))
         await connector.aclose()
 
 
@@ -217,7 +212,7 @@ async def test_a_call_that_is_cancelled_is_told_and_gives_its_connection_back() 
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        await eventually_none(server.url)
+        await eventually(lambda: not connections_to(server.url))
         told = [m for m in server.messages if m.get("method") == "notifications/cancelled"]
         assert [m["params"]["requestId"] for m in told] == [asked["id"]]
         del server.on["tools/call"]
@@ -238,7 +233,7 @@ async def test_a_stream_that_could_be_resumed_is_not_when_its_call_was_given_up(
         server.on["tools/call"] = resumable
         with pytest.raises(UpstreamSlowError):
             await call(session, seconds=0.2)
-        await eventually_none(server.url)
+        await eventually(lambda: not connections_to(server.url))
         assert not any("last-event-id" in headers for _, headers in server.asked)
 
 
@@ -302,7 +297,7 @@ async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up() -> None:
         server.on["tools/call"] = endless
         for _ in range(3):
             assert await call(session) == "done"
-        await eventually_none(server.url)
+        await eventually(lambda: not connections_to(server.url))
 
 
 async def test_what_a_server_asks_before_it_answers_is_declined_and_what_it_tells_is_heard() -> None:
@@ -366,7 +361,7 @@ async def test_a_session_that_is_closed_during_a_call_ends_the_call() -> None:
         await session.close(end=False)
         with pytest.raises(UpstreamLostError):
             await calling
-        await eventually_none(server.url)
+        await eventually(lambda: not connections_to(server.url))
 
 
 async def test_a_stream_of_its_own_that_ends_makes_everything_be_looked_up_and_is_opened_again() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +19,7 @@ from cwm.adapters.upstream.session import SdkSession
 from cwm.domain.upstream import Kind, UpstreamSpec
 from cwm.ports.upstream import UpstreamAwayError, UpstreamLostError, UpstreamSlowError
 from tests.adapters.upstream.programs import open_files, processes_with, spec
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -39,12 +40,6 @@ async def opened(upstream: UpstreamSpec) -> AsyncIterator[SdkSession]:
 async def call(session: SdkSession, seconds: float = 30) -> str:
     answer = await session.request("tools/call", {"name": "do", "arguments": {}}, timeout_seconds=seconds)
     return str(answer["content"][0]["text"])
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - another process brings it about
-            await asyncio.sleep(0.01)
 
 
 async def test_a_program_that_prints_junk_is_understood_all_the_same() -> None:

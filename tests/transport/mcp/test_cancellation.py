@@ -11,8 +11,9 @@ import httpx2
 import pytest
 
 from cwm.settings import Shared
+from tests.eventually import eventually
 from tests.transport.mcp.gateway import gateway
-from tests.transport.mcp.test_upstreams import ERAS, eventually, fronted, host
+from tests.transport.mcp.test_upstreams import ERAS, fronted, host
 from tests.transport.mcp.upstream_hosts import Host
 from tests.transport.mcp.wire import Wire, wired
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from mcp_types import EmbeddedResource, ImageContent, ResourceLink, TextContent,
 from cwm.domain.upstream import UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.adapters.upstream.programs import processes_with
+from tests.eventually import eventually
 from tests.node.programs import Programs, environment
 from tests.transport.mcp.gateway import LEGACY, Agent, Gateway, fastmcp_agent, gateway
 
@@ -50,12 +51,6 @@ async def everything(programs: Programs, transport: str) -> AsyncIterator[tuple[
 async def fronted(folder: Path, era: str, *specs: UpstreamSpec) -> AsyncIterator[tuple[Agent, Gateway]]:
     async with gateway(folder, upstreams=specs) as running, fastmcp_agent(running.url, era) as agent:
         yield agent, running
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - another process brings it about
-            await asyncio.sleep(0.01)
 
 
 def plain(model: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fastmcp.exceptions import McpError
 
 from cwm.domain.upstream import Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
+from tests.eventually import eventually
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, gateway
 from tests.transport.mcp.upstream_hosts import Host, hosted, stdio_spec
 from tests.transport.mcp.wire import LIST, EventStream, Wire, wired
@@ -33,13 +34,6 @@ async def host(upstream_era: str) -> AsyncIterator[Host]:
 async def fronted(tmp_path: Path, era: str, *specs: UpstreamSpec) -> AsyncIterator[tuple[Agent, Gateway]]:
     async with gateway(tmp_path, upstreams=specs) as running, fastmcp_agent(running.url, era) as agent:
         yield agent, running
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Another task or process brings it about; bounded by the test's own time limit."""
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.01)
 
 
 async def names(agent: Agent) -> set[str]:
