@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -21,10 +22,25 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
     return tuple(table.c[field.name] for field in fields(noun))
 
 
+def _identity(told: dict[str, Any]) -> EngineIdentity:
+    return EngineIdentity(**told)
+
+
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
 AUDIT_RECORD: Final = tuple(audit_log.c)
 INTENT: Final = tuple(intents.c)
+_MADE: Final[list[tuple[int, Callable[[Any], Any]]]] = [
+    (next(at for at, column in enumerate(WINDOW) if column.key == name), made)
+    for name, made in (
+        ("storage_tier", Tier),
+        ("durability", Durability),
+        ("retention", Retention),
+        ("identity", _identity),
+        ("tags", tuple),
+    )
+]
+"""What a window has that is no plain value, by where it is in a row."""
 
 
 def session_of(row: Row[Any]) -> Session:
@@ -37,14 +53,11 @@ def session_values(session: Session) -> dict[str, Any]:
 
 
 def window_of(row: Row[Any]) -> Window:
-    """From a row that begins with the columns of ``WINDOW``."""
-    values = _named(WINDOW, row)
-    values["storage_tier"] = Tier(values["storage_tier"])
-    values["durability"] = Durability(values["durability"])
-    values["retention"] = Retention(values["retention"])
-    values["identity"] = EngineIdentity(**values["identity"])
-    values["tags"] = tuple(values["tags"])
-    return Window(**values)
+    """From a row that begins with the columns of ``WINDOW``, which are in the order of the fields."""
+    values = list(row[: len(WINDOW)])
+    for at, made in _MADE:
+        values[at] = made(values[at])
+    return Window(*values)
 
 
 def window_values(window: Window) -> dict[str, Any]:

@@ -12,7 +12,18 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, text, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables import window_counts, window_grams, window_search, window_terms
@@ -31,6 +42,10 @@ _GAP: Final = "\x1f"
 # Begins a term among the pieces.
 _TERM: Final = "\x1e"
 
+_COUNTED: Final = select(window_counts.c.term, window_counts.c.windows).where(
+    window_counts.c.tenant == bindparam("of_tenant"),
+    window_counts.c.term.in_(bindparam("of_terms", expanding=True)),
+)
 _ADD_TO_FTS: Final = text("INSERT INTO window_grams(rowid, grams) VALUES (:id, :grams)")
 _DROP_FROM_FTS: Final = text(
     "INSERT INTO window_grams(window_grams, rowid, grams) VALUES ('delete', :id, :grams)"
@@ -152,29 +167,30 @@ def count(connection: Connection, window: Window, change: int) -> None:
 def counted(connection: Connection, tenant: str, terms: Iterable[str]) -> dict[str, int]:
     """How many of the tenant's windows have each term; 0 for one that none has."""
     asked = [ALL, *terms]
-    rows = connection.execute(
-        select(window_counts.c.term, window_counts.c.windows).where(
-            window_counts.c.tenant == tenant, window_counts.c.term.in_(asked)
-        )
-    )
+    rows = connection.execute(_COUNTED, {"of_tenant": tenant, "of_terms": asked})
     return dict.fromkeys(asked, 0) | {row.term: row.windows for row in rows}
 
 
-def holding(
-    connection: Connection, tenant: str, words: str, named: Sequence[str]
-) -> ColumnElement[bool] | None:
-    """Of the rows of ``window_search`` those that may hold ``words`` and have the terms; None for too little to ask for."""
+def asked(tenant: str, words: str, named: Sequence[str]) -> list[int] | None:
+    """What to ask for to find windows that may hold ``words`` and have the terms; None for too little to ask for."""
     pieces = grams_of(tenant, words, ())
-    every = max(1, len(pieces) // _MOST_ASKED)
-    asked = [*pieces[::every], *grams_of(tenant, "", named)]
     if not pieces and len(named) < _TERMS_TO_ASK:
         return None
-    if _is_postgres(connection):
-        found = select(window_grams.c.id).where(window_grams.c.grams.contains(asked))
+    every = max(1, len(pieces) // _MOST_ASKED)
+    return [*pieces[::every], *grams_of(tenant, "", named)]
+
+
+def asked_as(dialect: str, grams: list[int]) -> Any:
+    """As :func:`holding` takes them."""
+    return grams if dialect == "postgresql" else " AND ".join(f'"{gram}"' for gram in spelled(grams).split())
+
+
+def holding(dialect: str, grams: BindParameter[Any]) -> ColumnElement[bool]:
+    """Of the rows of ``window_search`` those that have all the numbers."""
+    if dialect == "postgresql":
+        found = select(window_grams.c.id).where(window_grams.c.grams.contains(grams))
         return window_search.c.id.in_(found)
-    matching = text("SELECT rowid AS id FROM window_grams WHERE window_grams MATCH :grams").bindparams(
-        grams=" AND ".join(f'"{gram}"' for gram in spelled(asked).split())
-    )
+    matching = text("SELECT rowid AS id FROM window_grams WHERE window_grams MATCH :grams")
     return window_search.c.id.in_(matching.columns(window_grams.c.id))
 
 
