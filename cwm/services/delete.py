@@ -114,6 +114,8 @@ class Delete:
     async def _unshared(self, window: Window, chunks: list[Chunk], token_ids: TokenIds) -> list[Chunk]:
         """Chunks of no other window, behind the longest prefix that a live session shares."""
         elsewhere = await self.registry.chunks_of_other_windows(window.tenant, window.name)
+        if all(chunk.hash in elsewhere for chunk in chunks):
+            return []
         kept = await self._shared_with_sessions(window, token_ids)
         return [chunk for chunk in chunks[kept:] if chunk.hash not in elsewhere]
 
@@ -124,6 +126,8 @@ class Delete:
         ):
             others = await self.registry.session_tokens(window.tenant, session_id)
             longest = max(longest, common_length(token_ids, others))
+            if longest == len(token_ids):
+                break
         return longest // (window.identity.chunk_size or 1)
 
 

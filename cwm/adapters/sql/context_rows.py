@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables import context_entries as entries
 from cwm.adapters.sql.tables import context_scopes as scopes
 from cwm.adapters.sql.tables import context_snapshots as snapshots
@@ -82,9 +83,6 @@ _DROP: Final = delete(entries).where(
     _OF_SCOPE, entries.c.key == bindparam("of_key"), entries.c.version == bindparam("of_version")
 )
 
-# Databases bound how many values a statement takes.
-_KEYS_AT_ONCE: Final = 500
-
 
 def entry_of(row: Row[Any]) -> Entry:
     values: Sequence[Any] = tuple(row)
@@ -142,14 +140,14 @@ def move_head(connection: Connection, scope: Scope, moved: Head) -> None:
 def current(connection: Connection, scope: Scope, keys: Sequence[str]) -> dict[str, Entry]:
     """What the keys are now, deletions and expired ones too."""
     found: dict[str, Entry] = {}
-    for some in _split(keys):
+    for some in at_a_time(keys):
         rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": some})
         found |= {row.key: entry_of(row) for row in rows}
     return found
 
 
 def supersede(connection: Connection, scope: Scope, keys: Sequence[str], version: int) -> None:
-    for some in _split(keys):
+    for some in at_a_time(keys):
         connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": some, "by_version": version})
 
 
@@ -174,8 +172,3 @@ def holder_of(scope: Scope, key: str, version: int) -> str:
 
 def _which(scope: Scope) -> dict[str, Any]:
     return {"of_tenant": scope.tenant, "of_scope": scope.key}
-
-
-def _split(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(keys), _KEYS_AT_ONCE):
-        yield keys[start : start + _KEYS_AT_ONCE]

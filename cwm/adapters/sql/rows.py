@@ -1,8 +1,8 @@
-"""Rows to domain objects and back."""
+"""Rows to domain objects and back, and the values that a statement asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.origin import Face, Origin
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Retention, Window
+
+_VALUES_AT_ONCE: Final = 500
 
 
 def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
@@ -41,6 +43,12 @@ _MADE: Final[list[tuple[int, Callable[[Any], Any]]]] = [
     )
 ]
 """What a window has that is no plain value, by where it is in a row."""
+
+
+def at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Parts of ``values``: databases bound how many a statement takes."""
+    for start in range(0, len(values), _VALUES_AT_ONCE):
+        yield values[start : start + _VALUES_AT_ONCE]
 
 
 def session_of(row: Row[Any]) -> Session:

@@ -45,10 +45,17 @@ from cwm.domain.window import Durability
 HEAD_TOKENS: Final = 16
 LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
 
-# What every turn asks, built once: SQLAlchemy takes longer to build and look up a statement than SQLite to run it.
+# What every turn and every list asks, built once: SQLAlchemy takes longer to build and look up a statement than SQLite to run it.
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
 _FOUND: Final = select(*SESSION).where(_THIS)
 _FOUND_UNDELETED: Final = _FOUND.where(sessions.c.state != SessionState.DELETED.value)
+_NEWEST: Final = (
+    select(*SESSION)
+    .where(sessions.c.tenant == bindparam("of_tenant"), sessions.c.state != SessionState.DELETED.value)
+    .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+    .limit(bindparam("most"))
+)
+_NEWEST_IN_STATE: Final = _NEWEST.where(sessions.c.state == bindparam("of_state"))
 _TURN: Final = (
     update(sessions)
     .where(_THIS, sessions.c.state.in_(LIVE_STATES))
@@ -196,15 +203,12 @@ class SessionRecords:
     def sessions(
         self, connection: Connection, tenant: str, state: SessionState | None, limit: int
     ) -> list[Session]:
-        newest_first = (
-            select(*SESSION)
-            .where(sessions.c.tenant == tenant, sessions.c.state != SessionState.DELETED.value)
-            .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
-            .limit(limit)
-        )
-        if state is not None:
-            newest_first = newest_first.where(sessions.c.state == state.value)
-        return [session_of(row) for row in connection.execute(newest_first)]
+        which = {"of_tenant": tenant, "most": limit}
+        if state is None:
+            rows = connection.execute(_NEWEST, which)
+        else:
+            rows = connection.execute(_NEWEST_IN_STATE, {**which, "of_state": state.value})
+        return [session_of(row) for row in rows]
 
     @reading
     def live_sessions_with_head(

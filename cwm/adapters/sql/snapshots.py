@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, Insert, Select, Table, delete, select
+from sqlalchemy import Connection, Insert, Select, Table, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.tables import intents, snapshots, windows
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.window import Snapshot
+
+# Built once: that takes longer than running it.
+_FOUND: Final = select(snapshots.c.packed, snapshots.c.token_count).where(
+    snapshots.c.tenant == bindparam("of_tenant"), snapshots.c.id == bindparam("of_id")
+)
 
 
 def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
@@ -41,10 +46,7 @@ def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:
 
 
 def read(connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
-    found = select(snapshots.c.packed, snapshots.c.token_count).where(
-        snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id
-    )
-    row = connection.execute(found).one_or_none()
+    row = connection.execute(_FOUND, {"of_tenant": tenant, "of_id": snapshot_id}).one_or_none()
     if row is None:
         raise StorageCorruptionError("The stored token ids of a window are gone.", snapshot_id=snapshot_id)
     token_ids = restore(row.packed, snapshot_id, row.token_count, snapshot_id=snapshot_id)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from cwm.adapters.sql import snapshots, window_search, window_terms
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.rows import window_of
+from cwm.adapters.sql.rows import at_a_time, window_of
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
 from cwm.adapters.sql.tables import canaries, chunk_refs, intents, sessions, windows
-from cwm.adapters.sql.transactions import reading, writing
+from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.window_writes import (
     add,
     begin,
@@ -30,6 +31,24 @@ from cwm.domain.canary import Canary
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.registry import Dependents
+
+# Built once: that takes longer than running it.
+_CHUNKS: Final = (
+    select(chunk_refs.c.hash, chunk_refs.c.size_bytes, chunk_refs.c.cache_salt)
+    .where(chunk_refs.c.tenant == bindparam("of_tenant"), chunk_refs.c.window_name == bindparam("of_name"))
+    .order_by(chunk_refs.c.position)
+)
+# As one statement with the former, SQLite would look through every chunk of the tenant.
+_OF_OTHERS: Final = (
+    select(chunk_refs.c.hash)
+    .where(
+        chunk_refs.c.tenant == bindparam("of_tenant"),
+        chunk_refs.c.cache_salt == bindparam("of_salt"),
+        chunk_refs.c.hash.in_(bindparam("of_hashes", expanding=True)),
+        chunk_refs.c.window_name != bindparam("but_of"),
+    )
+    .distinct()
+)
 
 
 class WindowRecords:
@@ -75,7 +94,7 @@ class WindowRecords:
     def proven(self, connection: Connection, tenant: str, name: str, at: datetime) -> None:
         connection.execute(update(windows).where(is_window(tenant, name)).values(proven_at=at))
 
-    @reading
+    @glancing
     def window(self, connection: Connection, tenant: str, name: str) -> Window | None:
         row = window_row(connection, tenant, name)
         return None if row is None else window_of(row)
@@ -101,12 +120,8 @@ class WindowRecords:
 
     @reading
     def chunks(self, connection: Connection, tenant: str, name: str) -> list[Chunk]:
-        by_position = (
-            select(chunk_refs.c.hash, chunk_refs.c.size_bytes)
-            .where(chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == name)
-            .order_by(chunk_refs.c.position)
-        )
-        return [Chunk(row.hash, row.size_bytes) for row in connection.execute(by_position)]
+        rows = connection.execute(_CHUNKS, {"of_tenant": tenant, "of_name": name})
+        return [Chunk(row.hash, row.size_bytes) for row in rows]
 
     @reading
     def dependents(self, connection: Connection, tenant: str, name: str) -> Dependents:
@@ -129,19 +144,15 @@ class WindowRecords:
 
     @reading
     def chunks_of_other_windows(self, connection: Connection, tenant: str, name: str) -> set[str]:
-        mine, theirs = chunk_refs.alias("mine"), chunk_refs.alias("theirs")
-        elsewhere = (
-            select(theirs.c.hash)
-            .where(
-                theirs.c.tenant == mine.c.tenant,
-                theirs.c.cache_salt == mine.c.cache_salt,
-                theirs.c.hash == mine.c.hash,
-                theirs.c.window_name != mine.c.window_name,
-            )
-            .exists()
-        )
-        shared = select(mine.c.hash).where(mine.c.tenant == tenant, mine.c.window_name == name, elsewhere)
-        return set(connection.execute(shared).scalars())
+        mine: dict[str, list[str]] = {}
+        for row in connection.execute(_CHUNKS, {"of_tenant": tenant, "of_name": name}):
+            mine.setdefault(row.cache_salt, []).append(row.hash)
+        shared: set[str] = set()
+        for salt, hashes in mine.items():
+            for some in at_a_time(hashes):
+                which = {"of_tenant": tenant, "of_salt": salt, "of_hashes": some, "but_of": name}
+                shared.update(connection.execute(_OF_OTHERS, which).scalars())
+        return shared
 
     @reading
     def guaranteed_bytes(self, connection: Connection, tenant: str) -> int:

@@ -7,7 +7,19 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, literal, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql import snapshots
@@ -20,6 +32,12 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import Chunk, Durability, Retention, Window
 
 _ENDED: Final = (SessionState.FROZEN.value, SessionState.DELETED.value)
+
+# Built once: that takes longer than running it.
+_FOUND: Final = select(*WINDOW).where(
+    windows.c.tenant == bindparam("of_tenant"), windows.c.name == bindparam("of_name")
+)
+_FOUND_LOCKED: Final = _FOUND.with_for_update()
 
 
 def is_window(tenant: str, name: str) -> ColumnElement[bool]:
@@ -35,8 +53,8 @@ def not_found(name: str) -> WindowNotFoundError:
 
 
 def window_row(connection: Connection, tenant: str, name: str, *, lock: bool = False) -> Row[Any] | None:
-    found = select(*WINDOW).where(is_window(tenant, name))
-    return connection.execute(found.with_for_update() if lock else found).one_or_none()
+    which = {"of_tenant": tenant, "of_name": name}
+    return connection.execute(_FOUND_LOCKED if lock else _FOUND, which).one_or_none()
 
 
 def intent_about(
