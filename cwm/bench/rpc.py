@@ -16,13 +16,18 @@ _INFO: Final = {"name": "bench", "version": "1"}
 async def opened(http: httpx2.AsyncClient, url: str, era: str) -> dict[str, str]:
     """The headers of a client of this era, after its handshake if it has one."""
     if era == MODERN:
-        return {**_ACCEPT, "mcp-protocol-version": era, "mcp-method": "tools/call"}
+        return modern()
     hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": _INFO}
     answer = await http.post(url, json=request(era, "initialize", hello), headers=_ACCEPT)
     headers = {**_ACCEPT, "mcp-protocol-version": era}
     if (session := answer.raise_for_status().headers.get("mcp-session-id")) is not None:
         headers["mcp-session-id"] = session
     return headers
+
+
+def modern() -> dict[str, str]:
+    """The headers of a call by a client without a handshake."""
+    return {**_ACCEPT, "mcp-protocol-version": MODERN, "mcp-method": "tools/call"}
 
 
 def request(era: str, method: str, params: dict[str, Any]) -> dict[str, Any]:

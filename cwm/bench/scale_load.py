@@ -14,10 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
-import httpx2
+import httpcore2
 
+from cwm.adapters.http.sockets import AsyncioBackend
 from cwm.bench import rpc
 from cwm.bench.goals import percentile
 from cwm.bench.scale_rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_of, tenant_of
@@ -27,6 +29,8 @@ CALLS_PER_SECOND: Final = 200
 _SAMPLE_SECONDS: Final = 5.0
 _MOST_AT_ONCE: Final = 256
 _BIG_CHARS: Final = 120_000
+_TIMEOUTS: Final = {"timeout": dict.fromkeys(("pool", "connect", "read", "write"), 60.0)}
+_BROKEN: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _KEYS: Final = 500
 _FEWEST_CLONES: Final = 20
 # Of a hundred calls.
@@ -86,11 +90,10 @@ async def measure(
     gateway: Server, count: int, minutes: float, calls_per_second: int, progress: Callable[[str], None]
 ) -> Load:
     """``minutes`` of mixed calls at a registry of ``count`` windows."""
-    limits = httpx2.Limits(
-        max_connections=_MOST_AT_ONCE, max_keepalive_connections=_MOST_AT_ONCE, keepalive_expiry=30
-    )
-    async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
-        caller = _Caller(http, gateway.url, await rpc.opened(http, gateway.url, rpc.MODERN))
+    async with httpcore2.AsyncConnectionPool(
+        max_connections=_MOST_AT_ONCE, keepalive_expiry=30, network_backend=AsyncioBackend()
+    ) as http:
+        caller = _Caller(http, gateway.url)
         calls = _calls(count, await _prepared(caller))
         load = Load()
         sampling = asyncio.create_task(_sample(gateway, load))
@@ -103,28 +106,37 @@ async def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    http: httpx2.AsyncClient
+    """It shares the machine with what is measured, so it is no more than it must be."""
+
+    http: httpcore2.AsyncConnectionPool
     url: str
-    headers: dict[str, str]
 
     async def __call__(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the tool answers; RuntimeError for anything but success."""
         body = rpc.request(rpc.MODERN, "tools/call", {"name": tool, "arguments": arguments})
-        answer = await self.http.post(self.url, json=body, headers={**self.headers, "mcp-name": tool})
-        if answer.status_code != 200:
-            raise RuntimeError(f"HTTP {answer.status_code}")
+        content = json.dumps(body).encode()
+        headers = {**rpc.modern(), "mcp-name": tool, **self._framing(content)}
+        answer = await self.http.request(
+            "POST", self.url, headers=list(headers.items()), content=content, extensions=_TIMEOUTS
+        )
+        if answer.status != HTTPStatus.OK:
+            raise RuntimeError(f"HTTP {answer.status}")
         result: dict[str, Any] = _message(answer).get("result", {})
         if not result or result.get("isError"):
             raise RuntimeError(_told(result))
         return result
 
+    def _framing(self, content: bytes) -> dict[str, str]:
+        host = self.url.partition("://")[2].partition("/")[0]
+        return {"host": host, "content-type": "application/json", "content-length": str(len(content))}
 
-def _message(answer: httpx2.Response) -> dict[str, Any]:
+
+def _message(answer: httpcore2.Response) -> dict[str, Any]:
     """Of an answer in JSON, or the last event of a stream."""
-    text = answer.text
-    if answer.headers.get("content-type", "").startswith("text/event-stream"):
-        text = text.rpartition("data: ")[2]
-    message: dict[str, Any] = json.loads(text)
+    content = answer.content
+    if dict(answer.headers).get(b"content-type", b"").startswith(b"text/event-stream"):
+        content = content.rpartition(b"data: ")[2]
+    message: dict[str, Any] = json.loads(content)
     return message
 
 
@@ -134,13 +146,13 @@ def _told(result: dict[str, Any]) -> str:
 
 
 async def _prepared(caller: _Caller) -> str:
-    """Fill what calls read; the cursor of a stored result."""
+    """Fill what calls read; the handle of a stored result."""
     for key in range(_KEYS):
         await caller("context_set", {"key": f"key/{key}", "value": {"number": key}})
     words = " ".join(f"word{number}" for number in range(_BIG_CHARS // 9))
     await caller("context_set", {"key": "big", "value": words})
     shown = await caller("context_get", {"key": "big"})
-    return str(shown["_meta"]["dev.cwm/result"]["cursor"])
+    return str(shown["_meta"]["dev.cwm/result"]["handle"])
 
 
 async def _drive(
@@ -174,7 +186,7 @@ async def _call(
 ) -> None:
     try:
         await caller(tool, arguments)
-    except (RuntimeError, httpx2.HTTPError, ValueError) as fault:
+    except (RuntimeError, ValueError, *_BROKEN) as fault:
         load.faults[f"{kind}: {str(fault) or type(fault).__name__}"] += 1
     load.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
 
@@ -186,9 +198,9 @@ async def _sample(gateway: Server, load: Load) -> None:
         await asyncio.sleep(_SAMPLE_SECONDS)
 
 
-def _calls(count: int, cursor: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _calls(count: int, handle: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Kinds of calls, their tools and arguments, for ever."""
-    made = _Made(count, cursor)
+    made = _Made(count, handle)
     kinds, weights = zip(*_MIX, strict=True)
     while True:
         kind: str = made.chance.choices(kinds, weights)[0]
@@ -198,9 +210,9 @@ def _calls(count: int, cursor: str) -> Iterator[tuple[str, str, dict[str, Any]]]
 class _Made:
     """Arguments at random, and what was cloned: a deletion takes the oldest clone, or clones if there are too few."""
 
-    def __init__(self, count: int, cursor: str) -> None:
+    def __init__(self, count: int, handle: str) -> None:
         self.chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
-        self._count, self._cursor = count, cursor
+        self._count, self._handle = count, handle
         sessions = range(count // WINDOWS_A_SESSION)
         self._sessions = [number for number in sessions if tenant_of(number) == TENANT]
         self._clones: list[str] = []
@@ -239,7 +251,7 @@ class _Made:
             "context_get": {"key": key},
             "context_set": {"key": key, "value": {"number": self._made}},
             "context_list": {"limit": 20},
-            "result_read": {"cursor": self._cursor},
+            "result_read": {"handle": self._handle, "page": 2},
             "get_metrics_data": {"format": "prometheus"},
         }
         return arguments[kind]
