@@ -14,6 +14,7 @@ from cwm.domain.errors import CwmError, InvalidParameterError, StorageCorruption
 
 _UNREACHABLE: Final = "The database cannot be reached."
 _LOCKED: Final = "The database stayed locked by others; try again."
+_BUSY: Final = "Every connection to the database is in use; try again."
 _FULL: Final = "The disk of the database is full."
 _READ_ONLY: Final = "The database is read-only."
 _REFUSED: Final = "The database refuses the login or does not exist; check CWM_DATABASE_URL."
@@ -69,7 +70,7 @@ def _coded(error: BaseException, failure: type[CwmError]) -> CwmError:
 
 def _sentence(error: BaseException, cause: BaseException) -> str:
     if isinstance(error, PoolTimeoutError):
-        return _LOCKED
+        return _BUSY
     if isinstance(cause, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return _UNREACHABLE
     if isinstance(cause, sqlite3.OperationalError) and str(cause).startswith("no such table"):

@@ -98,7 +98,7 @@ class _Search:
         if grams is None:
             page, count = statements.gathered, statements.gathered_count
         else:
-            page, count = statements.held(dialect), statements.held_count(dialect)
+            page, count = statements.gathered_by_grams(dialect), statements.gathered_by_grams_count(dialect)
             self._values["grams"] = terms.asked_as(dialect, grams)
         found = self._read(page)
         if not found and (self.query.offset or self.query.after):

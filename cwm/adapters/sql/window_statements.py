@@ -112,12 +112,12 @@ class Statements:
     def gathered_count(self) -> Select[Any]:
         return select(_count(self._gathered()))
 
-    def held(self, dialect: str) -> Select[Any]:
+    def gathered_by_grams(self, dialect: str) -> Select[Any]:
         """:attr:`gathered`, found by their terms and the pieces of their words."""
-        return self._held[dialect][0]
+        return self._by_grams[dialect][0]
 
-    def held_count(self, dialect: str) -> Select[Any]:
-        return self._held[dialect][1]
+    def gathered_by_grams_count(self, dialect: str) -> Select[Any]:
+        return self._by_grams[dialect][1]
 
     @cached_property
     def spans(self) -> Select[Any]:
@@ -134,7 +134,7 @@ class Statements:
         return select(*ends)
 
     @cached_property
-    def _held(self) -> dict[str, tuple[Select[Any], Select[Any]]]:
+    def _by_grams(self) -> dict[str, tuple[Select[Any], Select[Any]]]:
         made = {}
         for dialect in ("sqlite", "postgresql"):
             rows = self._rows(window_search, placed=False).where(*self._unindexed(window_search))

@@ -8,6 +8,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -119,6 +120,30 @@ async def test_a_postgres_connection_that_was_cut_is_replaced(
     assert await other.read(lambda connection: connection.execute(cut).scalar()) == 1
     await other.dispose()
     await registry.ping()
+    await database.dispose()
+
+
+async def test_it_is_told_when_every_connection_to_postgres_is_in_use(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.adapters.sql.database.LOCK_TIMEOUT_SECONDS", 0.1)
+    database = open_database(postgres_url)
+    keeper = await asyncpg.connect(postgres_url.replace("+asyncpg", ""))
+    await keeper.execute("SELECT pg_advisory_lock(1)")
+    wait = text("SELECT pg_advisory_xact_lock_shared(1)")
+    waiting = [
+        asyncio.create_task(database.read(lambda connection: connection.execute(wait)))
+        for _ in range(database.load.connections)
+    ]
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    async with asyncio.timeout(30):
+        while await keeper.fetchval(held) < len(waiting):
+            pass
+    with pytest.raises(StorageReadError, match="Every connection to the database is in use"):
+        await SqlRegistry(database).ping()
+    await keeper.close()
+    await asyncio.gather(*waiting)
+    await SqlRegistry(database).ping()
     await database.dispose()
 
 
