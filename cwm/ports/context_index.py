@@ -68,8 +68,9 @@ class ContextIndex(Protocol):
         """All of ``writes`` as one new version, or none: CWM-3007 names the key that was refused.
 
         The contents are held from then on: they are there already, or ``new`` brings them along, CWM-4003 over
-        its quota. None when the scope is not at version ``at`` any more. ``keep`` versions of the past stay, and those that a snapshot
-        shows. Nothing is written, and no version made, where every write is a deletion of what is not there.
+        its quota. None when the scope is not at version ``at`` any more. ``keep`` versions of the past stay, and
+        those that a snapshot shows. Nothing is written, and no version made, where every write is a deletion of
+        what is not there.
         """
 
     async def take_snapshot(
