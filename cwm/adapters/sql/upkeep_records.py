@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, or_, select
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.rows import SESSION, WINDOW, at_a_time, session_of, window_of
+from cwm.adapters.sql.rows import SESSION, WINDOW, session_of, window_of
 from cwm.adapters.sql.session_records import LIVE_STATES
 from cwm.adapters.sql.tables import UtcDateTime, chunk_refs, sessions, windows
 from cwm.adapters.sql.transactions import reading
+from cwm.adapters.sql.window_writes import referred_to
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.registry import Stock
-
-_REFERRED: Final = (
-    select(chunk_refs.c.hash)
-    .where(
-        chunk_refs.c.tenant == bindparam("of_tenant"),
-        chunk_refs.c.cache_salt == bindparam("of_salt"),
-        chunk_refs.c.hash.in_(bindparam("of_hashes", expanding=True)),
-    )
-    .distinct()
-)
 
 
 class UpkeepRecords:
@@ -58,10 +49,7 @@ class UpkeepRecords:
     def unreferenced(
         self, connection: Connection, tenant: str, cache_salt: str, hashes: Sequence[str]
     ) -> list[str]:
-        referred: set[str] = set()
-        for some in at_a_time(hashes):
-            which = {"of_tenant": tenant, "of_salt": cache_salt, "of_hashes": some}
-            referred.update(connection.execute(_REFERRED, which).scalars())
+        referred = referred_to(connection, tenant, cache_salt, hashes)
         return [name for name in hashes if name not in referred]
 
     @reading

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from cwm.adapters.sql import snapshots, window_search, window_terms
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.rows import at_a_time, window_of
+from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
 from cwm.adapters.sql.tables import canaries, chunk_refs, intents, sessions, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
@@ -22,6 +22,7 @@ from cwm.adapters.sql.window_writes import (
     is_window,
     not_found,
     owe,
+    referred_to,
     remove,
     require_quota,
     share_references,
@@ -37,17 +38,6 @@ _CHUNKS: Final = (
     select(chunk_refs.c.hash, chunk_refs.c.size_bytes, chunk_refs.c.cache_salt)
     .where(chunk_refs.c.tenant == bindparam("of_tenant"), chunk_refs.c.window_name == bindparam("of_name"))
     .order_by(chunk_refs.c.position)
-)
-# As one statement with the former, SQLite would look through every chunk of the tenant.
-_OF_OTHERS: Final = (
-    select(chunk_refs.c.hash)
-    .where(
-        chunk_refs.c.tenant == bindparam("of_tenant"),
-        chunk_refs.c.cache_salt == bindparam("of_salt"),
-        chunk_refs.c.hash.in_(bindparam("of_hashes", expanding=True)),
-        chunk_refs.c.window_name != bindparam("but_of"),
-    )
-    .distinct()
 )
 
 
@@ -144,14 +134,13 @@ class WindowRecords:
 
     @reading
     def chunks_of_other_windows(self, connection: Connection, tenant: str, name: str) -> set[str]:
+        # As one statement, SQLite would look through every chunk of the tenant.
         mine: dict[str, list[str]] = {}
         for row in connection.execute(_CHUNKS, {"of_tenant": tenant, "of_name": name}):
             mine.setdefault(row.cache_salt, []).append(row.hash)
         shared: set[str] = set()
         for salt, hashes in mine.items():
-            for some in at_a_time(hashes):
-                which = {"of_tenant": tenant, "of_salt": salt, "of_hashes": some, "but_of": name}
-                shared.update(connection.execute(_OF_OTHERS, which).scalars())
+            shared |= referred_to(connection, tenant, salt, hashes, but_by=name)
         return shared
 
     @reading

@@ -12,10 +12,11 @@ So a page takes a few ms among a million windows, and totals are exact as long a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select
@@ -26,6 +27,7 @@ from cwm.adapters.sql.window_statements import ESCAPE, Kind, Statements, stateme
 from cwm.domain.names import MAX_DESCRIPTION_CHARS, is_storable
 from cwm.domain.window import WindowList, WindowQuery
 
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LAST_OFFSET: Final = 2**62
 # Case folding makes a character three at most. SQLite refuses patterns of 50,000 bytes.
 _LONGEST_SEARCHABLE: Final = 3 * (MAX_DESCRIPTION_CHARS + 200)
@@ -99,10 +101,10 @@ class _Search:
             page, count = statements.gathered, statements.gathered_count
         else:
             page, count = statements.gathered_by_grams(dialect), statements.gathered_by_grams_count(dialect)
-            self._values["grams"] = terms.asked_as(dialect, grams)
-        found = self._read(page)
+        asked = {} if grams is None else {"grams": terms.asked_as(dialect, grams)}
+        found = self._read(page, asked)
         if not found and (self.query.offset or self.query.after):
-            return self._listed([], self._count(count))
+            return self._listed([], self._count(count, asked))
         return self._listed(found, found[0][-1] if found else 0)
 
     @cached_property
@@ -174,11 +176,11 @@ class _Search:
             return None
         return min(self.held.values())
 
-    def _read(self, page: Select[Any]) -> Sequence[Row[Any]]:
-        return self.connection.execute(page, self._values).all()
+    def _read(self, page: Select[Any], more: Mapping[str, Any] = _NOTHING) -> Sequence[Row[Any]]:
+        return self.connection.execute(page, {**self._values, **more}).all()
 
-    def _count(self, count: Select[Any]) -> int:
-        return int(self.connection.execute(count, self._values).scalar_one())
+    def _count(self, count: Select[Any], more: Mapping[str, Any] = _NOTHING) -> int:
+        return int(self.connection.execute(count, {**self._values, **more}).scalar_one())
 
     def _listed(self, found: Sequence[Row[Any]], total: int, *, exact: bool = True) -> WindowList:
         page = [window_of(row) for row in found[: self.query.limit]]

@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql import snapshots
 from cwm.adapters.sql import window_terms as terms
-from cwm.adapters.sql.rows import WINDOW, intent_values, window_of, window_values
+from cwm.adapters.sql.rows import WINDOW, at_a_time, intent_values, window_of, window_values
 from cwm.adapters.sql.tables import chunk_refs, intents, sessions, windows
 from cwm.domain.errors import StorageQuotaExceededError, WindowAlreadyExistsError, WindowNotFoundError
 from cwm.domain.intent import Debt, Intent, Operation
@@ -38,6 +38,16 @@ _FOUND: Final = select(*WINDOW).where(
     windows.c.tenant == bindparam("of_tenant"), windows.c.name == bindparam("of_name")
 )
 _FOUND_LOCKED: Final = _FOUND.with_for_update()
+_REFERRED_TO: Final = (
+    select(chunk_refs.c.hash)
+    .where(
+        chunk_refs.c.tenant == bindparam("of_tenant"),
+        chunk_refs.c.cache_salt == bindparam("of_salt"),
+        chunk_refs.c.hash.in_(bindparam("of_hashes", expanding=True)),
+        chunk_refs.c.window_name != bindparam("but_by"),
+    )
+    .distinct()
+)
 
 
 def is_window(tenant: str, name: str) -> ColumnElement[bool]:
@@ -130,6 +140,17 @@ def refer(connection: Connection, window: Window, chunks: Sequence[Chunk]) -> No
     ]
     if references:
         connection.execute(insert(chunk_refs), references)
+
+
+def referred_to(
+    connection: Connection, tenant: str, cache_salt: str, hashes: Sequence[str], *, but_by: str = ""
+) -> set[str]:
+    """Those of ``hashes`` that windows refer to; ``but_by`` names one that does not count."""
+    found: set[str] = set()
+    for some in at_a_time(hashes):
+        which = {"of_tenant": tenant, "of_salt": cache_salt, "of_hashes": some, "but_by": but_by}
+        found.update(connection.execute(_REFERRED_TO, which).scalars())
+    return found
 
 
 def share_references(connection: Connection, tenant: str, source: str, clone: str) -> None:
