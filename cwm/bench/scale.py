@@ -19,6 +19,7 @@ from cwm.bench.scale_load import Load
 from cwm.bench.scale_rows import WINDOWS_A_SESSION
 
 _GOAL_MS: Final = 10
+_GATEWAYS: Final = 2
 _SQLITE: Final = "sqlite"
 _POSTGRES: Final = "postgres"
 # What is filled in is years old: upkeep would delete it under the questions.
@@ -28,8 +29,8 @@ _NOTE: Final = (
     "* begin half-way into a list and are not held against the goal: cursors are; chunk references are kept of every 25th window"
 )
 _LOAD_NOTE: Final = (
-    "timed from when a call was due; one gateway process on Postgres, without an engine: what needs one (freeze, thaw, "
-    "session_create, session_generate) is left out, as are cache_stats and health_check"
+    f"timed from when a call was due; {_GATEWAYS} gateways by turns, as compose.yaml has them, on Postgres and Valkey, without "
+    "an engine: what needs one (freeze, thaw, session_create, session_generate) is left out, as are cache_stats and health_check"
 )
 
 
@@ -78,10 +79,15 @@ async def run(progress: Callable[[str], None], effort: Effort) -> Report:
             "over_goal": sum(each.p50 >= _GOAL_MS for each in held),
         }
         progress(f"{effort.minutes:g} minutes of mixed calls")
-        async with servers.gateway(folder, _KEPT, None, database_url=urls[_POSTGRES]) as gateway:
-            rate = effort.calls_per_second
-            load = await scale_load.measure(gateway, effort.windows, effort.minutes, rate, progress)
-        _tell_load(report, load)
+        store = stack.enter_context(servers.valkey())
+        gateways = [
+            await stack.enter_async_context(
+                servers.gateway(folder, _KEPT, store, database_url=urls[_POSTGRES])
+            )
+            for _ in range(_GATEWAYS)
+        ]
+        steady = scale_load.Rate(effort.minutes * 60, effort.calls_per_second)
+        _tell_load(report, await scale_load.measure(gateways, effort.windows, steady, progress))
     return report
 
 

@@ -1,18 +1,19 @@
-"""A steady rate of tool calls against a gateway: what fails, how long calls take, and whether memory stays.
+"""A steady rate of tool calls against gateways of one team: what fails, how long calls take, and whether memory stays.
 
 Calls begin when they are due, whether those before have ended or not, and are timed from when they were due: a gateway that
-falls behind shows it.
+falls behind shows it. Gateways have their turns one after the other, as behind a plain proxy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -27,7 +28,7 @@ from cwm.bench.servers import Server
 
 CALLS_PER_SECOND: Final = 200
 _SAMPLE_SECONDS: Final = 5.0
-# More would not make a gateway on two cores faster, and httpcore goes through all that it has for every call.
+# More would not make gateways on two cores faster, and httpcore goes through all that it has for every call.
 _MOST_AT_ONCE: Final = 32
 _BIG_CHARS: Final = 120_000
 _TIMEOUTS: Final = {"timeout": dict.fromkeys(("pool", "connect", "read", "write"), 60.0)}
@@ -52,9 +53,15 @@ _MIX: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    seconds: float
+    calls_per_second: int
+
+
 @dataclass(slots=True)
 class Load:
-    """``memory`` is resident MB, by seconds since the start."""
+    """``memory`` is resident MB of all gateways, by seconds since the start."""
 
     seconds: float = 0.0
     milliseconds: dict[str, list[float]] = field(default_factory=dict)
@@ -73,7 +80,7 @@ class Load:
         return percentile([ms for taken in self.milliseconds.values() for ms in taken], percent)
 
     def megabytes(self, share: float) -> float:
-        """What the process had when so much of the time was over."""
+        """What they had when so much of the time was over."""
         at = share * self.seconds
         return round(min(self.memory, key=lambda sample: abs(sample[0] - at))[1], 1)
 
@@ -88,18 +95,19 @@ class Load:
 
 
 async def measure(
-    gateway: Server, count: int, minutes: float, calls_per_second: int, progress: Callable[[str], None]
+    gateways: Sequence[Server], count: int, rate: Rate, progress: Callable[[str], None]
 ) -> Load:
-    """``minutes`` of mixed calls at a registry of ``count`` windows."""
+    """Mixed calls at a registry of ``count`` windows that ``gateways`` share, as all else."""
     async with httpcore2.AsyncConnectionPool(
-        max_connections=_MOST_AT_ONCE, keepalive_expiry=30, network_backend=AsyncioBackend()
+        max_connections=_MOST_AT_ONCE * len(gateways), keepalive_expiry=30, network_backend=AsyncioBackend()
     ) as http:
-        caller = _Caller(http, gateway.url, asyncio.Semaphore(_MOST_AT_ONCE))
+        urls = itertools.cycle(gateway.url for gateway in gateways)
+        caller = _Caller(http, urls, asyncio.Semaphore(_MOST_AT_ONCE))
         calls = _calls(count, await _prepared(caller))
         load = Load()
-        sampling = asyncio.create_task(_sample(gateway, load))
+        sampling = asyncio.create_task(_sample(gateways, load))
         try:
-            await _drive(caller, calls, load, (minutes * 60, calls_per_second), progress)
+            await _drive(caller, calls, load, rate, progress)
         finally:
             sampling.cancel()
         return load
@@ -113,17 +121,18 @@ class _Caller:
     """
 
     http: httpcore2.AsyncConnectionPool
-    url: str
+    urls: Iterator[str]
     turns: asyncio.Semaphore
 
     async def __call__(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the tool answers; RuntimeError for anything but success."""
         body = rpc.request(rpc.MODERN, "tools/call", {"name": tool, "arguments": arguments})
         content = json.dumps(body).encode()
-        headers = {**rpc.modern(), "mcp-name": tool, **self._framing(content)}
+        url = next(self.urls)
+        headers = {**rpc.modern(), "mcp-name": tool, **_framing(url, content)}
         async with self.turns:
             answer = await self.http.request(
-                "POST", self.url, headers=list(headers.items()), content=content, extensions=_TIMEOUTS
+                "POST", url, headers=list(headers.items()), content=content, extensions=_TIMEOUTS
             )
         if answer.status != HTTPStatus.OK:
             raise RuntimeError(f"HTTP {answer.status}")
@@ -132,9 +141,10 @@ class _Caller:
             raise RuntimeError(_told(result))
         return result
 
-    def _framing(self, content: bytes) -> dict[str, str]:
-        host = self.url.partition("://")[2].partition("/")[0]
-        return {"host": host, "content-type": "application/json", "content-length": str(len(content))}
+
+def _framing(url: str, content: bytes) -> dict[str, str]:
+    host = url.partition("://")[2].partition("/")[0]
+    return {"host": host, "content-type": "application/json", "content-length": str(len(content))}
 
 
 def _message(answer: httpcore2.Response) -> dict[str, Any]:
@@ -165,16 +175,14 @@ async def _drive(
     caller: _Caller,
     calls: Iterator[tuple[str, str, dict[str, Any]]],
     load: Load,
-    steady: tuple[float, int],
+    rate: Rate,
     progress: Callable[[str], None],
 ) -> None:
-    """``steady``: seconds, and calls in each."""
-    seconds, rate = steady
     under_way: set[asyncio.Task[None]] = set()
     began = time.perf_counter()
     told = 0
-    for number in range(int(seconds * rate)):
-        due = began + number / rate
+    for number in range(int(rate.seconds * rate.calls_per_second)):
+        due = began + number / rate.calls_per_second
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         task = asyncio.create_task(_call(caller, *next(calls), due, load))
         under_way.add(task)
@@ -197,10 +205,10 @@ async def _call(
     load.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
 
 
-async def _sample(gateway: Server, load: Load) -> None:
+async def _sample(gateways: Sequence[Server], load: Load) -> None:
     began = time.perf_counter()
     while True:
-        load.memory.append((time.perf_counter() - began, gateway.rss_mb()))
+        load.memory.append((time.perf_counter() - began, sum(each.rss_mb() for each in gateways)))
         await asyncio.sleep(_SAMPLE_SECONDS)
 
 
