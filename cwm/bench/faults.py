@@ -107,7 +107,7 @@ class Detector(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a thaw left behind: its answer, and what LMCache counted meanwhile, in chunks and in loads."""
+    """What a thaw left behind: its answer, and the chunks that LMCache refused meanwhile."""
 
     changed: bool
     verification: str
@@ -116,7 +116,7 @@ class Signs:
     tokens_restored: int
     tokens_recomputed: int
     refused: int
-    loads: dict[Tier, int]
+    tokens_by_tier: dict[Tier, int]
 
 
 def detector(case: Case, signs: Signs) -> Detector:
@@ -128,7 +128,7 @@ def detector(case: Case, signs: Signs) -> Detector:
         return Detector.SEAL
     if signs.blocks_found < signs.blocks_total:
         return Detector.PREFETCH
-    if signs.loads[case.other_tier]:
+    if signs.tokens_by_tier[case.other_tier]:
         return Detector.OTHER_TIER
     return Detector.UNDETECTED
 

@@ -46,7 +46,6 @@ from cwm.stack.plan import plan_from_settings
 _COMPARED_TOKENS = 32  # twice a canary: what it did not see is compared too
 _SAMPLED = 8
 _VOCABULARY = range(300, 1800)  # no special token of any model that is served here
-_SALT = "cwm1-bench"  # whose loads are not asked for; those of each tier are counted over all salts
 _REFUSED = "lmcache_mp_l2_prefetch_failure_chunks_total"
 _DURABLE_SECONDS = 60.0
 _TOLD_EVERY = 10
@@ -98,7 +97,7 @@ async def climb(
     """Run ``cases`` cases of ``seed`` on a running engine through a running gateway, one after the other.
 
     Nobody else may use the engine meanwhile, and the gateway's variables hold ``QUIET``: the engine's memory is
-    emptied and its loads are counted.
+    emptied and what it refuses is counted.
     """
     random = Random(seed)  # noqa: S311 - repeatable, not secret
     outcomes = []
@@ -214,9 +213,8 @@ class _Ladder:
                 return {}
 
     async def _thaw(self, window: _Frozen, *, changed: bool) -> tuple[Signs, str]:
-        refused, before = await self._refused(), await self.kv_tier.loads(_SALT)
+        refused = await self._refused()
         thawed = await self.agent.tool("window_thaw", window_name=window.name)
-        after = (await self.kv_tier.loads(_SALT)).since(before)
         receipt = thawed["receipt"]
         signs = Signs(
             changed,
@@ -226,7 +224,7 @@ class _Ladder:
             receipt["tokens_restored"],
             receipt["tokens_recomputed"],
             await self._refused() - refused,
-            {tier: round(after.by_tier.get(tier, 0)) for tier in TIERS},
+            {tier: receipt["tokens_by_tier"].get(tier, 0) for tier in TIERS},
         )
         return signs, thawed["session_id"]
 

@@ -40,10 +40,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """Chunks found and loaded into L1, of all chunks asked for."""
+    """Chunks found, and in L1 now, of all chunks asked for.
+
+    ``loaded`` are those that L1 did not have, by the tier they came from; None where LMCache does not tell.
+    """
 
     found: int
     total: int
+    loaded: Mapping[Tier, int] | None = None
 
     @property
     def complete(self) -> bool:
@@ -57,28 +61,6 @@ class SharedTierRoom:
     policy: str | None
     used_bytes: int
     max_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """Totals since LMCache started: chunks loaded from lower tiers under one salt, and loads by tier under any.
-
-    ``at_once``: a prefetch that has ended is in them. Otherwise it is counted some time later, and after that whatever
-    ended later: ``reads`` are chunks read in L1 under the salt, and every prefetch ends with reading what it found.
-    """
-
-    chunks: float
-    by_tier: Mapping[Tier, float]
-    reads: float = 0.0
-    at_once: bool = False
-
-    def since(self, before: Loads) -> Loads:
-        return Loads(
-            self.chunks - before.chunks,
-            {tier: n - before.by_tier.get(tier, 0.0) for tier, n in self.by_tier.items()},
-            self.reads - before.reads,
-            self.at_once,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +144,3 @@ class KvTier(Protocol):
         """Delete these chunks of the prefix from every tier, adapter and instance; how many were named."""
 
     async def usage(self) -> list[TierUsage]: ...
-
-    async def loads(self, cache_salt: str) -> Loads:
-        """What was loaded into L1 so far; two readings tell what a prefetch between them loaded."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier, engine_key
 from cwm.ports.engine import Completion, Counters, Engine
-from cwm.ports.kv_tier import Loads
 from cwm.services.store import Prefix
 
 ENGINE_TIER: Final = "gpu"
@@ -29,11 +29,11 @@ class Origins:
         return None if engine_key(identity) in self._telling else await self.engine.counters()
 
     async def split(
-        self, answer: Completion, before: Counters | None, lower: Loads | None, prefix: Prefix
+        self, answer: Completion, before: Counters | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
     ) -> dict[str, int]:
-        """Cached tokens by tier; ``lower`` is what LMCache loaded from below L1, None where that is not known.
+        """Cached tokens by tier; ``loaded`` are the chunks that came from below L1, None where that is not known.
 
-        Exact while nobody else of the tenant was prefilling; what the counts cannot tell is ``unknown``.
+        What nothing tells is ``unknown``.
         """
         external = answer.loaded_tokens
         if external is not None:
@@ -43,7 +43,7 @@ class Origins:
             self._telling.discard(engine_key(prefix.identity))
         else:
             external = _external(answer, before, await self.engine.counters())
-        return _split(answer, external, lower, prefix)
+        return _split(answer, external, loaded, prefix)
 
 
 def _external(answer: Completion, before: Counters, after: Counters) -> int | None:
@@ -55,15 +55,19 @@ def _external(answer: Completion, before: Counters, after: Counters) -> int | No
     return min(round(sources["external_kv_transfer"]), answer.cached_tokens)
 
 
-def _split(answer: Completion, external: int | None, lower: Loads | None, prefix: Prefix) -> dict[str, int]:
-    """The engine's own cache, the lower tier that loads came from, L1 for the rest."""
+def _split(
+    answer: Completion, external: int | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
+) -> dict[str, int]:
+    """The engine's own cache, the tiers below L1, L1 for the rest."""
     if external is None:
         split = {UNKNOWN_TIER: answer.cached_tokens}
-    elif lower is None:
+    elif loaded is None:
         split = {ENGINE_TIER: answer.cached_tokens - external, UNKNOWN_TIER: external}
     else:
-        tiers = [tier for tier, loads in lower.by_tier.items() if loads]
-        name = str(tiers[0]) if len(tiers) == 1 else UNKNOWN_TIER
-        below = min(round(lower.chunks) * (prefix.identity.chunk_size or 0), external)
-        split = {ENGINE_TIER: answer.cached_tokens - external, str(Tier.CPU): external - below, name: below}
+        below = {str(tier): chunks * (prefix.identity.chunk_size or 0) for tier, chunks in loaded.items()}
+        if sum(below.values()) > external:
+            # The engine had some of it itself.
+            below = {next(iter(below)) if len(below) == 1 else UNKNOWN_TIER: external}
+        in_l1 = external - sum(below.values())
+        split = {ENGINE_TIER: answer.cached_tokens - external, str(Tier.CPU): in_l1, **below}
     return {tier: tokens for tier, tokens in split.items() if tokens}

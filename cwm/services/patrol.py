@@ -16,7 +16,6 @@ from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.registry import Registry
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.freeze import Freeze
-from cwm.services.loads import loads_since
 from cwm.services.release import debt_of
 from cwm.services.store import Prefix, fitting
 
@@ -91,18 +90,10 @@ class Patrol:
         return await self._store(window, prefix, told, on_disk=on_disk)
 
     async def _read_back(self, prefix: Prefix, *, shared: bool) -> tuple[Prefetched, bool]:
-        """What came back, and whether any of it came from the disk where it should have come from Redis.
-
-        LMCache counts loads by tier for all salts together: another's may be taken for this one's, which costs
-        no more than to store it again.
-        """
-        before = await self.kv_tier.loads(prefix.cache_salt) if shared else None
+        """What came back, and whether any of it came from the disk where it should have come from Redis."""
         await self.kv_tier.drop_l1(prefix.key)
         back = await self.kv_tier.prefetch(prefix.key)
-        if before is None or not back.complete:
-            return back, False
-        loaded = await loads_since(before, self.kv_tier, prefix.cache_salt, back.total, self.clock)
-        return back, loaded is not None and loaded.by_tier.get(Tier.DISK, 0) > 0
+        return back, shared and Tier.DISK in (back.loaded or {})
 
     async def _store(self, window: Window, prefix: Prefix, told: str, *, on_disk: bool) -> Step:
         """The pin stays the window's own; only a window that never was durable takes one now."""

@@ -24,6 +24,8 @@ from cwm.services.store import Prefix
 _FASTEST_FIRST: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
 _TRIAL_SALT: Final = "cwm1-pace"
 _TRIALS_AT_ONCE: Final = 3
+# Whoever thawed is answered first: learning would take the processor time of that.
+_LEARN_AFTER_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -96,6 +98,7 @@ class Planner:
         return resident(placements, prefix.identity.chunk_size or 0)
 
     async def _learn(self, prefix: Prefix, observation: Observation) -> None:
+        await asyncio.sleep(_LEARN_AFTER_SECONDS)
         pace = await self._note(prefix.identity, observation)
         if self._trying.locked():
             return

@@ -26,14 +26,13 @@ from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Window
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine
-from cwm.ports.kv_tier import KvTier, Loads, Prefetched
+from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
-from cwm.services.loads import loads_since
 from cwm.services.origins import Origins
 from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
@@ -67,11 +66,8 @@ class Thawed:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A prefetch, and what LMCache had loaded before it; None where nothing is loaded or LMCache does not answer."""
-
     plan: Plan
     prefetched: Prefetched
-    before: Loads | None
     prefetch_ms: float
 
 
@@ -171,12 +167,10 @@ class Thaw:
         )
         started = self.clock.monotonic()
         loaded, before = await asyncio.gather(self._load(prefix), self.origins.before(identity))
-        (answer, engine_ms), lower = await asyncio.gather(
-            self._restore(prefix, loaded.plan), self._lower(loaded, prefix)
-        )
+        answer, engine_ms = await self._restore(prefix, loaded.plan)
         elapsed_ms = self._ms_since(started)
         self.directory.confirm(identity, answer.fingerprint)
-        by_tier = await self.origins.split(answer, before, lower, prefix)
+        by_tier = await self.origins.split(answer, before, loaded.prefetched.loaded, prefix)
         self.planner.learn(
             prefix, loaded.plan, answer, by_tier, prefetch_ms=loaded.prefetch_ms, engine_ms=engine_ms
         )
@@ -233,27 +227,19 @@ class Thaw:
 
     async def _load(self, prefix: Prefix) -> _Loaded:
         """Bring what the plan wants of the lower tiers into L1. Without LMCache the engine computes it all."""
-        plan, before = await asyncio.gather(self.planner.plan(prefix), self._loads(prefix))
+        plan = await self.planner.plan(prefix)
+        if not prefix.chunk_count:
+            return _Loaded(plan, Prefetched(0, 0), 0.0)
         started = self.clock.monotonic()
-        prefetched = Prefetched(0, prefix.chunk_count)
-        if before is not None and plan.load_tokens == 0:
-            return _Loaded(plan, prefetched, None, 0.0)
         try:
-            if before is not None:
-                prefetched = await self.kv_tier.prefetch(prefix.up_to(plan.load_tokens).key)
+            # Of nothing too, where nothing is to be loaded: it tells whether LMCache is there.
+            prefetched = await self.kv_tier.prefetch(prefix.up_to(plan.load_tokens).key)
         except CwmError:
-            before = None
-        if before is None and prefix.chunk_count:
+            prefetched = Prefetched(0, prefix.chunk_count)
             self.meter.event("thaw_without_lmcache")
             # A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that.
             await asyncio.sleep(_HEARTBEATS_SECONDS)
-        return _Loaded(plan, prefetched, before, self._ms_since(started))
-
-    async def _loads(self, prefix: Prefix) -> Loads | None:
-        try:
-            return await self.kv_tier.loads(prefix.cache_salt) if prefix.chunk_count else None
-        except CwmError:
-            return None
+        return _Loaded(plan, prefetched, self._ms_since(started) if prefetched.total else 0.0)
 
     async def _restore(self, prefix: Prefix, plan: Plan) -> tuple[Completion, float]:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""
@@ -265,17 +251,6 @@ class Thaw:
         request.add_done_callback(self._restoring.discard)
         answer = await asyncio.shield(request)
         return answer, self._ms_since(started)
-
-    async def _lower(self, loaded: _Loaded, prefix: Prefix) -> Loads | None:
-        """What the prefetch loaded from below L1: LMCache counts it while the engine is at work."""
-        if loaded.before is None:
-            return None
-        try:
-            return await loads_since(
-                loaded.before, self.kv_tier, prefix.cache_salt, loaded.prefetched.found, self.clock
-            )
-        except CwmError:
-            return None
 
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)

@@ -24,7 +24,6 @@ from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, KvTierFacts, PrefixKey
 from cwm.ports.meter import Meter
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.loads import loads_since
 from cwm.services.store import Prefix, fitting
 
 _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
@@ -170,7 +169,6 @@ class Watchdog:
 
     async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
         """Found, or what is wrong; not looked when L1 had it in spite of the drop."""
-        before = await cache.loads(canary.cache_salt)
         await cache.drop_l1(canary.key)
         try:
             prefetched = await cache.prefetch(canary.key)
@@ -178,11 +176,13 @@ class Watchdog:
             return Outcome.HUNG
         if not prefetched.complete or prefetched.total < canary.chunk_count:
             return Outcome.BROKEN
-        loaded = await loads_since(before, cache, canary.cache_salt, canary.chunk_count, self.clock)
-        # Not counted in time, or another gateway had stored or loaded it after the drop.
-        if loaded is None or loaded.chunks < canary.chunk_count:
+        if prefetched.loaded is None:
+            # It came back: of an LMCache that tells no more than that, it is all there is to know.
+            return Outcome.FOUND
+        # Another gateway may have stored or loaded it after the drop.
+        if sum(prefetched.loaded.values()) < canary.chunk_count:
             return Outcome.NOT_LOOKED
-        if facts.has_redis and not loaded.by_tier.get(Tier.REDIS):
+        if facts.has_redis and Tier.REDIS not in prefetched.loaded:
             return Outcome.WITHOUT_REDIS
         return Outcome.FOUND
 

@@ -39,10 +39,10 @@ def _secret(value: Any) -> Any:
 if __name__ == "__main__":
     import cwm_serde  # noqa: F401 - importing it registers the serde
     from lmcache.cli.main import main
-    from load_counts import count_at_once
+    from load_origins import tell_origins
     from shared_pool import populate
 
     sys.argv = ["lmcache", *filled(sys.argv[1:])]
-    count_at_once()
+    tell_origins()
     threading.Thread(target=populate, name="cwm-populate-l1", daemon=True).start()
     sys.exit(main())

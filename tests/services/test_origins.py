@@ -6,18 +6,18 @@ What a real engine counts and tells is held by the live tests of thaws.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.ports.engine import Completion, Counters, Engine
-from cwm.ports.kv_tier import Loads
 from cwm.services.origins import Origins
 from cwm.services.store import Prefix
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
-FROM_REDIS = Loads(2.0, {Tier.REDIS: 1.0})
+FROM_REDIS = {Tier.REDIS: 2}
 
 
 @dataclass
@@ -43,9 +43,9 @@ def answer(cached: int, loaded: int | None = None) -> Completion:
     return Completion("", (1,), "length", 100, cached, "fp-1", loaded_tokens=loaded)
 
 
-def thawed(of: Origins, told: Completion, lower: Loads | None = FROM_REDIS) -> dict[str, int]:
+def thawed(of: Origins, told: Completion, below: Mapping[Tier, int] | None = FROM_REDIS) -> dict[str, int]:
     async def once() -> dict[str, int]:
-        return await of.split(told, await of.before(IDENTITY), lower, PREFIX)
+        return await of.split(told, await of.before(IDENTITY), below, PREFIX)
 
     return asyncio.run(once())
 
@@ -81,11 +81,23 @@ def test_blocks_that_were_asked_for_and_did_not_arrive_are_not_counted() -> None
     assert thawed(of, answer(64, loaded=96)) == {"redis": 64}
 
 
-def test_without_the_counts_of_lmcache_its_tier_is_unknown() -> None:
+def test_several_tiers_are_told_apart() -> None:
     of, _ = origins((0, 0))
-    assert thawed(of, answer(96, loaded=32), lower=None) == {"gpu": 64, "unknown": 32}
+    both = {Tier.REDIS: 1, Tier.DISK: 1}
+    assert thawed(of, answer(96, loaded=96), both) == {"redis": 32, "disk": 32, "cpu": 32}
+
+
+def test_of_which_tier_the_engine_had_some_itself_nobody_knows() -> None:
+    of, _ = origins((0, 0))
+    both = {Tier.REDIS: 1, Tier.DISK: 1}
+    assert thawed(of, answer(96, loaded=32), both) == {"gpu": 64, "unknown": 32}
+
+
+def test_of_an_lmcache_that_does_not_tell_the_tier_is_unknown() -> None:
+    of, _ = origins((0, 0))
+    assert thawed(of, answer(96, loaded=32), below=None) == {"gpu": 64, "unknown": 32}
 
 
 def test_nothing_restored_came_from_nowhere() -> None:
     of, _ = origins((0, 0))
-    assert thawed(of, answer(0, loaded=0), lower=Loads(0.0, {})) == {}
+    assert thawed(of, answer(0, loaded=0), below={}) == {}

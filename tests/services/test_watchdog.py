@@ -18,7 +18,7 @@ from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import EngineConnectionError, EngineTimeoutError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation
-from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts, Loads, Prefetched, PrefixKey
+from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts, Prefetched, PrefixKey
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.watchdog import Watchdog
 
@@ -58,7 +58,7 @@ class FailingTier:
     hangs: bool = False
     answers: int = 1_000_000
     asked: list[PrefixKey] = field(default_factory=list)
-    loaded: Counter[Tier] = field(default_factory=Counter)
+    tells: bool = True
     silent: set[str] = field(default_factory=set)
 
     async def facts(self) -> KvTierFacts | None:
@@ -73,9 +73,6 @@ class FailingTier:
             raise EngineConnectionError("LMCache does not answer.")
         return self
 
-    async def loads(self, cache_salt: str) -> Loads:
-        return Loads(float(sum(self.loaded.values())), dict(self.loaded))
-
     async def drop_l1(self, prefix: PrefixKey) -> None:
         self.holds.discard(Tier.CPU)
 
@@ -88,14 +85,14 @@ class FailingTier:
             return Prefetched(0, 1)
         if self.kept:
             self.kept -= 1
-            return Prefetched(1, 1)
-        if Tier.CPU not in self.holds:
-            tier = next((t for t in (Tier.REDIS, Tier.DISK) if t in self.holds & self.takes), None)
-            if tier is None:
-                return Prefetched(0, 1)
-            self.loaded[tier] += 1
-            self.holds.add(Tier.CPU)
-        return Prefetched(1, 1)
+            return Prefetched(1, 1, {})
+        if Tier.CPU in self.holds:
+            return Prefetched(1, 1, {} if self.tells else None)
+        tier = next((t for t in (Tier.REDIS, Tier.DISK) if t in self.holds & self.takes), None)
+        if tier is None:
+            return Prefetched(0, 1)
+        self.holds.add(Tier.CPU)
+        return Prefetched(1, 1, {tier: 1} if self.tells else None)
 
     def expected_hashes(self, prefix: PrefixKey) -> list[str]:
         return ["a" * 64]
@@ -235,6 +232,16 @@ async def test_tiers_that_neither_hold_nor_take_are_broken_and_a_loss_once_they_
     steady.tier.takes |= {Tier.REDIS, Tier.DISK}
     assert await steady.look() == "lost"
     assert (steady.losses, steady.dog.fault()) == (["lost"], None)
+
+
+async def test_of_an_lmcache_that_does_not_tell_its_tiers_it_is_enough_that_the_canary_comes_back(
+    steady: Watched,
+) -> None:
+    steady.tier.tells = False
+    assert await steady.look() == "found"
+    steady.tier.holds.clear()
+    steady.tier.takes.clear()
+    assert await steady.look() == "broken"
 
 
 async def test_a_prefetch_that_never_ends_is_a_fault(steady: Watched) -> None:

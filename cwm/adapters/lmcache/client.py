@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import httpx2
-from prometheus_client.parser import text_string_to_metric_families
 
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
 from cwm.domain.engine import Tier
@@ -19,7 +18,6 @@ from cwm.domain.web_origin import is_link_local
 from cwm.ports.kv_tier import (
     AttachedModel,
     KvTierFacts,
-    Loads,
     Placement,
     Prefetched,
     PrefixKey,
@@ -29,10 +27,7 @@ from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine
 
 _TIERS: Final = {"valkey": Tier.REDIS, "resp": Tier.REDIS, "fs_native": Tier.DISK, "fs": Tier.DISK}
-_LOADED: Final = "lmcache_mp_l2_prefetch_load_completed_chunks_total"
-_LOADS: Final = "lmcache_mp_l2_load_completed_requests_total"
-_READS: Final = "lmcache_mp_l1_read_chunks_total"
-_AT_ONCE: Final = "cwm_loads_counted_at_once"  # of deploy/engine/load_counts.py
+_LOADED: Final = "cwm_loaded"  # of deploy/engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
 _PREFETCH_POLL_SECONDS: Final = 0.003
@@ -177,7 +172,7 @@ class LmcacheTier:
         with self._tracer.call("prefetch", {"service.peer.name": _PEER, "cwm.chunks.total": total}) as span:
             try:
                 async with asyncio.timeout(_PREFETCH_TIMEOUT_SECONDS):
-                    done = await self._completed(url, span)
+                    done = await self._completed(url, total, span)
             except TimeoutError as late:
                 raise EngineTimeoutError(
                     f"LMCache did not finish a prefetch of {total} blocks in {_PREFETCH_TIMEOUT_SECONDS:.0f} s."
@@ -185,12 +180,12 @@ class LmcacheTier:
             span.note({"cwm.chunks.found": done.found})
             return done
 
-    async def _completed(self, url: str, span: Span) -> Prefetched:
+    async def _completed(self, url: str, chunks: int, span: Span) -> Prefetched:
         started = time.monotonic()
         while True:
             polled = _json(await self._exchange("GET", url, None, span, repeat=False))
             if polled["status"] == "completed":
-                return Prefetched(int(polled["found_keys"]), int(polled["total_keys"]))
+                return _prefetched(polled, chunks)
             await asyncio.sleep(pause_seconds(time.monotonic() - started, _PREFETCH_POLL_SECONDS))
 
     async def storing(self) -> bool:
@@ -239,29 +234,6 @@ class LmcacheTier:
                 before = used.get(tier, (0, 0))
                 used[tier] = (before[0] + module["used_bytes"], before[1] + (module["capacity_bytes"] or 0))
         return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in used.items()]
-
-    async def loads(self, cache_salt: str) -> Loads:
-        if not self._present:
-            return Loads(0.0, {})
-        response = await self._send("GET", f"{self._server}/metrics", None, repeat=True)
-        wanted = [
-            line
-            for line in response.text.splitlines()
-            if line.startswith((_LOADED, _LOADS, _READS, _AT_ONCE))
-        ]
-        chunks, by_tier, reads, at_once = 0.0, dict[Tier, float](), 0.0, False
-        for family in text_string_to_metric_families("\n".join([*wanted, ""])):
-            for sample in family.samples:
-                ours = sample.labels.get("cache_salt") == cache_salt
-                if sample.name == _AT_ONCE:
-                    at_once = True
-                elif sample.name == _LOADED and ours:
-                    chunks += sample.value
-                elif sample.name == _READS and ours:
-                    reads += sample.value
-                elif (tier := _TIERS.get(sample.labels.get("l2_name", ""))) is not None:
-                    by_tier[tier] = by_tier.get(tier, 0.0) + sample.value
-        return Loads(chunks, by_tier, reads, at_once)
 
     async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
         """From L1 and from each adapter by name: without one LMCache takes the first only."""
@@ -321,6 +293,17 @@ class LmcacheTier:
                 status=response.status_code,
             )
         return response
+
+
+def _prefetched(told: Mapping[str, Any], chunks: int) -> Prefetched:
+    """LMCache counts keys: each chunk has as many as the engine has ranks."""
+    keys = int(told["total_keys"]) // chunks
+    loaded = None
+    if _LOADED in told:
+        loaded = {
+            tier: int(n) // keys for name, n in told[_LOADED].items() if n and (tier := _TIERS.get(name))
+        }
+    return Prefetched(int(told["found_keys"]) // keys, chunks, loaded)
 
 
 def _json(response: httpx2.Response) -> Any:
