@@ -37,12 +37,14 @@ _LONGEST_SEARCHABLE: Final = 3 * (MAX_DESCRIPTION_CHARS + 200)
 class Effort:
     """How many rows a list may look at: to count them, to sort them, and one by one in its own order.
 
-    While it does that last it counts matches too, up to ``seen`` more than it passes over.
+    While it does that last it counts matches too, up to ``seen`` more than it passes over. ``looked_up`` are rows of which
+    each is looked at in two places.
     """
 
     counted: int = 10_000
     gathered: int = 5_000
     walked: int = 3_000
+    looked_up: int = 1_500
     seen: int = 100
 
 
@@ -151,7 +153,7 @@ class _Search:
             "offset": min(query.offset, _LAST_OFFSET),
             "total": self._known_total,
             "counted": self.effort.counted + 1,
-            "walked": self.effort.walked,
+            "walked": self.effort.looked_up if self._statements.looks_up else self.effort.walked,
             "seen": min(most, _LAST_OFFSET),
         }
         values |= {f"term_{number}": term for number, term in enumerate(self._named)}

@@ -84,6 +84,11 @@ class Statements:
         """Whether the source has an index of what matches and nothing else."""
         return not self._unindexed(self._source)
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether rows of the source alone do not say what matches."""
+        return self._source is termed
+
     @cached_property
     def indexed(self) -> Select[Any]:
         """The page, from an index that holds what matches and nothing else."""
@@ -138,7 +143,7 @@ class Statements:
         made = {}
         for dialect in ("sqlite", "postgresql"):
             rows = self._rows(window_search, placed=False).where(*self._unindexed(window_search))
-            matching = rows.where(terms.holding(dialect, bindparam("grams"))).cte()
+            matching = rows.where(terms.holding(dialect)).cte()
             made[dialect] = self._page_of(matching), select(_count(matching))
         return made
 

@@ -9,21 +9,23 @@ from datetime import timedelta
 from itertools import product
 
 import pytest
+from sqlalchemy import text
 
 from cwm.adapters.sql import window_search
-from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.tables import window_counts, window_terms
 from cwm.adapters.sql.window_search import Effort
+from cwm.adapters.sql.window_terms import RAREST, grams_of
 from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort
 from tests.contracts.nouns import LATER, NOW, clone, freeze
 
 # From always sorting all that match to always reading row by row.
 _EFFORTS = [
-    Effort(counted=5, gathered=100, walked=0, seen=0),
-    Effort(counted=5, gathered=0, walked=100),
-    Effort(counted=5, gathered=2, walked=7, seen=2),
-    Effort(counted=0, gathered=0, walked=0, seen=0),
+    Effort(counted=5, gathered=100, walked=0, looked_up=0, seen=0),
+    Effort(counted=5, gathered=0, walked=100, looked_up=100),
+    Effort(counted=5, gathered=2, walked=7, looked_up=5, seen=2),
+    Effort(counted=0, gathered=0, walked=0, looked_up=0, seen=0),
 ]
 _TAGS = ((), ("red",), ("blue",), ("red", "blue"), ("rare",), ("red", "rare"), ("none",))
 _SEARCHES = (None, "oak", "OAK T", "ß", "s", "w-1", "nowhere", "tree of 1")
@@ -156,6 +158,22 @@ async def test_what_is_kept_for_lists_goes_with_its_window(registry: SqlRegistry
     again = await freeze(registry, "w3", description="other")
     assert (await registry.windows("acme", WindowQuery(search="words"))).windows == []
     assert (await registry.windows("acme", WindowQuery(search="other"))).windows == [again]
+
+
+async def test_postgres_is_asked_for_the_rarest_pieces_of_what_is_searched(postgres_url: str) -> None:
+    database = open_database(postgres_url)
+    registry = SqlRegistry(database)
+    source = await freeze(registry, "w", description="words that all have")
+    for number in range(30):
+        await clone(registry, source, f"w{number}", description="words that all have")
+    asked = grams_of("acme", "words that all have, zebra", ())
+    try:
+        await database.write(lambda c: c.execute(text("ANALYZE window_grams")))
+        rarest = await database.read(lambda c: c.execute(text(RAREST), {"grams": asked}).scalar_one())
+    finally:
+        await database.dispose()
+    assert len(rarest) == 5
+    assert set(rarest) < set(asked) - set(grams_of("acme", "words that all have", ()))
 
 
 @pytest.mark.slow
