@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,10 +32,13 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
     settings = load_settings(host=host, port=port)
 
     async def work(interrupts: Interrupts) -> None:
+        # Next to nothing of what starting makes is garbage. settle_memory has it collected again.
+        gc.disable()
         log_as(settings)
-        await check(settings)
+        migrating = await check(settings)
         from cwm.app import run
 
+        await migrated(migrating)
         await run(settings, ready=ready(interrupts, settings))
         print("Stopped.", flush=True)
 
@@ -75,8 +82,11 @@ def _who_may(settings: Settings, *, loopback: bool) -> str:
     return f"Auth: {' and '.join(kinds)}."
 
 
-async def check(settings: Settings) -> None:
-    """Say no before anything is started: SchemaError, SettingsError, or the port is taken."""
+async def check(settings: Settings) -> subprocess.Popen[bytes] | None:
+    """Say no before anything is started: SchemaError, SettingsError, or the port is taken.
+
+    Returns the process that migrates a new SQLite database: in this one the migrations would stay in memory.
+    """
     from cwm.adapters.sql import schema
     from cwm.adapters.sql.database import open_database
     from cwm.wiring.access import refuse_open_socket
@@ -85,10 +95,24 @@ async def check(settings: Settings) -> None:
     _require_free_port(settings.http.host, settings.http.port)
     database = open_database(settings.database.url())
     try:
-        if settings.database.database_url is not None or not await schema.is_empty(database):
-            await schema.require_current(database)
+        if settings.database.database_url is None and await schema.is_empty(database):
+            return _migrating()
+        await schema.require_current(database)
+        return None
     finally:
         await database.dispose()
+
+
+async def migrated(migrating: subprocess.Popen[bytes] | None) -> None:
+    """Whatever became of it: the gateway looks, and migrates itself what is not."""
+    if migrating is not None:
+        await asyncio.to_thread(migrating.wait)
+
+
+def _migrating() -> subprocess.Popen[bytes]:
+    nothing = subprocess.DEVNULL
+    command = (sys.executable, "-m", "cwm", "migrate")
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603 - ours
 
 
 def _require_free_port(host: str, port: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cwm.cli.console import Interrupts, load_settings, run_to_end
-from cwm.cli.serve import HostOption, PortOption, check, log_as, ready
+from cwm.cli.serve import HostOption, PortOption, check, log_as, migrated, ready
 
 if TYPE_CHECKING:
     from cwm.settings import Settings
@@ -54,11 +54,12 @@ def up(
         from cwm.stack.local import LocalStack, plan_from_settings
 
         log_as(settings)
-        await check(settings)
+        migrating = await check(settings)
         plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
         refused = False
         try:
             async with LocalStack(plan, report=log) as stack:
+                await migrated(migrating)
                 await _serve_until_either_ends(at_stack(settings, stack), stack, interrupts)
                 log("stopping the engine")
         except StackError:

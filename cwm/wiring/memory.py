@@ -19,6 +19,7 @@ def settle_memory() -> None:
     What is freed later goes back to the system. glibc would raise its thresholds to the largest piece that was ever
     freed, and keep holes of that size.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import cwm, refused
+from tests.cli.command import cwm, refused, serving
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +20,17 @@ def test_migrate_makes_the_tables_and_says_what_it_applied(tmp_path: Path) -> No
     with sqlite3.connect(tmp_path / "cwm.db") as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     assert {"sessions", "windows", "snapshots"} <= tables
+
+
+def test_a_gateway_that_makes_its_registry_has_nothing_in_memory_that_it_needs_no_more(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, PYTHONPROFILEIMPORTTIME="1"):
+        assert cwm(tmp_path, "migrate").stdout == "The schema is up to date.\n"
+    lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if "|" in line}
+    assert {"sqlalchemy", "fastmcp"} <= imported
+    assert not imported & {"alembic", "griffe", "requests"}
 
 
 def test_serve_and_migrate_refuse_a_schema_they_do_not_know(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastmcp.utilities.json_schema import compress_schema, dereference_refs
+from fastmcp.utilities.json_schema import compress_schema
 from pydantic import TypeAdapter
 
 _NULL: Final = {"type": "null"}
+_DEFINITIONS: Final = "$defs"
+_DEFINED: Final = f"#/{_DEFINITIONS}/"
 
 
 def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
     """``generated`` with optional fields that are simply absent: no null among their types or defaults."""
-    schema = compress_schema(dereference_refs(generated), prune_titles=True)
+    schema = compress_schema(_inlined(generated), prune_titles=True)
     required = set(schema.get("required", ()))
     properties = {
         name: field if name in required else _optional(field)
@@ -24,7 +26,7 @@ def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
 def output_schema(output: Any) -> dict[str, Any]:
     """The schema of a TypedDict as it is sent."""
     generated = TypeAdapter(output).json_schema(mode="serialization")
-    schema: dict[str, Any] = compress_schema(dereference_refs(generated), prune_titles=True)
+    schema: dict[str, Any] = compress_schema(_inlined(generated), prune_titles=True)
     return schema
 
 
@@ -38,3 +40,19 @@ def _optional(field: dict[str, Any]) -> dict[str, Any]:
     if len(alternatives) == 1:
         return {**alternatives[0], **kept}
     return {**kept, "anyOf": alternatives} if alternatives else kept
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without references to its own definitions, none of which is recursive."""
+
+    def resolved(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolved(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            beside = {key: value for key, value in node.items() if key != "$ref"}
+            return resolved({**schema[_DEFINITIONS][node["$ref"].removeprefix(_DEFINED)], **beside})
+        return {key: resolved(value) for key, value in node.items()}
+
+    return {key: resolved(value) for key, value in schema.items() if key != _DEFINITIONS}

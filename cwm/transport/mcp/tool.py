@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fastmcp.exceptions import FastMCPError
@@ -73,18 +74,30 @@ def tool(
     idempotent: bool = False,
 ) -> FunctionTool:
     """Publish ``function`` under its name, its docstring as the description, ``output`` as its result."""
-    made = CodedTool.from_function(
-        function,
-        title=title,
-        description=inspect.getdoc(function),
-        output_schema=output_schema(output),
-        annotations=ToolAnnotations(
+    with _documented_by_us(function) as description:
+        made = CodedTool.from_function(
+            function,
             title=title,
-            read_only_hint=read_only,
-            destructive_hint=destructive,
-            idempotent_hint=idempotent or read_only,
-            open_world_hint=False,
-        ),
-    )
+            description=description,
+            output_schema=output_schema(output),
+            annotations=ToolAnnotations(
+                title=title,
+                read_only_hint=read_only,
+                destructive_hint=destructive,
+                idempotent_hint=idempotent or read_only,
+                open_world_hint=False,
+            ),
+        )
     made.parameters = input_schema(made.parameters)
     return made
+
+
+@contextmanager
+def _documented_by_us(function: Callable[..., Any]) -> Iterator[str | None]:
+    """FastMCP would load three parsers to look for parameters in a docstring that has none."""
+    kept, description = function.__doc__, inspect.getdoc(function)
+    function.__doc__ = None
+    try:
+        yield description
+    finally:
+        function.__doc__ = kept
