@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from cwm.domain.errors import StorageWriteError
 
 LOCK_TIMEOUT_SECONDS: Final = 10
-WRITES_BETWEEN_CHECKPOINTS: Final = 128
+WRITES_BETWEEN_CHECKPOINTS: Final = 1024
 _CONNECT_SECONDS: Final = 5
 _STATEMENT_SECONDS: Final = 60
 _RETRY_SECONDS: Final = 0.01
@@ -29,8 +29,8 @@ _READERS: Final = 4
 _POOL: Final = 10
 _OVERFLOW: Final = 10
 _BEGIN: Final = "cwm_begin"
-# Of the log, 4 KiB each: 64 MiB that a writer merges itself, should nobody else have done it.
-_PAGES_AT_MOST: Final = 16_384
+# Of the log, 4 KiB each: 128 MiB that a writer merges itself, should nobody else have done it.
+_PAGES_AT_MOST: Final = 32_768
 _PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON", f"wal_autocheckpoint={_PAGES_AT_MOST}")
 
 T = TypeVar("T")
