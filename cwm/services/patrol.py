@@ -93,7 +93,7 @@ class Patrol:
         """What came back, and whether any of it came from the disk where it should have come from Redis."""
         await self.kv_tier.drop_l1(prefix.key)
         back = await self.kv_tier.prefetch(prefix.key)
-        return back, shared and Tier.DISK in (back.loaded or {})
+        return back, shared and back.complete and Tier.DISK in (back.loaded or {})
 
     async def _store(self, window: Window, prefix: Prefix, told: str, *, on_disk: bool) -> Step:
         """The pin stays the window's own; only a window that never was durable takes one now."""
