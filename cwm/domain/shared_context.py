@@ -46,6 +46,11 @@ class Scope:
     def is_private(self) -> bool:
         return self.name == SESSION
 
+    @property
+    def is_named(self) -> bool:
+        """A workspace's or the tenant's: it is nobody's own, and callers can say it."""
+        return not self.is_private and _SCOPE.fullmatch(self.name) is not None
+
 
 def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
     """The scope that one of ``tenant`` means; ``agent_session`` is the key of theirs. CWM-1003."""

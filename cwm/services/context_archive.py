@@ -1,7 +1,8 @@
 """Shared context in a file: what workspaces and the tenant have now, to keep aside or to carry to another store.
 
 Records follow each other, each a line of JSON with ``bytes`` bytes behind it where it says so: a header, every
-content once in its stored form, every scope with its keys, the end. Private scopes end with their agent sessions and stay out.
+content once in its stored form, every scope with its keys, the end. Private scopes end with their agent sessions and stay out,
+as what upstreams answered does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError
-from cwm.domain.shared_context import Entry, Scope, Write, require_key, scope_of
+from cwm.domain.shared_context import ANSWERS, Entry, Scope, Write, require_key, scope_of
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
@@ -50,7 +51,7 @@ class ContextArchive:
     async def write(self, tenant: str, file: BinaryIO) -> Archived:
         """Each scope as it is at one moment. CWM-4002."""
         _put(file, {"cwm_context": _FORMAT, "tenant": tenant})
-        scopes = [scope for scope in await self.index.scopes(tenant) if not scope.is_private]
+        scopes = [scope for scope in await self.index.scopes(tenant) if scope.is_named]
         states = [(scope, await self._state(scope)) for scope in scopes]
         sizes: dict[str, int] = {}
         for digest in dict.fromkeys(str(entry.digest) for _, state in states for entry in state):
@@ -88,7 +89,7 @@ class ContextArchive:
                 await self.contents.put(tenant, digest, body, holder, until, self.quota_bytes)
                 kept.add(digest)
                 size += len(body)
-            else:
+            elif not _is_answers(record):
                 scope = _scope(tenant, record)
                 writes = self._writes(record, kept, await self._state(scope))
                 await self.index.write(scope, writes, _AUTHOR, keep=self.versions)
@@ -178,6 +179,11 @@ def _scope(tenant: str, record: dict[str, Any]) -> Scope:
     if scope.is_private:
         raise _damaged()
     return scope
+
+
+def _is_answers(record: dict[str, Any]) -> bool:
+    """Archives of old have what upstreams answered as well."""
+    return str(record.get("scope")).startswith(f"{ANSWERS}:")
 
 
 def _damaged() -> StorageCorruptionError:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from cwm.adapters.sql.schema import upgrade
-from cwm.domain.shared_context import scope_of
+from cwm.domain.shared_context import ANSWERS, Scope, scope_of
+from cwm.services.context_archive import ContextArchive
 from tests.cli.command import cwm, refused
-from tests.services.context_of import ANN, replica
+from tests.services.context_of import ANN, Replica, replica
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("anyio_backend")]
 
 BUILD = scope_of("default", "s", "workspace:build")
 TENANT = scope_of("default", "s", "tenant")
 PRIVATE = scope_of("default", "s", "session")
+ANSWERED = Scope("default", ANSWERS, f"{ANSWERS}:files")
 
 
 @pytest.fixture
@@ -96,3 +99,32 @@ def test_the_archive_is_lines_of_json_with_bytes_between(saved: Path) -> None:
             file.read(record["bytes"])
     assert b"secret" not in saved.read_bytes()
     assert kinds == ["cwm_context", *["content"] * 21, "scope", "scope", "end"]
+
+
+def archive_of(one: Replica) -> ContextArchive:
+    return ContextArchive(one.context.index, one.store, one.context.clock, versions=10)
+
+
+async def test_what_upstreams_answered_is_not_saved(sqlite_url: str) -> None:
+    file = BytesIO()
+    async with replica(sqlite_url, sqlite_url) as one:
+        await one.set("ours", "kept", BUILD)
+        await one.set("0/read", "someone else's", ANSWERED)
+        archived = await archive_of(one).write("default", file)
+    assert (archived.scopes, archived.keys, archived.contents) == (1, 1, 1)
+    assert b"someone else" not in file.getvalue()
+
+
+async def test_what_upstreams_answered_in_an_archive_of_old_is_passed_over(sqlite_url: str) -> None:
+    file = BytesIO()
+    async with replica(sqlite_url, sqlite_url) as one:
+        await one.set("ours", "kept", BUILD)
+        await archive_of(one).write("default", file)
+        answered = file.getvalue().replace(b'"scope":"workspace:build"', b'"scope":"answers:files"')
+        scope = file.getvalue()[file.getvalue().index(b'{"scope"') :]
+        old = answered[: answered.index(b'{"end"')] + scope
+        await one.context.delete(ANN, BUILD, "ours")
+        archived = await archive_of(one).read("default", BytesIO(old))
+        assert (archived.scopes, archived.keys) == (1, 1)
+        assert await one.get("ours", BUILD) == "kept"
+        assert [scope.name for scope in await one.context.index.scopes("default")] == ["workspace:build"]
