@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Final, TypeAlias
 
 from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import CwmError, StorageCorruptionError
 from cwm.domain.shared_context import ANSWERS, Scope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
-from cwm.domain.upstream import Offer, only_reads
+from cwm.domain.upstream import Offer, exposed_name, only_reads
 from cwm.ports.upstream import UpstreamError
 from cwm.services.context_answers import Setting
 from cwm.services.shared_context import SharedContext
@@ -201,6 +201,6 @@ def _epochs(upstream: str) -> Scope:
 
 
 def _may_name(pattern: str, upstream: str) -> bool:
-    """Whether a tool's name or pattern can be one of this upstream's tools."""
-    first, underscore, _ = pattern.partition("_")
-    return fnmatchcase(upstream, first) if underscore else not {"*", "?", "["}.isdisjoint(pattern)
+    """Whether a tool's name or pattern can be one of this upstream's tools, as far as its first wildcard tells."""
+    literal, prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0], exposed_name(upstream, "")
+    return literal.startswith(prefix) or (literal != pattern and prefix.startswith(literal))
