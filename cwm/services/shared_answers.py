@@ -99,7 +99,7 @@ class SharedAnswers:
         if asking is None:
             task = asyncio.create_task(self._asked(caller, scope, key, policy, ask))
             asking = self._asking[scope, key] = _Asking(task)
-            task.add_done_callback(lambda _: self._asking.pop((scope, key)))
+            task.add_done_callback(lambda _: self._not_to_join((scope, key), task))
         asking.waiting += 1
         try:
             answer = await asyncio.shield(asking.task)
@@ -111,6 +111,7 @@ class SharedAnswers:
         finally:
             asking.waiting -= 1
             if not asking.waiting:
+                self._not_to_join((scope, key), asking.task)
                 asking.task.cancel()
         if first:
             return Given(answer)
@@ -119,6 +120,10 @@ class SharedAnswers:
             return Given(await ask())
         self._count("joined")
         return Given(answer, 0.0)
+
+    def _not_to_join(self, asked: tuple[Scope, str], task: asyncio.Task[Answer]) -> None:
+        if (asking := self._asking.get(asked)) is not None and asking.task is task:
+            del self._asking[asked]
 
     async def _asked(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Answer:
         answer = await ask()

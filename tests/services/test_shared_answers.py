@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ from cwm.domain.tool_policy import CachePolicy, ToolPolicies, ToolPolicy
 from cwm.domain.upstream import Offer
 from cwm.services.shared_answers import Answer, SharedAnswers
 from cwm.services.upstreams import CallerOf, Upstreams
+from tests.eventually import eventually
 from tests.services.context_of import ANN, replica
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("anyio_backend")]
@@ -65,3 +68,74 @@ async def test_a_write_ends_nothing_where_no_pattern_can_name_the_upstream(
 
     await answers.call(CALLER, WRITING, "files_write_file", {}, ask)
     assert await answers._epoch("files") == 0
+
+
+async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswers) -> None:
+    asked, giving_up, given_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def ask_for_long() -> Answer:
+        asked.set()
+        try:
+            return await asyncio.Future[Answer]()
+        finally:
+            giving_up.set()
+            await given_up.wait()
+
+    async def ask() -> Answer:
+        return {"content": "asked anew"}
+
+    async with asyncio.timeout(10):
+        first = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask_for_long))
+        await asked.wait()
+        first.cancel()
+        await giving_up.wait()
+        second = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+        try:
+            done, _ = await asyncio.wait([second], timeout=5)
+        finally:
+            given_up.set()
+        with suppress(asyncio.CancelledError):
+            await first
+        assert done == {second}
+        assert (await second).answer == {"content": "asked anew"}
+
+
+async def test_a_call_that_was_given_up_takes_nothing_from_the_one_that_is_joined_now(
+    answers: SharedAnswers,
+) -> None:
+    asked, given_up = asyncio.Event(), asyncio.Event()
+    asked_anew, go_on = asyncio.Event(), asyncio.Event()
+    calls = 0
+
+    async def ask_for_long() -> Answer:
+        asked.set()
+        try:
+            return await asyncio.Future[Answer]()
+        finally:
+            await given_up.wait()
+
+    async def ask() -> Answer:
+        nonlocal calls
+        calls += 1
+        asked_anew.set()
+        await go_on.wait()
+        return {}
+
+    async with asyncio.timeout(10):
+        first = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask_for_long))
+        await asked.wait()
+        (ending,) = (asking.task for asking in answers._asking.values())
+        first.cancel()
+        with suppress(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+        try:
+            await asyncio.wait([asyncio.create_task(asked_anew.wait())], timeout=5)
+        finally:
+            given_up.set()
+        await asyncio.wait([ending])
+        third = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+        await eventually(lambda: [one.waiting for one in answers._asking.values()] == [2])
+        go_on.set()
+        await asyncio.gather(second, third)
+    assert calls == 1
