@@ -21,6 +21,7 @@ from cwm.services.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.agent import Agency, Context, request_of
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.preview_notes import META_KEY, link, meta, note
+from cwm.transport.mcp.tool import whole
 from cwm.transport.mcp.tools_results import DEFAULT_TOKENS, MIN_TOKENS
 from cwm.transport.mcp.upstreams import HANDLE_ARGUMENT
 
@@ -64,7 +65,8 @@ class ResultBudgets(Middleware):
         """What reads on in a stored result asks for no more than the budget has."""
         message = context.message
         arguments = dict(message.arguments or {})
-        wanted = arguments.get("max_tokens", DEFAULT_TOKENS[message.name])
+        given = whole(arguments.get("max_tokens"))
+        wanted = DEFAULT_TOKENS[message.name] if given is None else given
         allowance = await self._delivery.allowance(caller.agent, message.name)
         if allowance is None or type(wanted) is not int or wanted <= allowance:
             return context

@@ -35,7 +35,7 @@ class CodedTool(FunctionTool):
         fields = self.parameters["properties"]
         optional = fields.keys() - set(self.parameters.get("required", ()))
         return {
-            name: _whole(value) if fields.get(name, {}).get("type") == "integer" else value
+            name: whole(value) if fields.get(name, {}).get("type") == "integer" else value
             for name, value in arguments.items()
             if value is not None or name not in optional
         }
@@ -59,7 +59,7 @@ class OwnTools(Middleware):
         return await (call_next(context) if tool is None else tool.run(context.message.arguments or {}))
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
     """To JSON Schema 20.0 is an integer, and clients whose numbers are all floats send it so."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -255,7 +255,11 @@ async def test_what_reads_on_keeps_to_the_budget_however_much_it_is_asked_for(
     for tool, arguments in (
         ("result_read", {}),
         ("result_read", {"max_tokens": 10_000}),
+        ("result_read", {"max_tokens": 10_000.0}),
+        ("result_read", {"max_tokens": None}),
         ("result_query", {"search": "e", "max_tokens": 10_000}),
+        ("result_query", {"search": "e", "max_tokens": 10_000.0}),
+        ("result_query", {"search": "e", "max_tokens": None}),
     ):
         answer = await call(agent, tool, handle=handle, **arguments)
         assert 0 < answer.structured_content["tokens"] <= 300
