@@ -7,10 +7,12 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.principal import Principal
 from cwm.domain.shared_context import ANSWERS, Scope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
 from cwm.domain.upstream import Offer, exposed_name, only_reads
@@ -25,6 +27,7 @@ Ask: TypeAlias = Callable[[], Awaitable[Answer]]
 _EPOCH: Final = "epoch"
 # An upstream belongs to no tenant: what one changes there, all see.
 _NOBODYS: Final = ""
+_CWM: Final = Principal(_NOBODYS, "cwm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,10 @@ class _Asking:
 class SharedAnswers:
     """Keeps answers in shared context for as long as the tool's policy says, and no longer than nothing was written.
 
-    Every upstream has an epoch, which ends before and after each call that may write to it; answers of another
-    epoch are not found. A gateway that dies in between, or cannot reach the store, leaves answers that may be
-    as old as their policy allows, and not older. Whatever fails here, the upstream is asked.
+    Every upstream has an epoch, which ends before and after each call that may write to it, and when another
+    takes its name; answers of another epoch are not found. A gateway that dies in between, or cannot reach the
+    store, leaves answers that may be as old as their policy allows, and not older. Whatever fails here, the
+    upstream is asked.
     """
 
     def __init__(self, context: SharedContext, upstreams: Upstreams, policies: ToolPolicies) -> None:
@@ -58,6 +62,7 @@ class SharedAnswers:
         self._asking: dict[tuple[Scope, str], _Asking] = {}
         self._overdue: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        upstreams.at_other(partial(self._end_epoch, _CWM))
 
     async def call(
         self,
@@ -81,7 +86,7 @@ class SharedAnswers:
         scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
         try:
             if offer.upstream in self._overdue:
-                await self._next_epoch(caller, offer.upstream)
+                await self._next_epoch(caller.agent.principal, offer.upstream)
             key = f"{await self._epoch(offer.upstream)}/{self._key(caller, offer, arguments, policy)}"
             kept = await self._kept(scope, key)
         except CwmError:
@@ -139,25 +144,25 @@ class SharedAnswers:
     async def _writing(self, caller: CallerOf, upstream: str, ask: Ask) -> Given:
         if not self._may_be_shared(upstream):
             return Given(await ask())
-        await self._end_epoch(caller, upstream)
+        await self._end_epoch(caller.agent.principal, upstream)
         try:
             return Given(await ask())
         finally:
             # Also of a call that failed or was given up: it may have been done.
-            ending = asyncio.create_task(self._end_epoch(caller, upstream))
+            ending = asyncio.create_task(self._end_epoch(caller.agent.principal, upstream))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             await asyncio.shield(ending)
 
-    async def _end_epoch(self, caller: CallerOf, upstream: str) -> None:
+    async def _end_epoch(self, principal: Principal, upstream: str) -> None:
         try:
-            await self._next_epoch(caller, upstream)
+            await self._next_epoch(principal, upstream)
         except CwmError:
             self._overdue.add(upstream)
             self._count("not_ended")
 
-    async def _next_epoch(self, caller: CallerOf, upstream: str) -> None:
-        await self._context.set(caller.agent.principal, _epochs(upstream), Setting(_EPOCH, True))
+    async def _next_epoch(self, principal: Principal, upstream: str) -> None:
+        await self._context.set(principal, _epochs(upstream), Setting(_EPOCH, True))
         self._overdue.discard(upstream)
 
     async def _epoch(self, upstream: str) -> int:

@@ -92,6 +92,11 @@ class Upstreams:
         self._links: dict[str, Link] = {}
         self._coming: dict[str, Link] = {}
         self._retiring: set[asyncio.Task[None]] = set()
+        self._on_other: list[Callable[[str], Awaitable[None]]] = []
+
+    def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
+        """Called with the name of every upstream that is another now, or none any more."""
+        self._on_other.append(hook)
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
         """Have these upstreams from now on; connects and disconnects in the background."""
@@ -99,7 +104,7 @@ class Upstreams:
         for name in self._links.keys() - wanted.keys():
             self._displace(name)
             self._retire(self._links.pop(name))
-            self._changed(list(Kind))
+            self._background(self._other(name))
         for name, spec in wanted.items():
             link = self._links.get(name)
             if link is None:
@@ -337,6 +342,11 @@ class Upstreams:
         del self._coming[name]
         self._links[name] = new
         self._retire(old)
+        await self._other(name)
+
+    async def _other(self, name: str) -> None:
+        for hook in self._on_other:
+            await hook(name)
         self._changed(list(Kind))
 
     def _displace(self, name: str) -> None:

@@ -31,7 +31,7 @@ def sharing(pattern: str) -> ToolPolicies:
 
 @pytest.fixture
 async def answers(sqlite_url: str) -> AsyncIterator[SharedAnswers]:
-    upstreams = cast("Upstreams", SimpleNamespace(knows_callers=lambda _: False))
+    upstreams = cast("Upstreams", SimpleNamespace(knows_callers=lambda _: False, at_other=lambda _: None))
     async with replica(sqlite_url, sqlite_url) as one:
         yield SharedAnswers(one.context, upstreams, sharing(TOOL))
 

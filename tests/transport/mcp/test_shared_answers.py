@@ -18,6 +18,7 @@ from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies, Tool
 from cwm.domain.upstream import Credentials, UpstreamSpec
 from cwm.services.context_views import ContextViews
 from cwm.settings import Shared
+from tests.eventually import eventually
 from tests.node.programs import Programs
 from tests.transport.mcp.gateway import LEGACY, MODERN, Gateway, fastmcp_agent, gateway, sdk_agent
 from tests.transport.mcp.test_real_upstreams import spec
@@ -224,6 +225,26 @@ async def test_without_its_store_every_call_is_made(tmp_path: Path, host: Host) 
         answers._context = there
         assert SHARED not in (await agent.call("notes_echo", {"message": "hi"})).meta
         assert SHARED in (await agent.call("notes_echo", {"message": "hi"})).meta
+
+
+@pytest.mark.parametrize("gone_between", [False, True])
+async def test_what_another_server_of_that_name_answered_is_not_shared(
+    tmp_path: Path, host: Host, gone_between: bool
+) -> None:
+    async with (
+        hosted(legacy=False) as new,
+        fronted(tmp_path, sharing("notes_echo"), host.spec("notes")) as running,
+        fastmcp_agent(running.url, MODERN, "acme") as agent,
+    ):
+        await agent.call("notes_echo", {"message": "hi"})
+        upstreams = running.parts.upstreams
+        if gone_between:
+            await upstreams.configure([])
+        await upstreams.configure([new.spec("notes")])
+        await eventually(lambda: not upstreams._retiring)
+        assert SHARED not in (await agent.call("notes_echo", {"message": "hi"})).meta
+        assert SHARED in (await agent.call("notes_echo", {"message": "hi"})).meta
+        assert (host.seen.calls["echo"], new.seen.calls["echo"]) == (1, 1)
 
 
 async def eventually_waiting(running: Gateway, count: int) -> None:
