@@ -90,13 +90,14 @@ class SharedContents:
         else:
             self._add(key, plain, new.stored, priority, expires_at)
 
-    async def read(self, tenant: str, digest: str) -> bytes | None:
+    async def read(self, tenant: str, digest: str, *, priority: int = DEFAULT_PRIORITY) -> bytes | None:
+        """As the port says; ``priority`` is for how long memory keeps it where that does not know it yet."""
         key = (tenant, digest)
         if (plain := self.cache.plain(key, self._now())) is not None:
             return plain
         loading = self._loading.get(key)
         if loading is None:
-            loading = self._loading[key] = asyncio.create_task(self._load(key))
+            loading = self._loading[key] = asyncio.create_task(self._load(key, priority))
             loading.add_done_callback(lambda done: self._loaded(key, done))
         # One caller that leaves must not take the load from the others.
         return await asyncio.shield(loading)
@@ -116,13 +117,13 @@ class SharedContents:
     def _add(self, key: Key, plain: bytes, stored: bytes, priority: int, expires_at: datetime | None) -> None:
         self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, _seconds(expires_at))
 
-    async def _load(self, key: Key) -> bytes | None:
+    async def _load(self, key: Key, priority: int) -> bytes | None:
         warm = self.cache.stored(key, self._now())
         if warm is not None:
             plain = await aside(len(warm), lambda: plain_form(warm, key[1]))
             if plain is not None:
                 self.cache.counts.warm_hits += 1
-                self._remember(key, plain, warm, None)
+                self._remember(key, plain, warm, None, priority)
                 return plain
             self.cache.drop(key)
         self.cache.counts.misses += 1
@@ -134,14 +135,14 @@ class SharedContents:
         if plain is None:
             await self._drop_damaged(key)
             return None
-        self._remember(key, plain, found.stored, found)
+        self._remember(key, plain, found.stored, found, priority)
         return plain
 
-    def _remember(self, key: Key, plain: bytes, stored: bytes, found: Content | None) -> None:
+    def _remember(self, key: Key, plain: bytes, stored: bytes, found: Content | None, priority: int) -> None:
         """Unless it was let go of everywhere while it was loaded."""
         if self._loading.get(key) is not asyncio.current_task():
             return
-        known = self.cache.facts(key) or Facts(priority=DEFAULT_PRIORITY)
+        known = self.cache.facts(key) or Facts(priority=priority)
         ends_at = known.ends_at if found is None else _seconds(found.ends_at)
         self.cache.add(key, plain, stored if is_compressed(stored) else None, known.priority, ends_at)
 

@@ -102,7 +102,7 @@ class SharedContext:
         with self.tracer.span("context_get"), self.meter.operation("context_get"):
             at, entry = await self._entry(scope, key, version, snapshot)
             while entry is not None and entry.digest is not None:
-                value = await self.contents.read(scope.tenant, entry.digest)
+                value = await self.contents.read(scope.tenant, entry.digest, priority=entry.priority)
                 if value is not None:
                     return Found(entry, await _parsed(value), at)
                 seen = entry

@@ -76,6 +76,19 @@ async def test_what_one_replica_sets_another_gets(replicas: tuple[Replica, Repli
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("priority", [0, 9])
+async def test_a_value_that_is_loaded_again_has_the_priority_of_its_key(
+    replicas: tuple[Replica, Replica], priority: int
+) -> None:
+    one, other = replicas
+    await one.set("k", "value", priority=priority)
+    found = await other.context.get(TENANT, "k")
+    assert found.entry is not None
+    facts = other.contents.cache.facts((TENANT.tenant, str(found.entry.digest)))
+    assert facts is not None
+    assert facts.priority == priority
+
+
 async def test_a_hundred_writers_on_two_replicas_lose_no_update(replicas: tuple[Replica, Replica]) -> None:
     await replicas[0].set("counter", {"total": 0, "by": []})
 
