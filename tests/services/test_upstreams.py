@@ -7,6 +7,8 @@ import logging
 from typing import Any
 
 import pytest
+from mcp.server.lowlevel import Server
+from mcp_types import ListResourcesResult, ListToolsResult, Resource, Tool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
@@ -19,13 +21,14 @@ from cwm.domain.errors import (
     OutcomeUnknownError,
     UpstreamUnavailableError,
 )
-from cwm.domain.upstream import Credentials, Kind, Override, Selection
+from cwm.domain.upstream import Credentials, Kind, Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
 from tests.adapters.upstream.programs import spec as program
 from tests.eventually import eventually
 from tests.services.replicas_of import ANN, BOB, Replica, Shared, replica
-from tests.transport.mcp.upstream_hosts import hosted
+from tests.transport.mcp.gateway import serving
+from tests.transport.mcp.upstream_hosts import HandshakeOnly, hosted
 
 pytestmark = pytest.mark.slow
 
@@ -253,6 +256,27 @@ async def test_of_two_things_with_one_name_the_first_appears() -> None:
                 "a-b_other": ("a-b", "other"),
                 "c_do": ("c", "do"),
             }
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_an_upstream_that_knows_no_templates_offers_all_the_rest(*, legacy: bool) -> None:
+    async def tools(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[Tool(name="do", input_schema={"type": "object"})])
+
+    async def resources(*_: Any) -> ListResourcesResult:
+        return ListResourcesResult(resources=[Resource(name="today", uri="notes://today")])
+
+    server = Server("plain", on_list_tools=tools, on_list_resources=resources)
+    app = server.streamable_http_app()
+    async with (
+        serving(HandshakeOnly(app) if legacy else app) as url,
+        replica(Shared(), [UpstreamSpec("plain", url=f"{url}/mcp")]) as one,
+    ):
+        caller = await one.caller(None)
+        offered = [await one.upstreams.offering(caller, kind) for kind in sorted(Kind)]
+        assert [each.absent for each in offered] == [{}] * 4
+        names = {name for each in offered for name in each.offers}
+        assert names == {"plain_do", "notes://plain/today"}
 
 
 async def test_a_tool_list_that_changes_under_load_is_followed() -> None:

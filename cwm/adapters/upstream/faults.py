@@ -23,6 +23,8 @@ from cwm.ports.upstream import (
 # Servers use the SDK's codes too, for errors of their own: only its words tell them apart.
 _BROKEN: Final = ("Connection closed", "SSE stream")
 _NOT_MCP: Final = ("Failed to parse", "Unexpected content type")
+# What the SDK makes of an HTTP 404 that is no JSON-RPC: perhaps nobody's answer but a proxy's.
+_NOT_FOUND: Final = "Not Found"
 _FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
     AWAY: UpstreamAwayError,
     EXPIRED: UpstreamExpiredError,
@@ -49,6 +51,11 @@ def told() -> Iterator[None]:
         raise _not_mcp() from None
     except TimeoutError:
         raise UpstreamSlowError("it took too long") from None
+
+
+def knows_not(refused: UpstreamRefusedError) -> bool:
+    """The upstream itself says that it has no such method."""
+    return refused.code == types.METHOD_NOT_FOUND and str(refused) != _NOT_FOUND
 
 
 def _not_mcp() -> UpstreamRefusedError:

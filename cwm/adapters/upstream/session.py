@@ -25,13 +25,14 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel, ValidationError
 
 from cwm import __version__
-from cwm.adapters.upstream.faults import told, why
+from cwm.adapters.upstream.faults import knows_not, told, why
 from cwm.adapters.upstream.http import ASKED, AWAY, OURS, Asked
 from cwm.domain.upstream import Definition, Kind
 from cwm.ports.upstream import (
     Heard,
     Progress,
     UpstreamAwayError,
+    UpstreamRefusedError,
     UpstreamSlowError,
 )
 
@@ -141,7 +142,12 @@ class SdkSession:
         listed: list[Definition] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
-            page, cursor = await self._page(kind, cursor)
+            try:
+                page, cursor = await self._page(kind, cursor)
+            except UpstreamRefusedError as refused:
+                if cursor is None and knows_not(refused):
+                    return ()
+                raise
             listed.extend(page)
             if cursor is None:
                 break

@@ -396,6 +396,24 @@ async def test_a_list_that_is_never_told_fails_after_the_time_to_connect() -> No
             await session.definitions(Kind.TOOLS)
 
 
+async def greet_without_session(_: Request, message: dict[str, Any]) -> Response:
+    greeted = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "bad", "version": "1"},
+    }
+    return JSONResponse(result(message, greeted))
+
+
+async def test_a_list_that_the_upstream_does_not_know_is_empty_and_one_that_cannot_be_found_fails() -> None:
+    async with bad_server(initialize=greet_without_session) as server, opened(server) as session:
+        server.on["tools/list"] = replying(lambda: JSONResponse(error(None, "Method not found", -32601), 404))
+        assert await session.definitions(Kind.TOOLS) == ()
+        server.on["tools/list"] = replying(lambda: PlainTextResponse("404 page not found", 404))
+        with pytest.raises(UpstreamRefusedError):
+            await session.definitions(Kind.TOOLS)
+
+
 @pytest.mark.parametrize("as_stream", [False, True])
 async def test_an_answer_of_ten_megabytes_arrives(*, as_stream: bool) -> None:
     async def big(_: Request, message: dict[str, Any]) -> Response:
