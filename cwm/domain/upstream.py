@@ -11,10 +11,10 @@ from typing import Any, Final
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
 """No underscore: the first one in an exposed name ends the upstream's."""
 
-RESERVED_NAMES: Final = frozenset(
-    {"agent", "cache", "context", "get", "health", "result", "session", "window"}
-)
-"""First words of CWM's own tools."""
+_OWN_TOOLS: Final = frozenset({"agent", "cache", "context", "get", "health", "result", "session", "window"})
+_OWN_HOSTS: Final = frozenset({"context", "results", "sessions", "stats", "status", "windows"})
+RESERVED_NAMES: Final = _OWN_TOOLS | _OWN_HOSTS
+"""First words of CWM's own tools, and the hosts of its own URIs."""
 
 
 class Kind(StrEnum):

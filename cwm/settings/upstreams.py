@@ -171,7 +171,7 @@ def _require_name(name: Any, path: Path) -> None:
             f"{place}: a name is 1 to 32 lower-case letters, digits and hyphens, and starts with a letter."
         )
     if name in RESERVED_NAMES:
-        raise SettingsError(f"{place}: CWM's own tools begin with '{name}_'; choose another name.")
+        raise SettingsError(f"{place}: CWM's own tools or resources are named so; choose another name.")
 
 
 def _require_elsewhere(spec: UpstreamSpec, path: Path) -> None:

@@ -25,6 +25,8 @@ from cwm.domain.upstream import (
 from cwm.settings import SettingsError, load
 from cwm.settings.load import settings_from
 from cwm.settings.upstreams import ExchangeFields, OverrideFields, SelectionFields, UpstreamFields
+from cwm.transport.mcp.context_resources import context_templates
+from cwm.transport.mcp.resources import resource_templates, resources
 
 PAGE = (Path(__file__).parents[2] / "docs" / "upstreams.md").read_text()
 FILE = Path("cwm.yaml")
@@ -246,6 +248,13 @@ def test_a_name_that_tools_could_not_begin_with_is_refused(name: str) -> None:
     written = name or "''"
 
     assert "upstreams." in mistake(f"upstreams: {{{written}: {{command: x}}}}")
+
+
+def test_no_upstream_is_named_as_a_host_of_our_own_uris() -> None:
+    templates = [*resource_templates(), *context_templates()]
+    uris = [*(str(each.uri) for each in resources()), *(each.uri_template for each in templates)]
+
+    assert {uri.partition("://")[2].partition("/")[0] for uri in uris} <= RESERVED_NAMES
 
 
 def test_a_list_of_upstreams_is_refused() -> None:
