@@ -87,6 +87,7 @@ class Agents:
         self._use(held)
         if (starting := self._starting.get(key)) is not None:
             await asyncio.shield(starting)
+        await held.keep()
         return held
 
     def held(self, principal: Principal, agent_session: str | None) -> ContextManager | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from cwm.domain.errors import AgentSessionNotFoundError
+from cwm.domain.errors import AgentSessionNotFoundError, CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Kind
 from cwm.ports.agent_sessions import AgentSessions
@@ -108,6 +108,13 @@ class ContextManager:
             self._used(self)
             if self._closed and not self._busy:
                 await self.close(end=False)
+
+    async def keep(self) -> None:
+        """Use what the store keeps by principal; ids are used by whoever finds out whose they are."""
+        if self.agent_session is None and any(held.stored is not None for held in self._held.values()):
+            # Without the store it is served all the same.
+            with suppress(CwmError):
+                await self._store.recall(self.key)
 
     async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
         """The agent session's own session with the upstream. Raises UpstreamAwayError."""

@@ -411,6 +411,31 @@ async def test_a_gone_client_leaves_when_it_was_idle_for_long_enough() -> None:
         await eventually(lambda: len(server.sessions) == 1)
 
 
+async def test_what_a_principal_uses_on_one_replica_is_ended_by_no_other_and_gone_on_with_by_the_next() -> (
+    None
+):
+    shared = Shared()
+    async with bad_server() as server:
+        specs = [server.spec()]
+        async with (
+            replica(shared, specs) as one,
+            replica(shared, specs) as two,
+            replica(shared, specs) as three,
+        ):
+            for each in (one, two):
+                await each.call(await each.caller(None), "bad_do")
+            shared.clock.seconds += 40
+            await one.call(await one.caller(None), "bad_do")
+            shared.clock.seconds += 40
+            two.agents.close_idle()
+            await two.agents.aclose()
+            for each in (one, three):
+                await each.call(await each.caller(None), "bad_do")
+            used = {headers["mcp-session-id"] for method, headers in server.asked if method == "tools/call"}
+            assert len(used) == 1
+            assert "DELETE" not in server.methods()
+
+
 async def test_ended_on_one_replica_it_is_ended_on_all() -> None:
     shared = Shared()
     specs = [program("serve()")]
