@@ -94,6 +94,13 @@ class Agents:
         """The ContextManager, if this process has one."""
         return self._held.get((principal, agent_session))
 
+    async def listens(self, principal: Principal, agent_session: str | None) -> bool:
+        """An open stream is use. False when its agent session is not there any more. StorageReadError."""
+        if (held := self.held(principal, agent_session)) is not None:
+            self._use(held)
+            await held.keep()
+        return agent_session is None or await self.store.touch(agent_session, principal)
+
     async def begin(self, principal: Principal) -> str:
         """A handle for a client whose protocol has no sessions."""
         return await self.store.begin(principal)

@@ -83,7 +83,7 @@ def build_mcp(
         services,
         agency,
         metrics,
-        EventStreams(sessions, changes, asked),
+        EventStreams(agency.agents, changes, asked),
         Subscriptions(sessions, changes, asked, agency),
         tools,
         name="cwm",

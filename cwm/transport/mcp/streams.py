@@ -21,12 +21,12 @@ from starlette.types import Receive, Send
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
+from cwm.services.agents import Agents
 from cwm.transport.mcp.notifications import Subscribed, event_of, frame, subscribed, subscribed_to
 
-_KEEPALIVE_SECONDS: Final = 15.0
+KEEPALIVE_SECONDS: Final = 15.0
 _MAX_PENDING: Final = 1000
 _VOICE: Final = "voice"
 _COMMENT: Final = b": \r\n\r\n"
@@ -97,12 +97,13 @@ class EventStreams:
 
     def __init__(
         self,
-        sessions: AgentSessions,
+        agents: Agents,
         changes: Changes,
         interest: ResourceInterest,
-        keepalive_seconds: float = _KEEPALIVE_SECONDS,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
     ) -> None:
-        self.sessions = sessions
+        self.sessions = agents.store
+        self._agents = agents
         self._changes = changes
         self._interest = interest
         self._keepalive_seconds = keepalive_seconds
@@ -175,7 +176,7 @@ class EventStreams:
     async def _still_there(self, stream: Stream) -> None:
         """An open stream is use. That a session ended may have been told while nobody could hear."""
         with suppress(CwmError):
-            if await self.sessions.touch(stream.session_id, stream.principal):
+            if await self._agents.listens(stream.principal, stream.session_id):
                 stream.version += 1
             else:
                 stream.end()

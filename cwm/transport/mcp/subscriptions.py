@@ -5,6 +5,7 @@ This is where FastMCP's low-level server is reached for.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -47,7 +48,7 @@ from cwm.transport.mcp.notifications import (
     subscribed_to,
 )
 from cwm.transport.mcp.permissions import of_resource, protocol_error
-from cwm.transport.mcp.streams import EventStreams
+from cwm.transport.mcp.streams import KEEPALIVE_SECONDS, EventStreams
 
 _MAX_URI_CHARACTERS: Final = 2048
 _MAX_SUBSCRIPTIONS: Final = 1000
@@ -96,6 +97,7 @@ class Subscriptions:
     changes: Changes
     interest: ResourceInterest
     agency: Agency
+    keepalive_seconds: float = KEEPALIVE_SECONDS
     _watchers: Counter[tuple[Principal, str | None, str]] = field(default_factory=Counter)
     _listening: set[ListenHandler] = field(default_factory=set)
     _closed: bool = False
@@ -152,7 +154,10 @@ class Subscriptions:
         key = state_key(principal, agent_session)
         bus = _Bus(self.changes, principal.tenant, agent_session, key, subscribed(uris))
         handler = bus.handler = ListenHandler(bus, max_subscriptions=1)
-        async with self._watched(principal, agent_session, uris):
+        async with (
+            self._watched(principal, agent_session, uris),
+            self._kept(principal, agent_session, handler),
+        ):
             self._listening.add(handler)
             try:
                 return await handler(context, params)
@@ -171,6 +176,25 @@ class Subscriptions:
         self._closed = True
         for handler in list(self._listening):
             handler.close()
+
+    @asynccontextmanager
+    async def _kept(
+        self, principal: Principal, agent_session: str | None, handler: ListenHandler
+    ) -> AsyncIterator[None]:
+        """What the stream belongs to is in use for as long as it is open."""
+
+        async def keep() -> None:
+            while True:
+                await asyncio.sleep(self.keepalive_seconds)
+                with suppress(CwmError):
+                    if not await self.agency.agents.listens(principal, agent_session):
+                        handler.close()
+
+        keeping = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
 
     @asynccontextmanager
     async def _watched(

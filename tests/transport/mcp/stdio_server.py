@@ -49,7 +49,7 @@ def main() -> None:
     changes = InProcessChanges()
     agents = Agents(InProcessAgentSessions(), changes, SystemClock(), ttl_seconds=60, limit=10)
     agency = Agency(LocalIdentity("test"), agents)
-    streams = EventStreams(agents.store, changes, nobody)
+    streams = EventStreams(agents, changes, nobody)
     subscriptions = Subscriptions(agents.store, changes, nobody, agency)
     face = McpFace(
         nobody, agency, nobody, streams, subscriptions, {}, name="test", client_log_level="error", tasks=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fastmcp import Client as FastMcpClient
 from fastmcp.exceptions import McpError
 
+from cwm.domain.principal import Principal
 from cwm.domain.upstream import Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.eventually import eventually
@@ -21,6 +23,7 @@ from tests.transport.mcp.wire import LIST, EventStream, Wire, wired
 
 pytestmark = pytest.mark.slow
 
+AGENT = Principal("acme", "agent")
 ERAS = pytest.mark.parametrize("upstream_era", [LEGACY, MODERN])
 
 
@@ -304,6 +307,49 @@ async def test_a_subscription_to_an_upstreams_resource_outlives_other_listeners_
             await telling
 
 
+@asynccontextmanager
+async def only_listening(
+    running: Gateway, wire: Wire, whose: str, uri: str
+) -> AsyncIterator[tuple[str | None, EventStream]]:
+    """A stream that hears of ``uri``, and the agent session that it belongs to."""
+    if whose == "session":
+        session = await wire.session()
+        assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
+        async with wire.stream(session) as stream:
+            yield session, stream
+    else:
+        handle = await running.sessions.begin(AGENT) if whose == "handle" else None
+        async with wire.listen({"resourceSubscriptions": [uri]}, handle) as stream:
+            yield handle, stream
+
+
+@pytest.mark.parametrize("whose", ["session", "handle", "principal"])
+async def test_who_only_listens_hears_of_a_shared_upstreams_resource_for_as_long_as_the_stream_is_open(
+    tmp_path: Path, whose: str
+) -> None:
+    uri = "notes://notes/today"
+    async with (
+        hosted(legacy=True) as host,
+        gateway(tmp_path, upstreams=[host.spec("notes", stateless=True)]) as running,
+        wired(running.url) as wire,
+    ):
+        running.face.streams._keepalive_seconds = running.face.subscriptions.keepalive_seconds = 0.01
+        agents, other = running.parts.agents, await wire.session()
+        async with only_listening(running, wire, whose, uri) as (agent_session, stream):
+            held = agents.held(AGENT, agent_session)
+            assert held is not None
+            used, kept = held.last_used, running.sessions._kept.get(held.key)
+            kept_at = kept.used_at if kept else 0.0
+            await eventually(lambda: held.last_used > used and (not kept or kept.used_at > kept_at))
+            # What was not used since then has been idle for too long.
+            agents.ttl_seconds = time.monotonic() - used
+            agents.close_idle()
+            assert agents.held(AGENT, agent_session) is held
+            agents.ttl_seconds = 60
+            await touched(wire, other)
+            await told_of(stream, uri)
+
+
 async def touched(wire: Wire, session: str) -> None:
     answer = await wire.ask(session, "tools/call", name="notes_touch", arguments={})
     assert "touched" in answer.text
@@ -312,7 +358,7 @@ async def touched(wire: Wire, session: str) -> None:
 async def told_of(stream: EventStream, uri: str) -> None:
     while (message := await stream.message())["method"] != "notifications/resources/updated":
         pass
-    assert message["params"] == {"uri": uri}
+    assert message["params"]["uri"] == uri
 
 
 async def told_of_tools(stream: EventStream) -> None:

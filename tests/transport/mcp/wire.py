@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx2
 
+from cwm.transport.mcp.agent import HANDLE_META
+
 LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
 MODERN_META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -81,9 +83,12 @@ class Wire:
             yield EventStream(response.aiter_lines())
 
     @asynccontextmanager
-    async def listen(self, wanted: dict[str, Any], **headers: str) -> AsyncIterator[EventStream]:
+    async def listen(
+        self, wanted: dict[str, Any], handle: str | None = None, **headers: str
+    ) -> AsyncIterator[EventStream]:
         """A listen stream of 2026-07-28 that has been acknowledged."""
-        params = {"_meta": MODERN_META, "notifications": wanted}
+        meta = MODERN_META if handle is None else {**MODERN_META, HANDLE_META: handle}
+        params = {"_meta": meta, "notifications": wanted}
         body = {"jsonrpc": "2.0", "id": "listening", "method": "subscriptions/listen", "params": params}
         sent = {
             "accept": "application/json, text/event-stream",
