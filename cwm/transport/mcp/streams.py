@@ -44,7 +44,10 @@ _log = structlog.get_logger("cwm.mcp")
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen."""
+    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen.
+
+    ``due`` is when it is to show a sign of life, by the event loop's clock.
+    """
 
     session_id: str
     principal: Principal
@@ -54,6 +57,7 @@ class Stream:
     version: int = 1
     known: int = 0
     speaks: bool = False
+    due: float = 0.0
     subscribed: Subscribed = field(default_factory=Subscribed)
     pending: dict[ServerEvent, None] = field(default_factory=dict)
 
@@ -148,6 +152,7 @@ class EventStreams:
 
     async def tell(self, stream: Stream, write: Write) -> None:
         """Write what is heard until the stream is ended."""
+        stream.due = self._next_sign()
         while not stream.ended:
             await self._next(stream, write)
 
@@ -160,18 +165,23 @@ class EventStreams:
 
     async def _next(self, stream: Stream, write: Write) -> None:
         """Wait for news, or until it is time to show that both ends are still there."""
-        try:
-            async with asyncio.timeout(self._keepalive_seconds):
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(stream.due):
                 await stream.news.wait()
-        except TimeoutError:
+        # What is told is no use of the session, however much it is.
+        if asyncio.get_running_loop().time() >= stream.due:
             await self._still_there(stream)
             await write(None)
+            stream.due = self._next_sign()
         stream.news.clear()
         if stream.stale:
             await self._look(stream)
         if not stream.stale:
             for event in stream.take():
                 await write(event)
+
+    def _next_sign(self) -> float:
+        return asyncio.get_running_loop().time() + self._keepalive_seconds
 
     async def _still_there(self, stream: Stream) -> None:
         """An open stream is use. That a session ended may have been told while nobody could hear."""

@@ -154,6 +154,19 @@ async def test_an_open_stream_shows_life_and_counts_as_use_until_its_session_is_
             assert await stream.rest() == []
 
 
+async def test_a_stream_whose_news_never_pauses_counts_as_use_too(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway, wired(gateway.url) as wire:
+        gateway.face.streams._keepalive_seconds = 0.5
+        session = await wire.session()
+        async with wire.stream(session) as stream, asyncio.timeout(5):
+            await publish(gateway, ChangeKind.TOOLS)
+            await stream.message()
+            used_at = gateway.sessions._kept[session].used_at
+            while gateway.sessions._kept[session].used_at == used_at:
+                await publish(gateway, ChangeKind.TOOLS)
+                await stream.message()
+
+
 async def test_a_stopping_gateway_lets_go_of_who_only_listens(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with running_gateway(tmp_path) as gateway:
