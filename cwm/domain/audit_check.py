@@ -91,6 +91,11 @@ class ChainCheck:
             self._find(Damage.CUT_OFF, record.seq, record.seq)
         self._last = record.place
 
+    @property
+    def is_whole(self) -> bool:
+        """As far as it was taken."""
+        return not self._found
+
     def verdict(self) -> Verdict:
         furthest = max((point.place.seq for point in self.checkpoints), default=0)
         if self._records == 0 and self.anchor.pruned.seq:

@@ -190,6 +190,17 @@ async def test_records_that_had_their_time_are_removed_and_the_rest_is_whole(
     assert (verdict.records, verdict.pruned, verdict.end.seq) == (3, 3, 6)
 
 
+async def test_a_record_that_was_made_to_look_old_is_not_removed_and_goes_on_to_show(
+    audit_log: SqlAuditLog, trail: SqlAuditTrail, database: Database
+) -> None:
+    await filled(audit_log)
+    long_ago = update(table).where(table.c.seq.in_((2, 3))).values(timestamp=NOW - timedelta(days=9))
+    await database.write(lambda connection: connection.execute(long_ago))
+    assert await upkeep(audit_log, trail, days=4).prune() == 1
+    assert [record.seq for record in await trail.page("acme", 0, 10)] == [2, 3, 4, 5]
+    assert [found.damage for found in (await verified(trail)).findings] == [Damage.CHANGED] * 2
+
+
 async def test_the_newest_record_stays_however_old(
     audit_log: SqlAuditLog, other_log: SqlAuditLog, trail: SqlAuditTrail
 ) -> None:

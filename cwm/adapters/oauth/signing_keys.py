@@ -56,7 +56,9 @@ class SigningKeys:
         if found is None and key_id is not None:
             await self._read_again()
             found = self._matching(key_id, algorithm)
-        if self._age() > self._max_age:
+        # A key that is not among the last good ones may be a new one.
+        unknown = found is None and self._tried_at > self._read_at
+        if unknown or self._age() > self._max_age:
             raise AuthorityUnavailableError("The authorization server's keys cannot be read; try again.")
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,9 +16,11 @@ from cwm.adapters.sql.rows import AUDIT_RECORD, record_of
 from cwm.adapters.sql.tables import audit_anchors, audit_checkpoints, audit_log
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.audit_chain import Anchor, AuditRecord, ChainKeys, Checkpoint, Place
+from cwm.domain.audit_check import ChainCheck
 from cwm.ports.audit import AuditFilter
 
 _ALL: Final = AuditFilter()
+_logger = logging.getLogger("cwm.audit")
 _log = audit_log.c
 
 
@@ -86,21 +89,30 @@ class SqlAuditTrail:
 
     @writing
     def prune(self, connection: Connection, tenant: str, before: datetime, limit: int) -> int:
-        """One transaction, so that no crash leaves a chain that begins nowhere."""
-        front = connection.execute(
-            select(_log.seq, _log.digest, _log.timestamp)
-            .where(_log.tenant == tenant)
-            .order_by(_log.seq)
-            .limit(limit + 1)
-        ).all()
-        past: Place | None = None
-        for row in front[:-1]:
-            if row.timestamp >= before:
+        """One transaction, so that no crash leaves a chain that begins nowhere.
+
+        It stops at damage: the anchor would vouch for what nobody can look at any more.
+        """
+        first = _wanted(tenant, _ALL).order_by(_log.seq).limit(limit + 1)
+        front = [record_of(row) for row in connection.execute(first)]
+        begins = _anchor(connection, tenant)
+        check, past = ChainCheck(self.keys, begins), begins.pruned
+        for record in front[:-1]:
+            check.take(record)
+            if record.event.timestamp >= before:
                 break
-            past = Place(row.seq, row.digest)
-        if past is None:
+            if not check.is_whole:
+                _logger.warning(
+                    "record %d of the audit log of %s is not as it was written: it and what follows are kept "
+                    "(cwm audit verify)",
+                    record.seq,
+                    tenant,
+                )
+                break
+            past = record.place
+        if past == begins.pruned:
             return 0
-        anchor = self.keys.sign_anchor(replace(_anchor(connection, tenant), pruned=past))
+        anchor = self.keys.sign_anchor(replace(begins, pruned=past))
         values = {
             "tenant": tenant,
             "pruned_through": past.seq,

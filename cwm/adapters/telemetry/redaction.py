@@ -16,6 +16,8 @@ _QUOTED: Final = r"(?:\\?[\"'])?"
 _LOOKS_LIKE_ONE: Final = (
     # A JSON web token, wherever it stands.
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), MASK),
+    # An API key of ours (domain/api_key.py).
+    (re.compile(r"\bcwm_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"), MASK),
     (re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1\2{MASK}"),
     # The password of a URL.
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/@\"']+@", re.IGNORECASE), rf"\1:{MASK}@"),
@@ -31,7 +33,7 @@ _LOOKS_LIKE_ONE: Final = (
     ),
 )
 _MAY_HOLD_ONE: Final = re.compile(
-    r"eyJ|bearer|basic|://|authorization|api[_-]?key|token|secret|passw|cookie", re.IGNORECASE
+    r"eyJ|cwm_|bearer|basic|://|authorization|api[_-]?key|token|secret|passw|cookie", re.IGNORECASE
 )
 
 

@@ -81,6 +81,21 @@ async def test_the_last_good_keys_go_on_for_a_bounded_time_while_the_server_is_d
     assert await keys.find("first", "RS256") is not None
 
 
+async def test_while_the_server_is_down_a_key_that_may_be_new_is_not_called_unknown(
+    issuer: Authority, keys: SigningKeys
+) -> None:
+    assert await keys.find("first", "RS256") is not None
+    issuer.documents[DISCOVERY] = Response(status_code=500)
+    issuer.clock.passed += THROTTLE_SECONDS
+    for _ in range(2):
+        with pytest.raises(AuthorityUnavailableError):
+            await keys.find("second", "RS256")
+    assert await keys.find("first", "RS256") is not None
+    del issuer.documents[DISCOVERY]
+    issuer.clock.passed += THROTTLE_SECONDS
+    assert await keys.find("second", "RS256") is None
+
+
 async def test_a_server_that_never_answers_is_not_waited_for(issuer: Authority, keys: SigningKeys) -> None:
     issuer.hold = asyncio.Event()
     waiting = [keys.find("first", "RS256") for _ in range(20)]

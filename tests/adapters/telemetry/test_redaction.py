@@ -28,6 +28,7 @@ TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
         ("x-api-key: s3cr3t", "s3cr3t"),
         ("upstream_api_key=s3cr3t", "s3cr3t"),
         ("Set-Cookie: sid=s3cr3t", "s3cr3t"),
+        (f"took cwm_{'0a' * 8}_{'s3cr3t' * 7}x for a name", "s3cr3t"),
     ],
 )
 def test_what_looks_like_a_secret_is_masked(line: str, hidden: str) -> None:
