@@ -91,7 +91,11 @@ class EngineDirectory:
             await asyncio.sleep(interval_seconds)
 
     async def _without_cache(self) -> bool:
-        return self._facts is None and await self._facts_now() is None
+        """By the configuration; an LMCache that does not answer yet is one all the same."""
+        try:
+            return self._facts is None and await self._kv_tier.facts() is None
+        except EngineConnectionError:
+            return False
 
     async def _facts_now(self) -> KvTierFacts | None:
         try:

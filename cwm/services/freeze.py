@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -121,7 +122,7 @@ class Freeze:
         again = await self._for_this_engine(window, intent, snapshot.token_ids)
         if again is None:
             return None
-        await asyncio.shield(self._run(self._finish_or_fail(*again, snapshot.token_ids)))
+        await asyncio.shield(self._run(self._finish_or_leave(*again, snapshot.token_ids)))
         return await self.registry.window(window.tenant, window.name)
 
     def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
@@ -259,10 +260,18 @@ class Freeze:
     async def _finish_or_hand_over(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
     ) -> None:
+        with suppress(CwmError):
+            await self._finish_or_leave(window, intent, token_ids, canary=canary)
+
+    async def _finish_or_leave(
+        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+    ) -> None:
+        """What cannot be stored now is left to whoever looks next: nobody else may go on while it is ours."""
         try:
             await self._finish_or_fail(window, intent, token_ids, canary=canary)
         except CwmError:
             await self.release.leave(intent)
+            raise
 
     async def _finish_or_fail(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True

@@ -111,8 +111,12 @@ class Patrol:
             return Step("store_again", window.tenant, window.name, Outcome.DONE, "it is gone meanwhile")
         pending, intent, owed = again
         await self.freeze.release(owed)
-        if on_disk:
-            await self._take_out(prefix)
+        try:
+            if on_disk:
+                await self._take_out(prefix)
+        except CwmError:
+            await self.freeze.release.leave(intent)
+            raise
         stored = await self.freeze.resume(intent)
         if stored is None or stored.durability is Durability.DURABLE:
             return Step("store_again", pending.tenant, pending.name, Outcome.DONE, told)

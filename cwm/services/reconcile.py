@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ class Reconcile:
         next_look, due = clock.monotonic(), False
         while True:
             wait = BEAT_SECONDS
-            with suppress(CwmError):
+            try:
                 await self.replicas.beat()
                 if await self.replicas.lead():
                     if due or clock.monotonic() >= next_look:
@@ -80,6 +81,11 @@ class Reconcile:
                         pause = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
                         next_look = clock.monotonic() + pause
                     wait = min(BEAT_SECONDS, max(0.0, next_look - clock.monotonic()))
+            except CwmError:
+                pass
+            except Exception:
+                # Without its beats others would take over what this gateway is doing.
+                logging.getLogger(__name__).exception("what needs looking after could not be")
             due = await self._woken(wait)
 
     async def _woken(self, seconds: float) -> bool:

@@ -142,9 +142,15 @@ class LMCacheMPConnector(_Stock):
 
 def _load_limit(request: Any) -> int | None:
     """In tokens; None for a request that sets none."""
-    limit = (request.kv_transfer_params or {}).get(_LIMIT)
+    limit = _params(request).get(_LIMIT)
     return limit if isinstance(limit, int) and limit >= 0 else None
 
 
 def _tells(request: Any) -> bool:
-    return _load_limit(request) is not None or (request.kv_transfer_params or {}).get(_TELL) is True
+    return _load_limit(request) is not None or _params(request).get(_TELL) is True
+
+
+def _params(request: Any) -> dict[str, Any]:
+    """Of whatever a client put there: vLLM passes it on unchecked."""
+    params = request.kv_transfer_params
+    return params if isinstance(params, dict) else {}

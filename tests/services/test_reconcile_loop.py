@@ -15,11 +15,14 @@ class Follower:
     """A replica that another one leads."""
 
     beats: int = 0
+    fails: bool = False
     beaten: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def beat(self) -> None:
         self.beats += 1
         self.beaten.set()
+        if self.fails:
+            raise KeyError("an answer that nobody expected")
 
     async def lead(self) -> bool:
         return False
@@ -30,10 +33,10 @@ class Clocked:
     clock: SystemClock
 
 
-async def test_a_gateway_that_does_not_lead_sleeps_also_when_something_was_lost() -> None:
-    follower, nothing = Follower(), cast("Any", None)
+def looking_after(follower: Follower) -> Reconcile:
+    nothing = cast("Any", None)
     journal = cast("Any", Clocked(SystemClock()))
-    reconcile = Reconcile(
+    return Reconcile(
         nothing,
         nothing,
         cast("Any", follower),
@@ -46,12 +49,32 @@ async def test_a_gateway_that_does_not_lead_sleeps_also_when_something_was_lost(
         journal,
         8,
     )
-    running = asyncio.create_task(reconcile.run(60.0))
-    await follower.beaten.wait()
+
+
+async def beaten_again(reconcile: Reconcile, follower: Follower) -> None:
+    """Something was lost, and the next beat is there."""
     follower.beaten.clear()
     reconcile.lost()
     await asyncio.wait_for(follower.beaten.wait(), 10)
+
+
+async def test_a_gateway_that_does_not_lead_sleeps_also_when_something_was_lost() -> None:
+    follower = Follower()
+    reconcile = looking_after(follower)
+    running = asyncio.create_task(reconcile.run(60.0))
+    await follower.beaten.wait()
+    await beaten_again(reconcile, follower)
     for _ in range(1000):
         await asyncio.sleep(0)
+    running.cancel()
+    assert follower.beats == 2
+
+
+async def test_a_gateway_goes_on_saying_that_it_lives_whatever_fails() -> None:
+    follower = Follower(fails=True)
+    reconcile = looking_after(follower)
+    running = asyncio.create_task(reconcile.run(60.0))
+    await follower.beaten.wait()
+    await beaten_again(reconcile, follower)
     running.cancel()
     assert follower.beats == 2

@@ -13,6 +13,8 @@ from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
+# Where vLLM takes them too, unchecked: it would die of one that is no object.
+_UNCHECKED: Final = "vllm_xargs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ class OpenAiWire:
 
     def read(self, path: str, body: bytes) -> OpenAiRequest:
         fields = _json_object(body)
+        unchecked = fields.get(_UNCHECKED)
         for name in _OURS:
-            if name in fields:
+            if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
         return OpenAiRequest(fields, body, _operation(path.partition("?")[0]))
 

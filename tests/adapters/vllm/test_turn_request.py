@@ -55,8 +55,15 @@ def test_a_client_that_says_no_to_ids_gets_none_and_the_session_has_them() -> No
 
 @pytest.mark.parametrize("name", ["cache_salt", "kv_transfer_params", "cache\\u005fsalt"])
 def test_what_the_gateway_sets_is_refused(name: str) -> None:
-    with pytest.raises(InvalidParameterError, match="set by the gateway"):
-        WIRE.read(CHAT, f'{{"{name}": null}}'.encode())
+    for body in (f'{{"{name}": null}}', f'{{"vllm_xargs": {{"{name}": "x"}}}}'):
+        with pytest.raises(InvalidParameterError, match="set by the gateway"):
+            WIRE.read(CHAT, body.encode())
+
+
+@pytest.mark.parametrize("xargs", ["null", "{}", '{"mine": 1}', '"kv_transfer_params"'])
+def test_other_extra_arguments_pass(xargs: str) -> None:
+    body = f'{{"vllm_xargs":{xargs}}}'.encode()
+    assert json.loads(WIRE.read(CHAT, body).body("s", recorded=False))["vllm_xargs"] == json.loads(xargs)
 
 
 @pytest.mark.parametrize(
