@@ -13,7 +13,7 @@ from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
-# Where vLLM takes them too, unchecked: it would die of one that is no object.
+# Where vLLM takes them too, unchecked: it answers one that is no object with a 500.
 _UNCHECKED: Final = "vllm_xargs"
 
 
