@@ -82,10 +82,12 @@ class Registry(Protocol):
         token_ids: Sequence[int],
         at: datetime,
         metadata: Mapping[str, Any] | None = None,
+        revision: int | None = None,
     ) -> Session | None:
         """Replace the session's ids (and its metadata, where given), make it active, count the revision up.
 
-        None, and nothing changed, when the session is no longer active or thawed.
+        None, and nothing changed, when the session is no longer active or thawed, or no longer at ``revision``,
+        where that is given.
         """
 
     async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:

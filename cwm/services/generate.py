@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from cwm.domain.errors import InvalidParameterError, SessionNotFoundError
+from cwm.domain.errors import InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.ports.clock import Clock
 from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
@@ -20,7 +19,7 @@ from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.grow import Grow, Template, template_from, template_of
 from cwm.services.limits import Limits
-from cwm.services.turns import Turns
+from cwm.services.turns import Turn, Turns
 
 OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
 
@@ -80,7 +79,6 @@ class Generate:
     grow: Grow
     journal: Journal
     meter: Meter
-    clock: Clock
     limits: Limits
     _running: set[asyncio.Task[Generated]] = field(default_factory=set)
 
@@ -109,7 +107,7 @@ class Generate:
     ) -> Generated:
         async with (
             self.journal.entry(principal, "session_generate", session_id=session_id) as details,
-            self.turns.exclusive(principal.tenant, session_id),
+            self.turns.exclusive(principal, session_id) as in_flight,
         ):
             session = await self.registry.session(principal.tenant, session_id)
             if session is None:
@@ -117,12 +115,17 @@ class Generate:
             details.update(of_another(principal, session.owner))
             session.require_live("a turn")
             await self.limits.require_tokens(principal)
-            generated = await self._turn(principal, session, turn, on_text)
+            generated = await self._turn(principal, session, turn, in_flight, on_text)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
         return generated
 
     async def _turn(
-        self, principal: Principal, session: Session, turn: TurnInput, on_text: OnText | None
+        self,
+        principal: Principal,
+        session: Session,
+        turn: TurnInput,
+        in_flight: Turn,
+        on_text: OnText | None,
     ) -> Generated:
         identity = await self.directory.identity(session.model)
         context = await self.registry.session_tokens(principal.tenant, session.id)
@@ -144,7 +147,7 @@ class Generate:
             sampling=turn.sampling,
         )
         metadata = {**session.metadata, **template.as_metadata()}
-        answer = await self._run(principal, session, generation, metadata, on_text)
+        answer = await self._run(principal, session, generation, metadata, in_flight, on_text)
         self.meter.tokens("cached", answer.cached_tokens)
         self.meter.tokens("computed", answer.prompt_tokens - answer.cached_tokens)
         return Generated(
@@ -179,10 +182,14 @@ class Generate:
         session: Session,
         generation: Generation,
         metadata: dict[str, Any],
+        in_flight: Turn,
         on_text: OnText | None,
     ) -> _Answer:
-        """Stream the answer and record what came of it, also when the engine dies half-way."""
-        answer = _Answer()
+        """Stream the answer and record what came of it, also when the engine dies half-way.
+
+        CWM-3002 when the session moved on or ended meanwhile: the turn is no part of it.
+        """
+        answer, recorded = _Answer(), True
         try:
             async for delta in self.engine.stream(generation):
                 answer.take(delta)
@@ -191,13 +198,16 @@ class Generate:
         finally:
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
-                await self.registry.record_turn(
-                    principal.tenant,
-                    session.id,
-                    generation.token_ids + tuple(answer.token_ids),
-                    self.clock.now(),
-                    metadata,
-                )
+                token_ids = generation.token_ids + tuple(answer.token_ids)
+                after = await in_flight.record(token_ids, metadata, revision=session.revision)
+                recorded = after is not None
+        if not recorded:
+            raise SessionNotActiveError(
+                f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "
+                "Look at it and take the turn again.",
+                session_id=session.id,
+                recorded=False,
+            )
         return answer
 
     async def settle(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cwm.domain.audit import AuditEvent, Severity
 
@@ -52,15 +52,15 @@ class Turns:
             yield Turn(self, principal, session_id)
 
     @asynccontextmanager
-    async def exclusive(self, tenant: str, session_id: str) -> AsyncIterator[None]:
+    async def exclusive(self, principal: Principal, session_id: str) -> AsyncIterator[Turn]:
         """A turn that continues the recorded context: one at a time in each session."""
-        key = (tenant, session_id)
+        key = (principal.tenant, session_id)
         held = self._locks.setdefault(key, _Lock())
         held.users += 1
         try:
             async with held.lock:
                 with self._counted(key):
-                    yield
+                    yield Turn(self, principal, session_id)
         finally:
             held.users -= 1
             if not held.users:
@@ -85,16 +85,25 @@ class Turn:
     _principal: Principal
     _session_id: str
 
-    async def record(self, token_ids: Sequence[int]) -> Session | None:
+    async def record(
+        self,
+        token_ids: Sequence[int],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        revision: int | None = None,
+    ) -> Session | None:
         """Make ``token_ids`` the session's context.
 
-        None, and an audit event, when the session was frozen or ended meanwhile. CWM-4001.
+        None, and an audit event, when the session was frozen or ended meanwhile, or is no longer at the
+        ``revision`` that the turn continues. CWM-4001.
         """
         turns, principal = self._turns, self._principal
         now = turns.clock.now()
-        session = await turns.registry.record_turn(principal.tenant, self._session_id, token_ids, now)
+        session = await turns.registry.record_turn(
+            principal.tenant, self._session_id, token_ids, now, metadata, revision
+        )
         if session is None:
-            await self.lost("session no longer live", len(token_ids))
+            await self.lost("session moved on or no longer live", len(token_ids))
         return session
 
     async def lost(self, reason: str, token_count: int) -> None:

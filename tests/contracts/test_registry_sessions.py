@@ -115,6 +115,27 @@ async def test_a_turn_of_a_session_that_is_not_live_changes_nothing(
     assert await registry.session_tokens("acme", "s1") == IDS
 
 
+async def test_a_turn_that_continues_a_revision_is_recorded_at_that_one_alone(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    first = await registry.record_turn("acme", "s1", (*IDS, 1), LATER, revision=0)
+    assert first is not None
+    assert first.revision == 1
+    assert await registry.record_turn("acme", "s1", (*IDS, 2), LATER, {"new": 2}, revision=0) is None
+    assert await registry.session("acme", "s1") == first
+    assert await registry.session_tokens("acme", "s1") == (*IDS, 1)
+
+
+async def test_of_turns_that_continue_a_revision_at_once_one_is_recorded(
+    registry: Registry, other_replica: Registry
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    replicas = (registry, other_replica) * 4
+    turns = [r.record_turn("acme", "s1", (*IDS, n), LATER, revision=0) for n, r in enumerate(replicas)]
+    recorded = [n for n, session in enumerate(await asyncio.gather(*turns)) if session]
+    assert len(recorded) == 1
+    assert await registry.session_tokens("acme", "s1") == (*IDS, *recorded)
+
+
 async def test_a_turn_whose_ids_cannot_be_kept_changes_nothing(
     registry: Registry, database: Database
 ) -> None:

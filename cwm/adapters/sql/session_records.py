@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
+    Integer,
     ScalarSelect,
     and_,
     bindparam,
@@ -58,7 +59,11 @@ _NEWEST: Final = (
 _NEWEST_IN_STATE: Final = _NEWEST.where(sessions.c.state == bindparam("of_state"))
 _TURN: Final = (
     update(sessions)
-    .where(_THIS, sessions.c.state.in_(LIVE_STATES))
+    .where(
+        _THIS,
+        sessions.c.state.in_(LIVE_STATES),
+        sessions.c.revision == func.coalesce(bindparam("at_revision", type_=Integer), sessions.c.revision),
+    )
     .values(
         state=SessionState.ACTIVE.value,
         token_count=bindparam("to_token_count"),
@@ -181,8 +186,10 @@ class SessionRecords:
         token_ids: Sequence[int],
         at: datetime,
         metadata: Mapping[str, Any] | None = None,
+        revision: int | None = None,
     ) -> Session | None:
         changed = {
+            "at_revision": revision,
             "to_token_count": len(token_ids),
             "to_head": head_of(token_ids),
             "to_updated_at": at,

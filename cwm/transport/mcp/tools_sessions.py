@@ -78,7 +78,7 @@ async def session_generate(
 
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, neither or both of messages and
     text, or a context too long for the model; CWM-2001 no such session; CWM-3002 session is frozen or
-    expired; CWM-5001/5002/6001 engine not reachable, failing or too slow (retryable); CWM-9002 a message
+    expired, or moved on or ended while the model answered (the turn is no part of it then); CWM-5001/5002/6001 engine not reachable, failing or too slow (retryable); CWM-9002 a message
     holds control tokens of the model's chat template.
     """
     options = {"temperature": temperature, "top_p": top_p, "seed": seed, "stop": stop}

@@ -169,7 +169,7 @@ class _Reply:
             await self._chunk(b"data: " + event.encode() + b"\n\n")
             if count == 1 and does is Behaviour.WAITS_AFTER_FIRST_TOKEN:
                 await self._wait()
-            if count == 2 and does is Behaviour.DIES_MID_STREAM:
+            if count == 2 and self.fake.behaviour is Behaviour.DIES_MID_STREAM:
                 await self._chunk(b'data: {"id":"half an ev')
                 raise _HangUpError
             if count == 2 and does is Behaviour.KEEPS_ALIVE:

@@ -46,7 +46,7 @@ async def test_exclusive_turns_of_a_session_run_one_after_the_other(turns: Turns
 
     async def turn(name: str, session_id: str) -> None:
         nonlocal most
-        async with turns.exclusive("acme", session_id):
+        async with turns.exclusive(ALICE, session_id):
             running.append(name)
             most = max(most, len(running))
             assert turns.in_flight("acme", session_id)
@@ -62,10 +62,10 @@ async def test_exclusive_turns_of_a_session_run_one_after_the_other(turns: Turns
 
 async def test_a_cancelled_wait_for_a_turn_leaves_nothing_behind(turns: Turns) -> None:
     async def wait() -> None:
-        async with turns.exclusive("acme", "s"):
+        async with turns.exclusive(ALICE, "s"):
             raise AssertionError
 
-    async with turns.exclusive("acme", "s"):
+    async with turns.exclusive(ALICE, "s"):
         waiting = asyncio.create_task(wait())
         await asyncio.sleep(0)
         waiting.cancel()
