@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from cwm.domain.errors import StorageReadError, WindowNotFoundError
@@ -13,6 +12,7 @@ from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal, of_another
 from cwm.services.freeze import expiry
 from cwm.services.release import Release, debt_of
@@ -69,10 +69,7 @@ class Clone:
                 expires_at=expiry(now, ttl_seconds),
                 pinned=kept is Retention.GUARANTEED and source.block_count > 0,
             )
-            clone, intent = await self.registry.add_clone(clone, source.name, self.quota_bytes)
-            pinning = asyncio.create_task(self._pinned(clone, intent))
-            await asyncio.shield(pinning)
-        return clone
+            return await to_its_end(self._added(clone, source))
 
     async def _source(self, principal: Principal, name: str) -> Window:
         source = await self.registry.window(principal.tenant, name)
@@ -84,12 +81,14 @@ class Clone:
             )
         return source
 
-    async def _pinned(self, clone: Window, intent: Intent) -> None:
+    async def _added(self, clone: Window, source: Window) -> Window:
+        clone, intent = await self.registry.add_clone(clone, source.name, self.quota_bytes)
         try:
             await self._pin_or_undo(clone, intent)
         except BaseException:
             self.replicas.let_go(intent)
             raise
+        return clone
 
     async def _pin_or_undo(self, clone: Window, intent: Intent) -> None:
         """One pin per window: LMCache counts them without knowing whose they are."""

@@ -13,6 +13,7 @@ from cwm.domain.session import Session, SessionState
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
@@ -49,7 +50,7 @@ class EndSession:
                     else "has a turn in flight"
                 )
                 raise SessionNotActiveError(f"Session '{session_id}' {reason}.", session_id=session_id)
-            await self.now(session)
+            await to_its_end(self.now(session))
 
     async def now(self, session: Session) -> None:
         """Remove it. Chunks are freed where the engine tells what they are called; else they are left to age."""

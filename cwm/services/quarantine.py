@@ -14,6 +14,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.window import Retention, Window
 from cwm.ports.engine import Completion, Engine
 from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
@@ -58,7 +59,15 @@ class Quarantine:
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
     ) -> Recovered:
-        """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one."""
+        """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one.
+
+        A caller who leaves does not stop it.
+        """
+        return await to_its_end(self._recover(principal, window, prefix, canary, found))
+
+    async def _recover(
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+    ) -> Recovered:
         begun = await self.registry.begin_quarantine(window.tenant, window.name, self.journal.clock.now())
         try:
             left = await self._leave(window, prefix.token_ids, prefix.identity)

@@ -10,6 +10,7 @@ from cwm.domain.intent import Debt, Intent
 from cwm.domain.prefix import TokenIds
 from cwm.ports.kv_tier import KvTier, PrefixKey
 from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
 from cwm.services.replicas import Replicas
 from cwm.services.store import Prefix
 
@@ -39,6 +40,9 @@ class Release:
         except CwmError:
             await self.leave(owed)
             return False
+        except BaseException:
+            await self.leave(owed)
+            raise
         return True
 
     async def leave(self, owed: Intent | None) -> None:
@@ -46,7 +50,7 @@ class Release:
         if owed is not None:
             self.replicas.let_go(owed)
             with suppress(CwmError):
-                await self.registry.hand_over(owed.tenant, owed.id)
+                await to_its_end(self.registry.hand_over(owed.tenant, owed.id))
 
     async def token_ids(self, owed: Intent) -> TokenIds | None:
         """The tokens that the debt is about; None when no sound copy is left."""

@@ -29,6 +29,7 @@ from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
@@ -118,15 +119,13 @@ class Thaw:
             if window is None:
                 raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
             details.update(of_another(principal, window.owner))
-            intent = await self.registry.begin_thaw(window, session_id, self.clock.now())
+            intent = await self._begun(window, session_id)
             try:
                 thawed = await self._thaw(
                     principal, window, intent, accept_template=accept_template, verify=verify
                 )
             except BaseException:
-                self.replicas.let_go(intent)
-                with suppress(CwmError):
-                    await self.registry.end_intent(intent.tenant, intent.id)
+                await to_its_end(self._end(intent))
                 raise
             details.update(
                 verification=thawed.receipt.evidence.verification.value,
@@ -139,6 +138,24 @@ class Thaw:
             continuation = await self.generate(principal, session_id, turn)
             return replace(thawed, continuation=continuation)
         return thawed
+
+    async def _begun(self, window: Window, session_id: str) -> Intent:
+        beginning = asyncio.create_task(self.registry.begin_thaw(window, session_id, self.clock.now()))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await to_its_end(self._never_mind(beginning))
+            raise
+
+    async def _never_mind(self, beginning: asyncio.Task[Intent]) -> None:
+        """It may be written down although its caller is gone: nobody else would end it while this process lives."""
+        with suppress(CwmError):
+            await self._end(await beginning)
+
+    async def _end(self, intent: Intent) -> None:
+        self.replicas.let_go(intent)
+        with suppress(CwmError):
+            await self.registry.end_intent(intent.tenant, intent.id)
 
     async def _thaw(
         self,
