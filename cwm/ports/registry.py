@@ -143,7 +143,7 @@ class Registry(Protocol):
     async def undo_freeze(
         self, tenant: str, name: str, session_state: SessionState, debt: Debt | None = None
     ) -> Intent | None:
-        """Remove a pending window and give its session back the state it had."""
+        """Remove a pending window and give its session back the state it had, in the scope that is in force."""
 
     async def add_clone(
         self, clone: Window, source: str, quota_bytes: int | None = None
@@ -227,7 +227,10 @@ class Registry(Protocol):
         """The scope that new sessions of ``base`` get: itself, until it was retired."""
 
     async def retire_scope(self, tenant: str, salt_scope: str) -> str:
-        """Replace a scope whose KV is not to be trusted; live sessions of it move on. The one in force after."""
+        """Replace a scope whose KV is not to be trusted. The one in force after.
+
+        Sessions of it that can be gone on with or frozen move on, and those that a freeze gives back.
+        """
 
     # upkeep: lists are at most ``limit`` long
 

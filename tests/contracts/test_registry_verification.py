@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from cwm.domain.canary import Canary
 from cwm.domain.intent import Debt, Operation
 from cwm.domain.session import SessionState
@@ -99,6 +101,26 @@ async def test_live_sessions_leave_a_retired_scope_and_new_ones_never_enter_it(r
         "elsewhere": (SessionState.ACTIVE, "session:1"),
         "of-w1": (SessionState.FROZEN, "acme"),
     }
+
+
+async def test_an_expired_session_leaves_a_retired_scope_too_for_it_can_still_be_frozen(
+    registry: Registry,
+) -> None:
+    await registry.add_session(a_session(state=SessionState.EXPIRED), IDS)
+    await registry.retire_scope("acme", "acme")
+    assert await registry.session("acme", "s1") == a_session(state=SessionState.EXPIRED, salt_scope="acme#1")
+
+
+@pytest.mark.parametrize("state", [SessionState.ACTIVE, SessionState.THAWED])
+async def test_a_session_that_a_freeze_gives_back_does_not_enter_a_scope_that_was_retired_meanwhile(
+    registry: Registry, state: SessionState
+) -> None:
+    await registry.add_session(a_session(state=state), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    await registry.retire_scope("acme", "acme")
+    await registry.retire_scope("acme", "acme#1")
+    await registry.undo_freeze("acme", "w1", state)
+    assert await registry.session("acme", "s1") == a_session(state=state, salt_scope="acme#2")
 
 
 async def test_a_scope_is_retired_once_however_many_found_it_wrong(registry: Registry) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, select, update
 from cwm.adapters.sql import snapshots, window_terms
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import WINDOW, window_of
+from cwm.adapters.sql.scope_records import in_force
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
 from cwm.adapters.sql.tables import canaries, sessions, windows
 from cwm.adapters.sql.transactions import writing
@@ -140,7 +141,11 @@ class FreezeRecords:
                 sessions.c.id == window.session_id,
                 sessions.c.state == SessionState.FROZEN.value,
             )
-            .values(state=session_state.value, frozen_at=None)
+            .values(
+                state=session_state.value,
+                frozen_at=None,
+                salt_scope=in_force(connection, tenant, window.salt_scope),
+            )
         )
         window_terms.count(connection, window, -1)
         return owed

@@ -7,12 +7,13 @@ from typing import Final
 from sqlalchemy import Connection, select, update
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.session_records import LIVE_STATES
 from cwm.adapters.sql.snapshots import put
 from cwm.adapters.sql.tables import salt_epochs, sessions
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.domain.session import FREEZABLE
 
 _MARK: Final = "#"
+_USABLE: Final = tuple(sorted(state.value for state in FREEZABLE))
 
 
 class ScopeRecords:
@@ -38,12 +39,18 @@ class ScopeRecords:
             .where(
                 sessions.c.tenant == tenant,
                 sessions.c.salt_scope == salt_scope,
-                sessions.c.state.in_(LIVE_STATES),
+                sessions.c.state.in_(_USABLE),
             )
             .values(salt_scope=successor)
         )
         connection.execute(moved)
         return successor
+
+
+def in_force(connection: Connection, tenant: str, salt_scope: str) -> str:
+    """The scope itself, or what took its place."""
+    base = salt_scope.partition(_MARK)[0]
+    return _named(base, _epoch(connection, tenant, base))
 
 
 def _epoch(connection: Connection, tenant: str, base: str) -> int:
