@@ -36,6 +36,9 @@ TRANSITIONS: Final[dict[SessionState, frozenset[SessionState]]] = {
 LIVE: Final = frozenset({SessionState.ACTIVE, SessionState.THAWED})
 FREEZABLE: Final = LIVE | {SessionState.EXPIRED}
 
+OWN: Final = "cwm."
+"""Metadata whose keys begin so is CWM's own. Windows are gone on with by it, so it outlives the session's deletion."""
+
 
 @dataclass(frozen=True, slots=True)
 class Session:

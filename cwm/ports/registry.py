@@ -70,7 +70,8 @@ class Registry(Protocol):
     ) -> None:
         """Create a session, and end the intent that it fulfils. CWM-3001 when the id is taken, in any state."""
 
-    async def session(self, tenant: str, session_id: str) -> Session | None: ...
+    async def session(self, tenant: str, session_id: str, *, any_state: bool = False) -> Session | None:
+        """None for a deleted one too, unless ``any_state``: what is left of it while windows refer to it."""
 
     async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
         """The exact ids of the last recorded turn; empty before the first. CWM-2001, CWM-4004."""
@@ -110,7 +111,10 @@ class Registry(Protocol):
         cache_salt: str = "",
         debt: Debt | None = None,
     ) -> Intent | None:
-        """Remove a session and its tokens. CWM-2001; CWM-3002 for a frozen one."""
+        """Remove a session and its tokens. CWM-2001; CWM-3002 for a frozen one.
+
+        While windows refer to it, its id stays taken, and CWM's own metadata is kept for them.
+        """
 
     # windows. What a call begins, it notes as an intent in the same transaction; ``debt`` likewise.
 

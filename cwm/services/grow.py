@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from cwm.domain.errors import EngineResponseError, SecurityError
 from cwm.domain.prefix import TokenIds
+from cwm.domain.session import OWN
 from cwm.ports.engine import Engine
 
 _SENTINELS: Final = ("\u241eCWM\u241e", "\u241fMWC\u241f")
 
-TEMPLATE: Final = "cwm.template"
+TEMPLATE: Final = f"{OWN}template"
 
 Messages = Sequence[Mapping[str, Any]]
 

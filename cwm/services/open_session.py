@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.errors import InvalidParameterError
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
-from cwm.domain.session import Session, SessionState
+from cwm.domain.session import OWN, Session, SessionState
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.scopes import Scopes
-
-_RESERVED: Final = "cwm."
 
 
 def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str) -> str:
@@ -44,9 +42,9 @@ class OpenSession:
         metadata: dict[str, Any] | None = None,
     ) -> Session:
         """A new, empty, active session. CWM-1001, CWM-3001, CWM-1003 for a model that is not served or metadata of ours."""
-        if any(key.startswith(_RESERVED) for key in metadata or {}):
+        if any(key.startswith(OWN) for key in metadata or {}):
             raise InvalidParameterError(
-                f"Metadata keys that begin with '{_RESERVED}' are CWM's own.", field="metadata"
+                f"Metadata keys that begin with '{OWN}' are CWM's own.", field="metadata"
             )
         chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
         async with self.journal.entry(principal, "session_create", session_id=chosen):

@@ -302,7 +302,7 @@ class Thaw:
         salt_scope: str,
     ) -> Session:
         now = self.clock.now()
-        frozen = await self.registry.session(window.tenant, window.session_id)
+        frozen = await self.registry.session(window.tenant, window.session_id, any_state=True)
         template = template_from(frozen.metadata if frozen else {})
         session = Session(
             tenant=principal.tenant,

@@ -289,6 +289,18 @@ async def test_a_removed_session_with_a_window_leaves_nothing_but_its_id(registr
     await registry.add_session(a_session(), IDS)
 
 
+async def test_of_a_removed_sessions_metadata_only_what_its_windows_need_is_left(registry: Registry) -> None:
+    kept = {"cwm.template": {"has_system": True, "options": {}}}
+    session = a_session(state=SessionState.EXPIRED, metadata={"title": "secret", **kept})
+    await registry.add_session(session, IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    await registry.remove_session("acme", "s1", LATER)
+    left = await registry.session("acme", "s1", any_state=True)
+    assert left == replace(session, state=SessionState.DELETED, token_count=0, metadata=kept)
+    await registry.remove_window("acme", "w1", LATER)
+    assert await registry.session("acme", "s1", any_state=True) is None
+
+
 async def test_a_frozen_session_is_not_removed(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa")
     with pytest.raises(SessionNotActiveError):

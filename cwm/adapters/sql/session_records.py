@@ -40,7 +40,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import TokenIds, digest
-from cwm.domain.session import LIVE, Session, SessionState
+from cwm.domain.session import LIVE, OWN, Session, SessionState
 from cwm.domain.window import Durability
 
 HEAD_TOKENS: Final = 16
@@ -135,7 +135,7 @@ class SessionRecords:
         cache_salt: str = "",
         debt: Debt | None = None,
     ) -> Intent | None:
-        """While windows refer to it, only its id is left of it."""
+        """While windows refer to it, its id is left of it, and what they are gone on with by."""
         session = find_session(connection, tenant, session_id)
         if session is None:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
@@ -146,8 +146,9 @@ class SessionRecords:
         mine = and_(session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id)
         connection.execute(delete(session_tokens).where(mine))
         change = update(sessions).where(_is(tenant, session_id))
+        kept = {name: value for name, value in session.metadata.items() if name.startswith(OWN)}
         connection.execute(
-            change.values(state=SessionState.DELETED.value, head=None, token_count=0, metadata={})
+            change.values(state=SessionState.DELETED.value, head=None, token_count=0, metadata=kept)
         )
         named = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
         if connection.execute(named).first() is None:
@@ -161,8 +162,10 @@ class SessionRecords:
         return owed
 
     @glancing
-    def session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
-        return find_session(connection, tenant, session_id)
+    def session(
+        self, connection: Connection, tenant: str, session_id: str, *, any_state: bool = False
+    ) -> Session | None:
+        return find_session(connection, tenant, session_id, any_state=any_state)
 
     @reading
     def session_tokens(self, connection: Connection, tenant: str, session_id: str) -> TokenIds:

@@ -1,0 +1,38 @@
+"""What is left of a session that was deleted: what its windows are gone on with by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.adapters.vllm.fake_vllm import fake_vllm
+from tests.contracts.nouns import LATER
+from tests.transport.mcp.gateway import fastmcp_agent, gateway
+from tests.transport.openai.gateway import settings_for
+
+pytestmark = pytest.mark.slow
+
+TEMPLATE: Final = {"cwm.template": {"has_system": True, "options": {"tools": [{"type": "function"}]}}}
+
+
+async def test_a_window_is_gone_on_with_by_its_chat_template_also_when_its_session_was_deleted(
+    tmp_path: Path, era: str
+) -> None:
+    async with (
+        fake_vllm() as vllm,
+        gateway(tmp_path, engine=settings_for(vllm.url)) as running,
+        fastmcp_agent(running.url, era, "acme") as agent,
+    ):
+        registry = running.parts.registry
+        assert not (await agent.call("session_create", {"session_id": "s"})).is_error
+        await registry.record_turn("acme", "s", (1, 2, 3), LATER, {"said": "secret", **TEMPLATE})
+        assert await registry.expire_session("acme", "s", 1, LATER)
+        assert not (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).is_error
+        assert not (await agent.call("session_delete", {"session_id": "s"})).is_error
+        assert await registry.session("acme", "s") is None
+        thawed = (await agent.call("window_thaw", {"window_name": "w"})).value["session_id"]
+        session = await registry.session("acme", thawed)
+    assert session is not None
+    assert session.metadata == TEMPLATE
