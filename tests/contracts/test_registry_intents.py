@@ -136,6 +136,17 @@ async def test_a_thaw_keeps_the_tokens_of_a_window_that_is_deleted_meanwhile(reg
     assert not await snapshot_is_kept(registry)
 
 
+async def test_a_thaw_that_ends_leaves_no_tokens_of_a_window_that_was_deleted_meanwhile(
+    registry: Registry,
+) -> None:
+    window = await freeze(registry, "w1", "aa")
+    intent = await registry.begin_thaw(window, "thawed", LATER)
+    await registry.remove_window("acme", "w1", LATER)
+    await registry.add_session(a_session("thawed", thawed_from="w1"), IDS, intent.id)
+    assert not await snapshot_is_kept(registry)
+    assert await registry.session_tokens("acme", "thawed") == IDS
+
+
 async def test_a_thaw_of_an_unknown_window_or_into_a_taken_session_is_refused(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa")
     with pytest.raises(SessionAlreadyExistsError):

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, delete, select, update
+from sqlalchemy import Connection, and_, select, update
 
-from cwm.adapters.sql import snapshots
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import INTENT, intent_of
 from cwm.adapters.sql.session_records import find_session
 from cwm.adapters.sql.tables import intents, windows
 from cwm.adapters.sql.transactions import reading, writing
-from cwm.adapters.sql.window_writes import begin, intent_about, is_window, not_found
+from cwm.adapters.sql.window_writes import begin, end_one, intent_about, is_window, not_found
 from cwm.domain.errors import SessionAlreadyExistsError
 from cwm.domain.intent import Intent, Operation
 from cwm.domain.window import Window
@@ -37,15 +36,7 @@ class IntentRecords:
 
     @writing
     def end_intent(self, connection: Connection, tenant: str, intent_id: str) -> None:
-        ended = (
-            delete(intents)
-            .where(intents.c.tenant == tenant, intents.c.id == intent_id)
-            .returning(intents.c.snapshot_id)
-        )
-        snapshot_id = connection.execute(ended).scalar_one_or_none()
-        if snapshot_id is not None:
-            snapshots.lock(connection, tenant, snapshot_id)
-            snapshots.drop_unused(connection, tenant, snapshot_id)
+        end_one(connection, tenant, intent_id)
 
     @writing
     def hand_over(self, connection: Connection, tenant: str, intent_id: str) -> None:

@@ -32,6 +32,7 @@ from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_va
 from cwm.adapters.sql.snapshots import put, upsert
 from cwm.adapters.sql.tables import intents, session_tokens, sessions, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing, writing_at_once
+from cwm.adapters.sql.window_writes import end_one
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotActiveError,
@@ -110,8 +111,7 @@ class SessionRecords:
             ) from taken
         put(connection, session_tokens, _tokens_values(session.tenant, session.id, token_ids))
         if intent_id is not None:
-            ended = and_(intents.c.tenant == session.tenant, intents.c.id == intent_id)
-            connection.execute(delete(intents).where(ended))
+            end_one(connection, session.tenant, intent_id)
 
     @writing
     def expire_session(

@@ -108,6 +108,19 @@ def end(connection: Connection, tenant: str, window_name: str) -> None:
     connection.execute(delete(intents).where(about))
 
 
+def end_one(connection: Connection, tenant: str, intent_id: str) -> None:
+    """One intent, and the tokens that only it needed."""
+    ended = (
+        delete(intents)
+        .where(intents.c.tenant == tenant, intents.c.id == intent_id)
+        .returning(intents.c.snapshot_id)
+    )
+    snapshot_id = connection.execute(ended).scalar_one_or_none()
+    if snapshot_id is not None:
+        snapshots.lock(connection, tenant, snapshot_id)
+        snapshots.drop_unused(connection, tenant, snapshot_id)
+
+
 def add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid: Any) -> Window:
     """Whoever adds a window counts it, at the end."""
     values = window_values(window) | {
