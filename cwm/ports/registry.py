@@ -121,7 +121,7 @@ class Registry(Protocol):
     async def begin_freeze(self, window: Window, token_ids: Sequence[int], session_revision: int) -> Intent:
         """The window (pending), its snapshot, and its session as frozen; an expired one stays as it is.
 
-        CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile. The snapshot id
+        CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile, or left its salt scope. The snapshot id
         is the digest of the ids; windows with equal ids share it.
         """
 
@@ -152,7 +152,10 @@ class Registry(Protocol):
     async def add_clone(
         self, clone: Window, source: str, quota_bytes: int | None = None
     ) -> tuple[Window, Intent]:
-        """Add ``clone`` over the snapshot and chunk references of ``source``. CWM-2002, CWM-3003, CWM-4003."""
+        """Add ``clone`` over the snapshot and chunk references of ``source``. CWM-2002, CWM-3003, CWM-4003.
+
+        CWM-4002 when ``source`` is no longer the window that ``clone`` was made after.
+        """
 
     async def proven(self, tenant: str, name: str, at: datetime) -> None:
         """Note that all chunks of a window were read back."""
@@ -168,8 +171,8 @@ class Registry(Protocol):
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
         """What was decoded after these tokens from the KV under this salt; clones share it."""
 
-    async def begin_quarantine(self, tenant: str, name: str, at: datetime) -> Intent | None:
-        """Note that the window's KV is not to be trusted. None when it is gone."""
+    async def begin_quarantine(self, window: Window, at: datetime) -> Intent | None:
+        """Note that the window's KV is not to be trusted. None when it is gone, another or under another salt by now."""
 
     async def store_again(
         self,
@@ -184,7 +187,7 @@ class Registry(Protocol):
     ) -> tuple[Window, Intent, Intent | None] | None:
         """Make a window pending again, under this salt and engine and without chunks.
 
-        None when it is gone, or has another salt than ``window`` by now. Also ends its quarantine.
+        None when it is gone, another or under another salt by now. Also ends its quarantine.
         """
 
     async def snapshot(self, tenant: str, snapshot_id: str) -> Snapshot:

@@ -68,7 +68,7 @@ class Quarantine:
     async def _recover(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
     ) -> Recovered:
-        begun = await self.registry.begin_quarantine(window.tenant, window.name, self.journal.clock.now())
+        begun = await self.registry.begin_quarantine(window, self.journal.clock.now())
         try:
             left = await self._leave(window, prefix.token_ids, prefix.identity)
         except BaseException:

@@ -159,12 +159,12 @@ async def test_a_thaw_of_an_unknown_window_or_into_a_taken_session_is_refused(re
 
 async def test_a_quarantine_is_noted_until_the_window_is_stored_again(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa")
-    intent = await registry.begin_quarantine("acme", "w1", LATER)
+    intent = await registry.begin_quarantine(window, LATER)
     assert intent is not None
     assert (intent.operation, intent.cache_salt) == (Operation.QUARANTINE, window.cache_salt)
     await registry.store_again(window, "acme#1", "salt-2", window.identity, LATER, pinned=True)
     assert [i.operation for i in await registry.intents("acme", "w1")] == [Operation.FREEZE]
-    assert await registry.begin_quarantine("acme", "unknown", LATER) is None
+    assert await registry.begin_quarantine(a_window("unknown"), LATER) is None
 
 
 async def test_of_many_that_take_over_an_intent_one_has_it(

@@ -53,9 +53,15 @@ _CALLS: Final[dict[str, Call]] = {
     "finish_freeze": lambda r, t, n: r.finish_freeze(t, n, stored("aa"), LATER),
     "canary": lambda r, t, n: r.canary(t, digest(IDS), f"salt-of-{t}"),
     "store_again": lambda r, t, n: r.store_again(
-        a_window(n, t), "shared", f"salt-2-of-{t}", IDENTITY, LATER, pinned=True, debt=_DEBT
+        a_window(n, t, session_id=f"of-{n}"),
+        "shared",
+        f"salt-2-of-{t}",
+        IDENTITY,
+        LATER,
+        pinned=True,
+        debt=_DEBT,
     ),
-    "begin_quarantine": lambda r, t, n: r.begin_quarantine(t, n, LATER),
+    "begin_quarantine": lambda r, t, n: r.begin_quarantine(a_window(n, t, session_id=f"of-{n}"), LATER),
     "begin_thaw": lambda r, t, n: r.begin_thaw(a_window(n, t), "thawed", LATER),
     "intents": lambda r, t, n: r.intents(t, n),
     "proven": lambda r, t, n: r.proven(t, n, LATER),
@@ -111,7 +117,9 @@ async def _furnish(registry: Registry, tenant: str) -> None:
         session = a_session(f"of-{name}", tenant, owner=_SECRET, salt_scope="shared", thawed_from="w1")
         await registry.add_session(session, _IDS_OF_B)
     for name in _NAMES:
-        window = a_window(name, tenant, session_id=f"of-{name}", owner=_SECRET, cache_salt="salt")
+        window = a_window(
+            name, tenant, session_id=f"of-{name}", owner=_SECRET, salt_scope="shared", cache_salt="salt"
+        )
         await registry.begin_freeze(window, _IDS_OF_B, 0)
     await registry.finish_freeze(tenant, "w1", stored("aa", _SECRET), LATER)
 

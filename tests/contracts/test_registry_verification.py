@@ -9,6 +9,7 @@ import pytest
 
 from cwm.domain.canary import Canary
 from cwm.domain.intent import Debt, Operation
+from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from cwm.ports.registry import Registry
@@ -84,6 +85,23 @@ async def test_a_window_that_left_its_salt_already_is_not_stored_again(registry:
         assert (found is not None) == (salt == "salt-2")
     missing = a_window("w2")
     assert await registry.store_again(missing, "a", "s", missing.identity, LATER, pinned=False) is None
+
+
+async def test_a_window_that_left_its_salt_or_is_another_by_now_is_not_quarantined(
+    registry: Registry,
+) -> None:
+    window = await freeze(registry, "w1", "aa")
+    found = await registry.store_again(window, "acme#1", "salt-2", window.identity, LATER, pinned=False)
+    assert found is not None
+    assert await registry.begin_quarantine(window, LATER) is None
+    assert await registry.intents("acme", "w1") == [found[1]]
+    await registry.remove_window("acme", "w1", LATER)
+    await registry.add_session(a_session("other"), (7, 8))
+    again = a_window("w1", session_id="other", snapshot_id=digest((7, 8)))
+    freezing = await registry.begin_freeze(again, (7, 8), 0)
+    assert await registry.begin_quarantine(window, LATER) is None
+    assert await registry.store_again(window, "a", "s", window.identity, LATER, pinned=False) is None
+    assert await registry.intents("acme", "w1") == [freezing]
 
 
 async def test_live_sessions_leave_a_retired_scope_and_new_ones_never_enter_it(registry: Registry) -> None:

@@ -12,6 +12,7 @@ from cwm.domain.errors import (
     SessionNotActiveError,
     SessionNotFoundError,
     StorageCorruptionError,
+    StorageReadError,
     WindowAlreadyExistsError,
     WindowNotFoundError,
 )
@@ -241,6 +242,32 @@ async def test_a_clone_shares_tokens_and_chunks_and_nothing_else(registry: Regis
 async def test_a_clone_of_an_unknown_window_is_refused(registry: Registry) -> None:
     with pytest.raises(WindowNotFoundError):
         await registry.add_clone(a_window("copy"), "source")
+
+
+async def test_a_clone_of_a_window_that_is_another_by_now_is_refused(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa")
+    await registry.remove_window("acme", "source", LATER)
+    await registry.add_session(a_session("other"), (7, 8))
+    await registry.begin_freeze(a_window("source", session_id="other", snapshot_id=digest((7, 8))), (7, 8), 0)
+    with pytest.raises(StorageReadError):
+        await registry.add_clone(replace(source, name="copy"), "source")
+    assert await registry.window("acme", "copy") is None
+
+
+async def test_a_clone_of_a_window_that_was_quarantined_meanwhile_is_refused(registry: Registry) -> None:
+    source = await freeze(registry, "source", "aa")
+    await registry.store_again(source, "acme#1", "salt-2", source.identity, LATER, pinned=True)
+    with pytest.raises(StorageReadError):
+        await registry.add_clone(replace(source, name="copy"), "source")
+    assert await registry.window("acme", "copy") is None
+
+
+async def test_a_freeze_under_a_scope_that_was_retired_meanwhile_is_refused(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.retire_scope("acme", "acme")
+    with pytest.raises(SessionNotActiveError):
+        await registry.begin_freeze(a_window(), IDS, 0)
+    assert await registry.window("acme", "w1") is None
 
 
 async def test_a_clone_under_a_name_that_is_taken_is_refused(registry: Registry) -> None:

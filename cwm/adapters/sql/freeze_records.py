@@ -22,11 +22,12 @@ from cwm.adapters.sql.window_writes import (
     forget_references,
     intent_about,
     is_pending,
-    is_window,
+    is_still,
     owe,
     refer,
     remove,
     require_quota,
+    same_content,
     window_row,
 )
 from cwm.domain.canary import Canary
@@ -151,11 +152,11 @@ class FreezeRecords:
         return owed
 
     @writing
-    def begin_quarantine(self, connection: Connection, tenant: str, name: str, at: datetime) -> Intent | None:
-        row = window_row(connection, tenant, name, lock=True)
-        if row is None:
+    def begin_quarantine(self, connection: Connection, window: Window, at: datetime) -> Intent | None:
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or not same_content(row, window):
             return None
-        end(connection, tenant, name)
+        end(connection, window.tenant, window.name)
         return begin(connection, intent_about(window_of(row), Operation.QUARANTINE, self.holder, at))
 
     @writing
@@ -175,7 +176,7 @@ class FreezeRecords:
         tenant, name = window.tenant, window.name
         pending = (
             update(windows)
-            .where(is_window(tenant, name), windows.c.cache_salt == window.cache_salt)
+            .where(is_still(window))
             .values(
                 durability=Durability.PENDING.value,
                 salt_scope=salt_scope,
@@ -203,6 +204,7 @@ def _freeze_session(connection: Connection, window: Window, revision: int) -> No
         sessions.c.tenant == window.tenant,
         sessions.c.id == window.session_id,
         sessions.c.revision == revision,
+        sessions.c.salt_scope == window.salt_scope,
     )
     frozen = (
         update(sessions)

@@ -25,10 +25,12 @@ from cwm.adapters.sql.window_writes import (
     referred_to,
     remove,
     require_quota,
+    same_content,
     share_references,
     window_row,
 )
 from cwm.domain.canary import Canary
+from cwm.domain.errors import StorageReadError
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.registry import Dependents
@@ -58,6 +60,10 @@ class WindowRecords:
         row = window_row(connection, clone.tenant, source, lock=True)
         if row is None:
             raise not_found(source)
+        if not same_content(row, clone) or row.durability != clone.durability.value:
+            raise StorageReadError(
+                f"Window '{source}' changed meanwhile; look at it and clone it again.", window_name=source
+            )
         uid = uid_of(clone.tenant, source)
         added = add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
         share_references(connection, clone.tenant, source, clone.name)

@@ -31,6 +31,7 @@ from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.session import SessionState
 from cwm.domain.window import Chunk, Durability, Retention, Window
 
+_CONTENT: Final = ("session_id", "snapshot_id", "cache_salt")
 _ENDED: Final = (SessionState.FROZEN.value, SessionState.DELETED.value)
 
 # Built once: that takes longer than running it.
@@ -52,6 +53,19 @@ _REFERRED_TO: Final = (
 
 def is_window(tenant: str, name: str) -> ColumnElement[bool]:
     return and_(windows.c.tenant == tenant, windows.c.name == name)
+
+
+def is_still(window: Window) -> ColumnElement[bool]:
+    """Neither made again under its name nor under another salt by now."""
+    return and_(
+        is_window(window.tenant, window.name),
+        *(windows.c[name] == getattr(window, name) for name in _CONTENT),
+    )
+
+
+def same_content(one: Row[Any], other: Window) -> bool:
+    """As :func:`is_still`, for a row that was read; names may differ."""
+    return all(getattr(one, name) == getattr(other, name) for name in _CONTENT)
 
 
 def is_pending(tenant: str, name: str) -> ColumnElement[bool]:

@@ -23,7 +23,7 @@ THEIRS: Final = (7, 8, 9)
 CHANGES: Final[dict[str, Callable[[SqlRegistry], Awaitable[Any]]]] = {
     "another gateway's turn": lambda r: r.record_turn("acme", "s", THEIRS, LATER, revision=1),
     "a turn of the pass-through": lambda r: r.record_turn("acme", "s", THEIRS, LATER),
-    "a freeze": lambda r: r.begin_freeze(a_window(session_id="s"), THEIRS, 1),
+    "a freeze": lambda r: r.begin_freeze(a_window(session_id="s", salt_scope="tenant:acme"), THEIRS, 1),
     "an expiry": lambda r: r.expire_session("acme", "s", 1, LATER),
     "an end": lambda r: r.remove_session("acme", "s", LATER),
 }
