@@ -101,9 +101,13 @@ class Late:
 async def left(late: Late, work: Callable[[], Awaitable[Any]]) -> None:
     """Begin the work, leave when what is late is done, and see that everything ends that still runs."""
     before = asyncio.all_tasks()
+
+    async def begin() -> None:
+        await work()
+
     async with asyncio.timeout(20):
         async with anyio.create_task_group() as group:
-            group.start_soon(work)
+            group.start_soon(begin)
             await late.done.wait()
             # Whatever awaits in the scope from here on is cancelled, again and again.
             group.cancel_scope.cancel()
