@@ -74,7 +74,7 @@ async def _fill(registry: SqlRegistry) -> None:
     first = _window(0, now, ids)
     await registry.begin_freeze(first, ids, 0)
     await registry.finish_freeze(
-        _TENANT, first.name, StoredChunks((Chunk("ab" * 32, 1000),), Tier.REDIS, {"redis": 1}), now
+        first, StoredChunks((Chunk("ab" * 32, 1000),), Tier.REDIS, {"redis": 1}), now
     )
     for number in range(1, _WINDOWS):
         await registry.add_clone(_window(number, now, ids), first.name)

@@ -127,8 +127,7 @@ class Registry(Protocol):
 
     async def finish_freeze(
         self,
-        tenant: str,
-        name: str,
+        window: Window,
         stored: StoredChunks,
         at: datetime,
         canary: Canary | None = None,
@@ -140,14 +139,17 @@ class Registry(Protocol):
         """
 
     async def fail_freeze(
-        self, tenant: str, name: str, reason: str, at: datetime, debt: Debt | None = None
+        self, window: Window, reason: str, at: datetime, debt: Debt | None = None
     ) -> Intent | None:
-        """Keep the window and its tokens, say that its KV could not be stored."""
+        """Keep the window and its tokens, say that its KV could not be stored. Nothing where it is another by now."""
 
     async def undo_freeze(
-        self, tenant: str, name: str, session_state: SessionState, debt: Debt | None = None
+        self, window: Window, session_state: SessionState, debt: Debt | None = None
     ) -> Intent | None:
-        """Remove a pending window and give its session back the state it had, in the scope that is in force."""
+        """Remove a pending window and give its session back the state it had, in the scope that is in force.
+
+        Nothing where it is durable, another or under another salt by now.
+        """
 
     async def add_clone(
         self, clone: Window, source: str, quota_bytes: int | None = None

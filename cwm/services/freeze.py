@@ -232,9 +232,7 @@ class Freeze:
         try:
             return await self._finish(window, token_ids, canary=canary)
         except BaseException:
-            owed = await self.registry.undo_freeze(
-                window.tenant, window.name, session.state, _pin_of(window, token_ids)
-            )
+            owed = await self.registry.undo_freeze(window, session.state, _pin_of(window, token_ids))
             await self.release.leave(owed)
             raise
 
@@ -246,9 +244,7 @@ class Freeze:
         song = self.verify.request(prefix) if canary and prefix.chunk_count else None
         stored, sung = await self.store(prefix, song)
         kept = canary_of(sung) if song and sung else None
-        return await self.registry.finish_freeze(
-            window.tenant, window.name, stored, self.clock.now(), kept, self.quota_bytes
-        )
+        return await self.registry.finish_freeze(window, stored, self.clock.now(), kept, self.quota_bytes)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task of its own: a caller who leaves neither stops a freeze nor aborts its request."""
@@ -268,14 +264,12 @@ class Freeze:
     ) -> None:
         """What cannot be stored now is left to whoever looks next: nobody else may go on while it is ours."""
         try:
-            await self._finish_or_fail(window, intent, token_ids, canary=canary)
+            await self._finish_or_fail(window, token_ids, canary=canary)
         except CwmError:
             await self.release.leave(intent)
             raise
 
-    async def _finish_or_fail(
-        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
-    ) -> None:
+    async def _finish_or_fail(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> None:
         """Raises, and leaves the window pending, while the engine is away: it can be stored later."""
         try:
             await self._finish(window, token_ids, canary=canary)
@@ -283,7 +277,7 @@ class Freeze:
             if error.kind in _ENGINE_AWAY:
                 raise
             owed = await self.registry.fail_freeze(
-                intent.tenant, window.name, error.message, self.clock.now(), _pin_of(window, token_ids)
+                window, error.message, self.clock.now(), _pin_of(window, token_ids)
             )
             await self.release.leave(owed)
 

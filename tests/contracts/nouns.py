@@ -91,9 +91,11 @@ async def freeze(
     """A durable window of a session of its own, named after it."""
     session_id = f"of-{name}"
     await registry.add_session(a_session(session_id, tenant, token_count=len(ids)), ids)
-    window = a_window(name, tenant, session_id=session_id, token_count=len(ids), **given)
+    window = a_window(
+        name, tenant, session_id=session_id, snapshot_id=digest(ids), token_count=len(ids), **given
+    )
     await registry.begin_freeze(window, ids, 0)
-    return await registry.finish_freeze(tenant, name, stored(*hashes), LATER)
+    return await registry.finish_freeze(window, stored(*hashes), LATER)
 
 
 async def clone(registry: Registry, source: Window, name: str, **given: Any) -> Window:

@@ -25,6 +25,7 @@ from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, being_fr
 pytestmark = pytest.mark.slow
 
 DEBT = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa", "bb"))
+BEGUN = a_window(session_id="of-w1")
 
 
 async def begun(registry: Registry, name: str = "w1") -> Intent:
@@ -45,7 +46,7 @@ async def test_a_freeze_is_noted_with_its_holder_until_it_has_finished(registry:
     assert await registry.intents_of_every_tenant() == [intent]
     assert (intent.operation, intent.holder, intent.window_name) == (Operation.FREEZE, "me", "w1")
     assert (intent.cache_salt, intent.snapshot_id) == ("salt-of-acme", digest(IDS))
-    await registry.finish_freeze("acme", "w1", stored("aa"), LATER)
+    await registry.finish_freeze(BEGUN, stored("aa"), LATER)
     assert await registry.intents_of_every_tenant() == []
 
 
@@ -59,7 +60,7 @@ async def test_intents_come_oldest_first(registry: Registry) -> None:
 
 async def test_an_undone_freeze_keeps_its_tokens_for_as_long_as_it_owes_a_pin(registry: Registry) -> None:
     await begun(registry)
-    owed = await registry.undo_freeze("acme", "w1", SessionState.ACTIVE, DEBT)
+    owed = await registry.undo_freeze(BEGUN, SessionState.ACTIVE, DEBT)
     assert owed is not None
     assert (owed.operation, owed.debt) == (Operation.RELEASE, DEBT)
     assert await registry.window("acme", "w1") is None
@@ -73,7 +74,7 @@ async def test_an_undone_freeze_keeps_its_tokens_for_as_long_as_it_owes_a_pin(re
 async def test_an_ended_intent_leaves_the_tokens_of_a_window_alone(registry: Registry) -> None:
     await freeze(registry, "kept", "aa")
     await begun(registry)
-    owed = await registry.undo_freeze("acme", "w1", SessionState.ACTIVE, DEBT)
+    owed = await registry.undo_freeze(BEGUN, SessionState.ACTIVE, DEBT)
     assert owed is not None
     await registry.end_intent("acme", owed.id)
     assert await snapshot_is_kept(registry)
@@ -82,7 +83,7 @@ async def test_an_ended_intent_leaves_the_tokens_of_a_window_alone(registry: Reg
 async def test_a_failed_freeze_gives_up_its_pin_and_owes_it(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(pinned=True), IDS, 0)
-    owed = await registry.fail_freeze("acme", "w1", "full", LATER, DEBT)
+    owed = await registry.fail_freeze(a_window(), "full", LATER, DEBT)
     window = await registry.window("acme", "w1")
     assert window is not None
     assert (window.durability, window.pinned) == (Durability.FAILED, False)
@@ -189,13 +190,13 @@ async def test_guaranteed_windows_beyond_the_quota_are_refused_whole(registry: R
     await freeze(registry, "first", "aa", "bb")
     await begun(registry)
     with pytest.raises(StorageQuotaExceededError) as refused:
-        await registry.finish_freeze("acme", "w1", stored("bb", "cc", "dd"), LATER, quota_bytes=399)
+        await registry.finish_freeze(BEGUN, stored("bb", "cc", "dd"), LATER, quota_bytes=399)
     assert refused.value.context == {"window_name": "w1", "needed_bytes": 400, "quota_bytes": 399}
     window = await registry.window("acme", "w1")
     assert window is not None
     assert window.durability is Durability.PENDING
     assert await registry.guaranteed_bytes("acme") == 200
-    await registry.finish_freeze("acme", "w1", stored("bb", "cc", "dd"), LATER, quota_bytes=400)
+    await registry.finish_freeze(BEGUN, stored("bb", "cc", "dd"), LATER, quota_bytes=400)
     assert await registry.guaranteed_bytes("acme") == 400
 
 
@@ -205,7 +206,7 @@ async def test_best_effort_windows_and_other_tenants_do_not_count_against_the_qu
     await freeze(registry, "big", "aa", "bb", retention=Retention.BEST_EFFORT)
     await freeze(registry, "theirs", "aa", "bb", tenant="bolt")
     await begun(registry)
-    await registry.finish_freeze("acme", "w1", stored("cc"), LATER, quota_bytes=100)
+    await registry.finish_freeze(BEGUN, stored("cc"), LATER, quota_bytes=100)
     assert await registry.guaranteed_bytes("acme") == 100
 
 
@@ -240,7 +241,7 @@ async def test_guaranteed_windows_are_proven_in_turn(registry: Registry) -> None
         await freeze(registry, name, *(() if name == "short" else ("aa",)))
     await freeze(registry, "loose", "aa", retention=Retention.BEST_EFFORT)
     await begun(registry, "broken")
-    await registry.fail_freeze("acme", "broken", "full", LATER)
+    await registry.fail_freeze(a_window("broken", session_id="of-broken"), "full", LATER)
     await registry.proven("acme", "a", NOW)
     due = await registry.windows_to_prove_of_every_tenant(10, LATER.replace(year=2030))
     assert [window.name for window in due] == ["a", "b", "broken"]
@@ -273,7 +274,7 @@ async def test_an_expired_session_is_frozen_as_it_is(registry: Registry) -> None
     session = await registry.session("acme", "s1")
     assert session is not None
     assert session.state is SessionState.EXPIRED
-    await registry.undo_freeze("acme", "w1", SessionState.EXPIRED)
+    await registry.undo_freeze(a_window(), SessionState.EXPIRED)
     assert await registry.session("acme", "s1") == session
 
 
@@ -289,7 +290,7 @@ async def test_a_removed_session_is_gone_with_its_tokens_and_owes_its_chunks(reg
 async def test_a_removed_session_with_a_window_leaves_nothing_but_its_id(registry: Registry) -> None:
     await registry.add_session(a_session(state=SessionState.EXPIRED), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
-    await registry.finish_freeze("acme", "w1", stored("aa"), LATER)
+    await registry.finish_freeze(a_window(), stored("aa"), LATER)
     await registry.remove_session("acme", "s1", LATER)
     assert await registry.session("acme", "s1") is None
     assert await registry.sessions("acme", None, 10) == []

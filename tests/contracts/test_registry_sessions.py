@@ -215,7 +215,7 @@ async def test_a_frozen_session_counts_as_live_until_its_chunks_are_on_record(re
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
     assert await registry.live_sessions_with_head("acme", "acme", IDS) == ["s1"]
-    await registry.finish_freeze("acme", "w1", stored("aa"), LATER)
+    await registry.finish_freeze(a_window(), stored("aa"), LATER)
     assert await registry.live_sessions_with_head("acme", "acme", IDS) == []
 
 

@@ -15,7 +15,7 @@ from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
-from cwm.domain.window import WindowQuery
+from cwm.domain.window import Window, WindowQuery
 from cwm.ports.registry import Registry
 from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, stored
 
@@ -34,6 +34,10 @@ async def _clone(registry: Registry, tenant: str, name: str) -> Any:
     return source and await clone(registry, source, "w2" if name == "w1" else "w1")
 
 
+def _of(tenant: str, name: str) -> Window:
+    return a_window(name, tenant, session_id=f"of-{name}")
+
+
 async def _end_intents(registry: Registry, tenant: str, name: str) -> Any:
     """Also those of the other tenant, by their ids and under this one's name."""
     for intent in await registry.intents_of_every_tenant():
@@ -50,7 +54,7 @@ _CALLS: Final[dict[str, Call]] = {
     "sessions": lambda r, t, n: r.sessions(t, None, 100),
     "live_sessions_with_head": lambda r, t, n: r.live_sessions_with_head(t, "shared", IDS),
     "begin_freeze": lambda r, t, n: r.begin_freeze(a_window(n, t, session_id=f"of-{n}"), IDS, 0),
-    "finish_freeze": lambda r, t, n: r.finish_freeze(t, n, stored("aa"), LATER),
+    "finish_freeze": lambda r, t, n: r.finish_freeze(_of(t, n), stored("aa"), LATER),
     "canary": lambda r, t, n: r.canary(t, digest(IDS), f"salt-of-{t}"),
     "store_again": lambda r, t, n: r.store_again(
         a_window(n, t, session_id=f"of-{n}"),
@@ -61,7 +65,7 @@ _CALLS: Final[dict[str, Call]] = {
         pinned=True,
         debt=_DEBT,
     ),
-    "begin_quarantine": lambda r, t, n: r.begin_quarantine(a_window(n, t, session_id=f"of-{n}"), LATER),
+    "begin_quarantine": lambda r, t, n: r.begin_quarantine(_of(t, n), LATER),
     "begin_thaw": lambda r, t, n: r.begin_thaw(a_window(n, t), "thawed", LATER),
     "intents": lambda r, t, n: r.intents(t, n),
     "proven": lambda r, t, n: r.proven(t, n, LATER),
@@ -72,8 +76,8 @@ _CALLS: Final[dict[str, Call]] = {
     "end_intents": _end_intents,
     "current_scope": lambda r, t, n: r.current_scope(t, "shared"),
     "retire_scope": lambda r, t, n: r.retire_scope(t, "shared"),
-    "fail_freeze": lambda r, t, n: r.fail_freeze(t, n, "why", LATER),
-    "undo_freeze": lambda r, t, n: r.undo_freeze(t, n, SessionState.ACTIVE),
+    "fail_freeze": lambda r, t, n: r.fail_freeze(_of(t, n), "why", LATER),
+    "undo_freeze": lambda r, t, n: r.undo_freeze(_of(t, n), SessionState.ACTIVE),
     "add_clone": _clone,
     "window": lambda r, t, n: r.window(t, n),
     "windows": lambda r, t, n: r.windows(t, WindowQuery(search="w")),
@@ -121,7 +125,8 @@ async def _furnish(registry: Registry, tenant: str) -> None:
             name, tenant, session_id=f"of-{name}", owner=_SECRET, salt_scope="shared", cache_salt="salt"
         )
         await registry.begin_freeze(window, _IDS_OF_B, 0)
-    await registry.finish_freeze(tenant, "w1", stored("aa", _SECRET), LATER)
+    first = a_window("w1", tenant, session_id="of-w1", snapshot_id=digest(_IDS_OF_B), cache_salt="salt")
+    await registry.finish_freeze(first, stored("aa", _SECRET), LATER)
 
 
 async def _everything(registry: Registry, tenant: str) -> list[Any]:

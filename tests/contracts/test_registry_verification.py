@@ -23,7 +23,7 @@ async def sung(registry: Registry, name: str = "w1") -> str:
     window = a_window(name, session_id=f"of-{name}")
     await registry.add_session(a_session(f"of-{name}"), IDS)
     await registry.begin_freeze(window, IDS, 0)
-    await registry.finish_freeze("acme", name, stored("aa"), LATER, CANARY)
+    await registry.finish_freeze(window, stored("aa"), LATER, CANARY)
     return window.snapshot_id
 
 
@@ -73,7 +73,7 @@ async def test_a_window_that_is_stored_again_is_pending_under_its_new_salt_and_r
     assert owed is not None
     assert (owed.operation, owed.cache_salt, owed.debt) == (Operation.RELEASE, window.cache_salt, debt)
     assert await registry.chunks("acme", "w1") == []
-    await registry.finish_freeze("acme", "w1", stored("cc"), LATER)
+    await registry.finish_freeze(again, stored("cc"), LATER)
     assert [chunk.hash for chunk in await registry.chunks("acme", "w1")] == ["cc"]
     assert await registry.intents_of_every_tenant() == [owed]
 
@@ -137,7 +137,7 @@ async def test_a_session_that_a_freeze_gives_back_does_not_enter_a_scope_that_wa
     await registry.begin_freeze(a_window(), IDS, 0)
     await registry.retire_scope("acme", "acme")
     await registry.retire_scope("acme", "acme#1")
-    await registry.undo_freeze("acme", "w1", state)
+    await registry.undo_freeze(a_window(), state)
     assert await registry.session("acme", "s1") == a_session(state=state, salt_scope="acme#2")
 
 

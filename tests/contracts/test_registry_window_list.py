@@ -37,9 +37,7 @@ async def shelf(registry: Registry) -> Registry:
         )
         await registry.begin_freeze(window, IDS, 0)
         chunks = stored("aa", size_bytes=size_bytes)
-        await registry.finish_freeze(
-            "acme", name, StoredChunks(chunks.chunks, chunks.storage_tier, {}), LATER
-        )
+        await registry.finish_freeze(window, StoredChunks(chunks.chunks, chunks.storage_tier, {}), LATER)
     return registry
 
 

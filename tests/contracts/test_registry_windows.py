@@ -19,9 +19,10 @@ from cwm.domain.errors import (
 from cwm.domain.intent import Intent
 from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
-from cwm.domain.window import Chunk, Durability
+from cwm.domain.window import Chunk, Durability, Window
 from cwm.ports.registry import Dependents, Registry
 from tests.contracts.nouns import (
+    IDENTITY,
     IDS,
     LATER,
     NOW,
@@ -141,7 +142,7 @@ async def test_a_finished_freeze_is_durable_and_knows_its_chunks(registry: Regis
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
     window = await registry.finish_freeze(
-        "acme", "w1", stored("bb", "aa", size_bytes=2**33, tier=Tier.REDIS), LATER
+        a_window(), stored("bb", "aa", size_bytes=2**33, tier=Tier.REDIS), LATER
     )
     assert window == a_window(
         durability=Durability.DURABLE,
@@ -165,19 +166,19 @@ async def test_a_context_without_a_whole_chunk_is_finished_without_any(registry:
 
 async def test_finishing_a_freeze_that_another_replica_finished_changes_nothing(registry: Registry) -> None:
     finished = await freeze(registry, "w1", "aa")
-    assert await registry.finish_freeze("acme", "w1", stored("cc", "dd"), NOW) == finished
+    assert await registry.finish_freeze(finished, stored("cc", "dd"), NOW) == finished
     assert await registry.chunks("acme", "w1") == [Chunk("aa", 100)]
 
 
 async def test_a_freeze_that_is_not_pending_cannot_be_finished(registry: Registry) -> None:
     with pytest.raises(WindowNotFoundError):
-        await registry.finish_freeze("acme", "w1", stored("aa"), LATER)
+        await registry.finish_freeze(a_window(), stored("aa"), LATER)
 
 
 async def test_a_failed_freeze_keeps_the_tokens_and_says_why(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
-    await registry.fail_freeze("acme", "w1", "The tier is full.", LATER)
+    await registry.fail_freeze(a_window(), "The tier is full.", LATER)
     expected = a_window(durability=Durability.FAILED, failure="The tier is full.", updated_at=LATER)
     assert await registry.window("acme", "w1") == expected
     assert (await registry.snapshot("acme", expected.snapshot_id)).token_ids == IDS
@@ -186,7 +187,7 @@ async def test_a_failed_freeze_keeps_the_tokens_and_says_why(registry: Registry)
 
 async def test_a_durable_window_cannot_fail_any_more(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa")
-    await registry.fail_freeze("acme", "w1", "late", LATER)
+    await registry.fail_freeze(window, "late", LATER)
     assert await registry.window("acme", "w1") == window
 
 
@@ -197,7 +198,7 @@ async def test_an_undone_freeze_leaves_the_session_as_it_was_and_no_tokens(
     before = a_session(state=state)
     await registry.add_session(before, IDS)
     await registry.begin_freeze(a_window(tags=("t",)), IDS, 0)
-    await registry.undo_freeze("acme", "w1", state)
+    await registry.undo_freeze(a_window(), state)
     assert await registry.session("acme", "s1") == before
     assert await registry.window("acme", "w1") is None
     with pytest.raises(StorageCorruptionError):
@@ -209,13 +210,13 @@ async def test_an_undone_freeze_leaves_the_tokens_of_a_window_with_equal_ids(reg
     await freeze(registry, "kept", "aa")
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
-    await registry.undo_freeze("acme", "w1", SessionState.ACTIVE)
+    await registry.undo_freeze(a_window(), SessionState.ACTIVE)
     assert (await registry.snapshot("acme", digest(IDS))).token_ids == IDS
 
 
 async def test_a_durable_window_is_not_undone(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa")
-    await registry.undo_freeze("acme", "w1", SessionState.ACTIVE)
+    await registry.undo_freeze(window, SessionState.ACTIVE)
     assert await registry.window("acme", "w1") == window
     session = await registry.session("acme", window.session_id)
     assert session is not None
@@ -244,11 +245,47 @@ async def test_a_clone_of_an_unknown_window_is_refused(registry: Registry) -> No
         await registry.add_clone(a_window("copy"), "source")
 
 
+async def another(registry: Registry, window: Window) -> Window:
+    """Deleted, and made again of another session under the same name."""
+    await registry.remove_window("acme", window.name, LATER)
+    await registry.add_session(a_session("another"), (7, 8))
+    made = a_window(window.name, session_id="another", snapshot_id=digest((7, 8)))
+    await registry.begin_freeze(made, (7, 8), 0)
+    return made
+
+
+async def test_who_stores_a_window_that_is_another_by_now_does_not_touch_that_one(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    made = await another(registry, a_window())
+    with pytest.raises(WindowNotFoundError):
+        await registry.finish_freeze(a_window(), stored("aa"), LATER)
+    assert await registry.fail_freeze(a_window(), "The tier is full.", LATER) is None
+    assert await registry.undo_freeze(a_window(), SessionState.ACTIVE) is None
+    assert await registry.window("acme", "w1") == made
+    assert await being_frozen(registry) == ["w1"]
+    session = await registry.session("acme", "another")
+    assert session is not None
+    assert session.state is SessionState.FROZEN
+
+
+async def test_who_stores_a_window_that_left_its_salt_meanwhile_does_not_touch_it(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.begin_freeze(a_window(), IDS, 0)
+    found = await registry.store_again(a_window(), "acme#1", "salt-2", IDENTITY, LATER, pinned=False)
+    assert found is not None
+    with pytest.raises(WindowNotFoundError):
+        await registry.finish_freeze(a_window(), stored("aa"), LATER)
+    assert await registry.undo_freeze(a_window(), SessionState.ACTIVE) is None
+    assert await registry.window("acme", "w1") == found[0]
+    finished = await registry.finish_freeze(found[0], stored("bb"), LATER)
+    assert await registry.finish_freeze(a_window(), stored("aa"), LATER) == finished
+    assert await registry.chunks("acme", "w1") == [Chunk("bb", 100)]
+
+
 async def test_a_clone_of_a_window_that_is_another_by_now_is_refused(registry: Registry) -> None:
     source = await freeze(registry, "source", "aa")
-    await registry.remove_window("acme", "source", LATER)
-    await registry.add_session(a_session("other"), (7, 8))
-    await registry.begin_freeze(a_window("source", session_id="other", snapshot_id=digest((7, 8))), (7, 8), 0)
+    await another(registry, source)
     with pytest.raises(StorageReadError):
         await registry.add_clone(replace(source, name="copy"), "source")
     assert await registry.window("acme", "copy") is None

@@ -61,8 +61,7 @@ class FreezeRecords:
     def finish_freeze(
         self,
         connection: Connection,
-        tenant: str,
-        name: str,
+        window: Window,
         stored: StoredChunks,
         at: datetime,
         canary: Canary | None = None,
@@ -71,7 +70,7 @@ class FreezeRecords:
         """A window that another replica finished meanwhile is returned as it is."""
         durable = (
             update(windows)
-            .where(is_pending(tenant, name))
+            .where(is_pending(window))
             .values(
                 durability=Durability.DURABLE.value,
                 failure=None,
@@ -86,53 +85,51 @@ class FreezeRecords:
         )
         row = connection.execute(durable).one_or_none()
         if row is None:
-            return _finished(connection, tenant, name)
-        window = window_of(row)
-        window_terms.resize(connection, window)
-        refer(connection, window, stored.chunks)
-        require_quota(connection, window, quota_bytes)
+            return _finished(connection, window)
+        finished = window_of(row)
+        window_terms.resize(connection, finished)
+        refer(connection, finished, stored.chunks)
+        require_quota(connection, finished, quota_bytes)
         if canary is not None:
-            snapshots.put(connection, canaries, _canary_values(window, canary))
-        end(connection, tenant, name)
-        return window
+            snapshots.put(connection, canaries, _canary_values(finished, canary))
+        end(connection, window.tenant, window.name)
+        return finished
 
     @writing
     def fail_freeze(
         self,
         connection: Connection,
-        tenant: str,
-        name: str,
+        window: Window,
         reason: str,
         at: datetime,
         debt: Debt | None = None,
     ) -> Intent | None:
-        """Changes nothing unless the window is pending."""
+        """Changes nothing unless it is still that window, and pending."""
         failed = (
             update(windows)
-            .where(is_pending(tenant, name))
+            .where(is_pending(window))
             .values(durability=Durability.FAILED.value, failure=reason, updated_at=at, pinned=False)
             .returning(*WINDOW)
         )
         row = connection.execute(failed).one_or_none()
         if row is None:
             return None
-        end(connection, tenant, name)
+        end(connection, window.tenant, window.name)
         return owe(connection, window_of(row), debt, self.holder, at)
 
     @writing
     def undo_freeze(
         self,
         connection: Connection,
-        tenant: str,
-        name: str,
+        window: Window,
         session_state: SessionState,
         debt: Debt | None = None,
     ) -> Intent | None:
-        """Changes nothing unless the window is pending: what became durable meanwhile stays."""
-        row = window_row(connection, tenant, name, lock=True)
-        if row is None or row.durability != Durability.PENDING.value:
+        """Changes nothing unless it is still that window, and pending: what became durable meanwhile stays."""
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or row.durability != Durability.PENDING.value or not same_content(row, window):
             return None
-        window = window_of(row)
+        tenant, window = window.tenant, window_of(row)
         owed = owe(connection, window, debt, self.holder, window.created_at)
         remove(connection, window)
         connection.execute(
@@ -228,10 +225,13 @@ def _canary_values(window: Window, canary: Canary) -> dict[str, Any]:
     }
 
 
-def _finished(connection: Connection, tenant: str, name: str) -> Window:
-    row = window_row(connection, tenant, name)
-    if row is None or row.durability != Durability.DURABLE.value:
-        raise WindowNotFoundError(f"There is no window '{name}' being stored.", window_name=name)
+def _finished(connection: Connection, window: Window) -> Window:
+    row = window_row(connection, window.tenant, window.name)
+    content = (Durability.DURABLE.value, window.session_id, window.snapshot_id)
+    if row is None or (row.durability, row.session_id, row.snapshot_id) != content:
+        raise WindowNotFoundError(
+            f"There is no window '{window.name}' being stored.", window_name=window.name
+        )
     return window_of(row)
 
 

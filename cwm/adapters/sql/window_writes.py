@@ -68,8 +68,8 @@ def same_content(one: Row[Any], other: Window) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in _CONTENT)
 
 
-def is_pending(tenant: str, name: str) -> ColumnElement[bool]:
-    return and_(is_window(tenant, name), windows.c.durability == Durability.PENDING.value)
+def is_pending(window: Window) -> ColumnElement[bool]:
+    return and_(is_still(window), windows.c.durability == Durability.PENDING.value)
 
 
 def not_found(name: str) -> WindowNotFoundError:

@@ -136,9 +136,10 @@ async def test_blocks_come_only_when_asked_for(gateway: Gateway, agent: Agent) -
 async def test_a_failed_window_says_why(gateway: Gateway, agent: Agent) -> None:
     registry = gateway.parts.registry
     await registry.add_session(a_session("s", agent.tenant), range(1000, 1070))
-    await registry.begin_freeze(a_window("w", agent.tenant, session_id="s"), range(1000, 1070), 0)
+    window = a_window("w", agent.tenant, session_id="s")
+    await registry.begin_freeze(window, range(1000, 1070), 0)
     assert (await agent.call("window_status", {"window_name": "w"})).value["durability"] == "pending"
-    await registry.fail_freeze(agent.tenant, "w", "LMCache is full.", LATER)
+    await registry.fail_freeze(window, "LMCache is full.", LATER)
     status = (await agent.call("window_status", {"window_name": "w"})).value
     assert (status["durability"], status["failure"]) == ("failed", "LMCache is full.")
 
