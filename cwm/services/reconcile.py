@@ -51,6 +51,8 @@ class Reconcile:
     patrol_windows: int
     _unsure: int = _THOROUGH_EVERY
     _lost_at: datetime | None = None
+    _tried: datetime | None = None
+    _mended: datetime | None = None
     _suspect: set[str] = field(default_factory=set)
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -75,9 +77,11 @@ class Reconcile:
             wait = BEAT_SECONDS
             try:
                 await self.replicas.beat()
+                await self._tell_loss()
                 if await self.replicas.lead():
-                    if due or clock.monotonic() >= next_look:
-                        later = await self._background_look()
+                    loss = await self.replicas.lost_at()
+                    if due or clock.monotonic() >= next_look or loss not in {None, self._tried}:
+                        later = await self._background_look(None if loss == self._mended else loss)
                         pause = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
                         next_look = clock.monotonic() + pause
                     wait = min(BEAT_SECONDS, max(0.0, next_look - clock.monotonic()))
@@ -104,28 +108,37 @@ class Reconcile:
     def lost(self) -> None:
         """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since.
 
-        What only the disk still has is stored into Redis again.
+        What only the disk still has is stored into Redis again. Whichever gateway leads does it.
         """
         self._lost_at = self.journal.clock.now()
         self.soon()
 
-    async def _background_look(self) -> bool:
-        """Whether something had to be postponed."""
+    async def _tell_loss(self) -> None:
+        if (lost_at := self._lost_at) is not None:
+            await self.replicas.tell_loss(lost_at)
+            self._lost_at = None if self._lost_at == lost_at else self._lost_at
+
+    async def _background_look(self, loss: datetime | None) -> bool:
+        """Whether something had to be postponed that may be possible soon; ``loss`` is one not all was read back after."""
         thorough = self._unsure >= _THOROUGH_EVERY
         before = self.journal.clock.now() - _PATROL_EVERY
         async with self.replicas.alone() as alone:
             if not alone:
                 return True
-            lost_at, self._lost_at = self._lost_at, None
-            windows = self.patrol_windows if lost_at is None else _ALL
+            self._tried = loss or self._tried
             steps = await self._look(
                 dry_run=False,
                 thorough=thorough,
-                windows=windows,
-                before=lost_at or before,
-                after_loss=lost_at is not None,
+                windows=self.patrol_windows if loss is None else _ALL,
+                before=loss or before,
+                after_loss=loss is not None,
             )
-        return any(step.outcome is Outcome.POSTPONED for step in steps)
+        postponed = {step.action for step in steps if step.outcome is Outcome.POSTPONED}
+        if loss is not None and postponed & {"look", "store_again"}:
+            # A look at every window is not repeated every few seconds.
+            return False
+        self._mended = loss or self._mended
+        return bool(postponed)
 
     async def _look(
         self, *, dry_run: bool, thorough: bool, windows: int, before: datetime, after_loss: bool = False

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from cwm.domain.errors import CwmError
@@ -19,6 +19,7 @@ _STALE: Final = timedelta(seconds=30)
 _FORGOTTEN: Final = timedelta(hours=1)
 _LEADER: Final = "leader"
 _LOOK: Final = "look"
+_LOSS: Final = "loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,15 @@ class Replicas:
         if leads:
             await self.leases.forget(self.clock.now() - _FORGOTTEN)
         return leads
+
+    async def tell_loss(self, at: datetime) -> None:
+        """Leave it to whoever leads that chunks had vanished by ``at``; a later loss that is told already stays."""
+        await self.leases.take(_LOSS, self.me, at, at)
+
+    async def lost_at(self) -> datetime | None:
+        """When any gateway last saw that chunks had vanished, for an hour."""
+        seen = await self.leases.seen(_LOSS)
+        return None if seen is None else seen[1]
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[bool]:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, cast
 
+import pytest
+
 from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.leases import SqlLeases
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.upkeep import Outcome, Step
 from cwm.services.reconcile import Reconcile
+from cwm.services.replicas import Replicas
 
 
 @dataclass
@@ -27,10 +38,71 @@ class Follower:
     async def lead(self) -> bool:
         return False
 
+    async def tell_loss(self, at: datetime) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class Clocked:
     clock: SystemClock
+    meter: PrometheusMeter = field(default_factory=PrometheusMeter)
+
+
+@dataclass
+class NoLmcache:
+    async def facts(self) -> None:
+        return None
+
+
+@dataclass
+class Looks:
+    """A patrol that writes down what it is asked for; ``away`` counts down looks that have to be postponed."""
+
+    away: int = 0
+    asked: asyncio.Queue[tuple[bool, datetime]] = field(default_factory=asyncio.Queue)
+
+    async def __call__(
+        self, limit: int, before: datetime, *, dry_run: bool, after_loss: bool = False
+    ) -> list[Step]:
+        self.asked.put_nowait((after_loss, before))
+        self.away -= 1
+        return [Step("store_again", "", "w1", Outcome.POSTPONED)] if self.away >= 0 else []
+
+    async def next(self) -> tuple[bool, datetime]:
+        return await asyncio.wait_for(self.asked.get(), 10)
+
+
+async def nothing_to_retain(*, dry_run: bool) -> list[Step]:
+    return []
+
+
+def gateway(name: str, database: Database, looks: Looks) -> Reconcile:
+    """One of a fleet, with nothing to do but to look."""
+    clock, nothing = SystemClock(), cast("Any", None)
+    return Reconcile(
+        SqlRegistry(database, name),
+        cast("Any", NoLmcache()),
+        Replicas(SqlLeases(database), clock, name, lambda _: None),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        cast("Any", looks),
+        cast("Any", nothing_to_retain),
+        cast("Any", Clocked(clock)),
+        8,
+    )
+
+
+@asynccontextmanager
+async def running(*gateways: Reconcile) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each.run(60.0)) for each in gateways]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def looking_after(follower: Follower) -> Reconcile:
@@ -78,3 +150,44 @@ async def test_a_gateway_goes_on_saying_that_it_lives_whatever_fails() -> None:
     await beaten_again(reconcile, follower)
     running.cancel()
     assert follower.beats == 2
+
+
+async def test_what_a_gateway_that_does_not_lead_sees_lost_is_read_back_by_the_one_that_leads(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.services.reconcile.BEAT_SECONDS", 0.02)
+    leads, follows = Looks(), Looks()
+    leader, follower = gateway("a", database, leads), gateway("b", database, follows)
+    async with running(leader):
+        assert not (await leads.next())[0]
+        async with running(follower):
+            seen = follower.journal.clock.now()
+            follower.lost()
+            after_loss, before = await leads.next()
+    assert after_loss
+    assert before >= seen
+    assert follows.asked.empty()
+
+
+async def test_a_loss_is_read_back_until_all_of_it_was_and_no_longer(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.services.reconcile.BEAT_SECONDS", 0.02)
+    looks = Looks()
+    leader = gateway("a", database, looks)
+    async with running(leader):
+        await looks.next()
+        looks.away = 1
+        leader.lost()
+        first = await looks.next()
+        leader.soon()
+        assert await looks.next() == first
+        leader.soon()
+        assert not (await looks.next())[0]
+
+
+async def test_who_leads_next_knows_what_was_lost(database: Database) -> None:
+    looks = Looks()
+    await Replicas(SqlLeases(database), SystemClock(), "gone", lambda _: None).tell_loss(SystemClock().now())
+    async with running(gateway("b", database, looks)):
+        assert (await looks.next())[0]
