@@ -31,6 +31,7 @@ class Replicas:
     me: str
     has_ended: Callable[[str], bool | None]
     _let_go: set[str] = field(default_factory=set)
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def beat(self) -> None:
         """Say that this process lives; called at least every ``BEAT_SECONDS``."""
@@ -75,7 +76,15 @@ class Replicas:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[bool]:
-        """Nobody else looks after the whole for as long as the block lasts; False when somebody does already."""
+        """Nobody else looks after the whole for as long as the block lasts; False when another replica does already.
+
+        Its own process waits until it has ended: the lease alone would be had twice.
+        """
+        async with self._looking, self._looked_after() as taken:
+            yield taken
+
+    @asynccontextmanager
+    async def _looked_after(self) -> AsyncIterator[bool]:
         taken = await self._take(_LOOK)
         renewing = asyncio.create_task(self._renew()) if taken else None
         try:

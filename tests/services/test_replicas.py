@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -102,3 +103,25 @@ async def test_only_one_looks_at_a_time(fleet: Fleet) -> None:
             assert not second
     async with b.alone() as third:
         assert third
+
+
+async def test_a_replica_looks_once_at_a_time_itself(fleet: Fleet) -> None:
+    a, b = fleet.replica("a"), fleet.replica("b")
+    looks: list[str] = []
+
+    async def look_again() -> None:
+        async with a.alone() as second:
+            assert second
+            looks.append("second")
+            async with b.alone() as other:
+                assert not other
+
+    async with a.alone():
+        again = asyncio.create_task(look_again())
+        async with b.alone() as other:
+            assert not other
+        for _ in range(20):
+            await a.beat()
+        looks.append("first")
+    await again
+    assert looks == ["first", "second"]
