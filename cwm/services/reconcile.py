@@ -182,12 +182,16 @@ class Reconcile:
     async def _finish(self, intent: Intent, step: Step) -> Step:
         if not await self.registry.take_over(intent, self.replicas.me):
             return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
+        self.replicas.take_up(intent)
         try:
             outcome, detail = await self._finished(intent)
         except CwmError as error:
-            await self.registry.hand_over(intent.tenant, intent.id)
+            await self.release.leave(intent)
             away = error.kind in {ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT}
             outcome, detail = Outcome.POSTPONED if away else Outcome.FAILED, error.message
+        except BaseException:
+            self.replicas.let_go(intent)
+            raise
         return Step(step.action, step.tenant, step.subject, outcome, detail)
 
     async def _finished(self, intent: Intent) -> tuple[Outcome, str]:

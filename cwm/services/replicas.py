@@ -42,6 +42,10 @@ class Replicas:
         """Give up on it for this process, whether or not that can be written down now."""
         self._let_go.add(intent.id)
 
+    def take_up(self, intent: Intent) -> None:
+        """Its own process is at it again."""
+        self._let_go.discard(intent.id)
+
     async def abandoned(self, intent: Intent) -> bool:
         """Whether nobody is at it any more."""
         return intent.id in self._let_go or await self.gone(intent.holder)

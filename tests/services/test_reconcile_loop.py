@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -16,9 +16,14 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.audit import AuditEvent
+from cwm.domain.errors import EngineConnectionError
+from cwm.domain.intent import Intent
 from cwm.domain.upkeep import Outcome, Step
 from cwm.services.reconcile import Reconcile
+from cwm.services.release import Release
 from cwm.services.replicas import Replicas
+from tests.contracts.nouns import IDS, a_session, a_window
 
 
 @dataclass
@@ -42,9 +47,18 @@ class Follower:
         pass
 
 
+@dataclass
+class Unread:
+    """An audit log that nobody reads."""
+
+    async def record(self, event: AuditEvent) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Clocked:
     clock: SystemClock
+    audit: Unread = field(default_factory=Unread)
     meter: PrometheusMeter = field(default_factory=PrometheusMeter)
 
 
@@ -79,19 +93,49 @@ async def nothing_to_retain(*, dry_run: bool) -> list[Step]:
 def gateway(name: str, database: Database, looks: Looks) -> Reconcile:
     """One of a fleet, with nothing to do but to look."""
     clock, nothing = SystemClock(), cast("Any", None)
+    registry, cache = SqlRegistry(database, name), cast("Any", NoLmcache())
+    replicas = Replicas(SqlLeases(database), clock, name, lambda _: None)
     return Reconcile(
-        SqlRegistry(database, name),
-        cast("Any", NoLmcache()),
-        Replicas(SqlLeases(database), clock, name, lambda _: None),
+        registry,
+        cache,
+        replicas,
         nothing,
         nothing,
-        nothing,
+        Release(registry, cache, replicas),
         nothing,
         cast("Any", looks),
         cast("Any", nothing_to_retain),
         cast("Any", Clocked(clock)),
         8,
     )
+
+
+@dataclass
+class Resuming:
+    """A freeze that is gone on with; ``given_up`` is whether its intent seemed to be nobody's meanwhile."""
+
+    replicas: Replicas
+    fails: Exception | None = None
+    given_up: bool | None = None
+
+    async def resume(self, intent: Intent) -> None:
+        self.given_up = await self.replicas.abandoned(replace(intent, holder=self.replicas.me))
+        if self.fails is not None:
+            raise self.fails
+
+
+async def resumed(database: Database, fails: Exception | None = None) -> tuple[Resuming, bool]:
+    """A gateway goes on with what it had given up itself; and whether it is given up again afterwards."""
+    reconcile = gateway("a", database, Looks())
+    await reconcile.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    intent = await reconcile.registry.begin_freeze(a_window(), IDS, 0)
+    reconcile.replicas.let_go(intent)
+    resuming = Resuming(reconcile.replicas, fails)
+    reconcile.freeze = cast("Any", resuming)
+    with suppress(KeyError):
+        await reconcile()
+    (left,) = await reconcile.registry.intents_of_every_tenant()
+    return resuming, await reconcile.replicas.abandoned(left)
 
 
 @asynccontextmanager
@@ -191,3 +235,16 @@ async def test_who_leads_next_knows_what_was_lost(database: Database) -> None:
     await Replicas(SqlLeases(database), SystemClock(), "gone", lambda _: None).tell_loss(SystemClock().now())
     async with running(gateway("b", database, looks)):
         assert (await looks.next())[0]
+
+
+async def test_what_a_gateway_takes_up_again_is_nobody_elses_to_undo(database: Database) -> None:
+    resuming, given_up_again = await resumed(database)
+    assert resuming.given_up is False
+    assert not given_up_again
+
+
+@pytest.mark.parametrize("fails", [EngineConnectionError("away"), KeyError("an answer that nobody expected")])
+async def test_what_a_gateway_took_up_in_vain_is_given_up_again(database: Database, fails: Exception) -> None:
+    resuming, given_up_again = await resumed(database, fails)
+    assert resuming.given_up is False
+    assert given_up_again
