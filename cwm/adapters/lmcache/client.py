@@ -296,13 +296,14 @@ class LmcacheTier:
 
 
 def _prefetched(told: Mapping[str, Any], chunks: int) -> Prefetched:
-    """LMCache counts keys: each chunk has as many as the engine has ranks."""
+    """LMCache counts keys: each chunk has as many as the engine has ranks.
+
+    Of an adapter that CWM does not know nobody can say which tier it is.
+    """
     keys = int(told["total_keys"]) // chunks
     loaded = None
-    if _LOADED in told:
-        loaded = {
-            tier: int(n) // keys for name, n in told[_LOADED].items() if n and (tier := _TIERS.get(name))
-        }
+    if _LOADED in told and all(name in _TIERS for name in told[_LOADED]):
+        loaded = {_TIERS[name]: int(n) // keys for name, n in told[_LOADED].items() if n}
     return Prefetched(int(told["found_keys"]) // keys, chunks, loaded)
 
 
