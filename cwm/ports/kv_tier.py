@@ -53,6 +53,11 @@ class Prefetched:
     def complete(self) -> bool:
         return self.found == self.total
 
+    @property
+    def in_l1(self) -> int:
+        """Chunks that L1 had, which proves nothing about the tiers below it; 0 where LMCache does not tell."""
+        return 0 if self.loaded is None else self.found - sum(self.loaded.values())
+
 
 @dataclass(frozen=True, slots=True)
 class SharedTierRoom:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from cwm.domain.engine import Tier, differences
@@ -12,12 +13,12 @@ from cwm.domain.prefix import TokenIds
 from cwm.domain.upkeep import Outcome, Step
 from cwm.domain.window import Durability, Window
 from cwm.ports.clock import Clock
-from cwm.ports.kv_tier import KvTier, Prefetched
+from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.freeze import Freeze
 from cwm.services.release import debt_of
-from cwm.services.store import Prefix, fitting
+from cwm.services.store import Prefix, all_below_l1, fitting, read_back
 
 _SET_ASIDE: Final = timedelta(hours=1)
 
@@ -46,10 +47,11 @@ class Patrol:
         chosen = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
         facts = await self.kv_tier.facts() if after_loss and chosen else None
         shared = facts is not None and facts.has_redis
-        steps = [await self._look(window, shared=shared, dry_run=dry_run) for window in chosen]
+        look = partial(self._look, shared=shared, after_loss=after_loss, dry_run=dry_run)
+        steps = [await look(window) for window in chosen]
         return [step for step in steps if step is not None]
 
-    async def _look(self, window: Window, *, shared: bool, dry_run: bool) -> Step | None:
+    async def _look(self, window: Window, *, shared: bool, after_loss: bool, dry_run: bool) -> Step | None:
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             identity = await self.directory.identity(window.model)
@@ -58,7 +60,7 @@ class Patrol:
                 self._set_aside(window)
                 return None
             token_ids = fitting(snapshot.token_ids, identity)
-            return await self._prove(window, token_ids, shared=shared, dry_run=dry_run)
+            return await self._prove(window, token_ids, shared=shared, after_loss=after_loss, dry_run=dry_run)
         except StorageCorruptionError as damaged:
             self._set_aside(window)
             return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
@@ -70,13 +72,22 @@ class Patrol:
         self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
 
     async def _prove(
-        self, window: Window, token_ids: TokenIds, *, shared: bool, dry_run: bool
+        self, window: Window, token_ids: TokenIds, *, shared: bool, after_loss: bool, dry_run: bool
     ) -> Step | None:
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
         told, on_disk = f"its freeze failed: {window.failure}", False
         if window.durability is Durability.DURABLE:
-            back, on_disk = await self._read_back(prefix, shared=shared)
+            back = await read_back(self.kv_tier, prefix.key)
+            # Whether any of it came from the disk where it should have come from Redis.
+            on_disk = shared and back.complete and Tier.DISK in (back.loaded or {})
             if back.complete and not on_disk:
+                if back.in_l1 and after_loss:
+                    # The directory may not have heard of the loss.
+                    told = f"{back.in_l1} of {back.total} blocks are being read"
+                    return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, told)
+                if back.in_l1 and not all_below_l1(await self.kv_tier.lookup(prefix.key), prefix):
+                    self._set_aside(window)
+                    return None
                 if not dry_run:
                     await self.registry.proven(window.tenant, window.name, self.clock.now())
                 return None
@@ -88,12 +99,6 @@ class Patrol:
         if dry_run:
             return Step("store_again", window.tenant, window.name, Outcome.PLANNED, told)
         return await self._store(window, prefix, told, on_disk=on_disk)
-
-    async def _read_back(self, prefix: Prefix, *, shared: bool) -> tuple[Prefetched, bool]:
-        """What came back, and whether any of it came from the disk where it should have come from Redis."""
-        await self.kv_tier.drop_l1(prefix.key)
-        back = await self.kv_tier.prefetch(prefix.key)
-        return back, shared and back.complete and Tier.DISK in (back.loaded or {})
 
     async def _store(self, window: Window, prefix: Prefix, told: str, *, on_disk: bool) -> Step:
         """The pin stays the window's own; only a window that never was durable takes one now."""

@@ -14,12 +14,13 @@ from cwm.domain.prefix import TokenIds, full_chunks
 from cwm.domain.window import Chunk
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine, Generation
-from cwm.ports.kv_tier import KvTier, Placement, PrefixKey
+from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.ports.registry import StoredChunks
 from cwm.services.engine_directory import EngineDirectory
 
-_SHARED: Final = frozenset({Tier.REDIS, Tier.DISK})
+_BELOW_L1: Final = frozenset({Tier.REDIS, Tier.DISK})
 _POLL_SECONDS: Final = 0.005
+_READ_BACK_AGAIN_SECONDS: Final = (0.01, 0.1)
 _DIRECTORY_SECONDS: Final = 1.25  # LMCache tells its coordinator what it stored once a second, or oftener
 
 
@@ -57,6 +58,27 @@ def fitting(token_ids: TokenIds, identity: EngineIdentity) -> TokenIds:
     return token_ids[: identity.max_model_len - 1]
 
 
+async def read_back(kv_tier: KvTier, key: PrefixKey) -> Prefetched:
+    """What comes back of ``key`` when L1 was told to forget it; what is ``in_l1`` all the same is not proven.
+
+    L1 keeps chunks that a request is reading, and others may load them at the same moment: most are free a moment
+    later, but those of a request that was given up are kept for minutes.
+    """
+    for pause in (*_READ_BACK_AGAIN_SECONDS, None):
+        await kv_tier.drop_l1(key)
+        back = await kv_tier.prefetch(key)
+        if pause is None or not (back.complete and back.in_l1):
+            break
+        await asyncio.sleep(pause)
+    return back
+
+
+def all_below_l1(placements: list[Placement], prefix: Prefix) -> bool:
+    """Whether the directory says so of every chunk, which is to be believed only of what cannot be read back."""
+    below = [placement for placement in placements if placement.tiers & _BELOW_L1]
+    return len(below) == prefix.chunk_count
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """Flush, wait for the lower tiers, drop L1, prefetch: what comes back was really stored.
@@ -75,6 +97,8 @@ class Store:
     ) -> tuple[StoredChunks, Completion | None]:
         """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout.
 
+        Of chunks that L1 does not let go of, the directory's word is taken.
+
         What is stored already is not flushed again. ``first`` goes out instead of the first flush, and its
         answer comes back: a longer request over the same prefix, while the engine still has the KV that it
         computed itself.
@@ -91,11 +115,12 @@ class Store:
             first_answer = first_answer or answer
             self.directory.confirm(prefix.identity, answer.fingerprint)
             await self._wait_for_stores(prefix)
-            await self.kv_tier.drop_l1(prefix.key)
-            prefetched = await self.kv_tier.prefetch(prefix.key)
-            if prefetched.complete and prefetched.total == prefix.chunk_count:
-                return _stored(await self._placements(prefix)), first_answer
-            found = prefetched.found
+            back = await read_back(self.kv_tier, prefix.key)
+            if back.complete and back.total == prefix.chunk_count:
+                placements = await self._placements(prefix)
+                if not back.in_l1 or all_below_l1(placements, prefix):
+                    return _stored(placements), first_answer
+            found = back.found - back.in_l1
         raise StorageWriteError(
             f"Only {found} of {prefix.chunk_count} blocks could be stored and read back.",
             blocks_found=found,
@@ -139,7 +164,7 @@ def _stored(placements: list[Placement]) -> StoredChunks:
     held = Counter(str(tier) for placement in placements for tier in placement.tiers)
     lowest = next(
         (tier for tier in (Tier.REDIS, Tier.DISK) if held[str(tier)] == len(placements)),
-        Tier.DISK if any(placement.tiers & _SHARED for placement in placements) else Tier.CPU,
+        Tier.DISK if any(placement.tiers & _BELOW_L1 for placement in placements) else Tier.CPU,
     )
     chunks = tuple(Chunk(placement.hash, placement.size_bytes) for placement in placements)
     return StoredChunks(chunks, lowest, dict(sorted(held.items())))

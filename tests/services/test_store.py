@@ -52,7 +52,9 @@ class FlushedEngine:
 
 @dataclass
 class LosingTier:
-    """``found`` are the answers of one prefetch after another; the last one repeats.
+    """``found`` are the answers of one prefetch after another; the last one repeats, as with ``in_l1``.
+
+    ``in_l1`` are the chunks that L1 does not let go of before it, None for an LMCache that does not tell.
 
     The directory tells ``tiers`` from the first prefetch on, and nothing before unless ``settled``.
     """
@@ -63,6 +65,7 @@ class LosingTier:
     busy: int = 0
     settled: bool = False
     dropped: list[PrefixKey] = field(default_factory=list)
+    in_l1: list[int] | None = None
 
     async def storing(self) -> bool:
         self.busy -= 1
@@ -75,12 +78,18 @@ class LosingTier:
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
         assert prefix == PREFIX.key
         self.calls.append("prefetch")
-        return Prefetched(self.found.pop(0) if len(self.found) > 1 else self.found[0], 3)
+        found = _next(self.found)
+        loaded = None if self.in_l1 is None else {Tier.REDIS: found - _next(self.in_l1)}
+        return Prefetched(found, 3, loaded)
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         del prefix
         told = self.tiers if self.settled or "prefetch" in self.calls else frozenset()
         return [Placement(f"{n:064x}", 1000, told) for n in range(3)]
+
+
+def _next(answers: list[int]) -> int:
+    return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
 def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
@@ -166,3 +175,23 @@ async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> Non
     stored, answer = await store(tier)(short, short.request())
     assert (stored.chunks, answer) == ((), None)
     assert tier.calls == []
+
+
+async def test_what_l1_did_not_let_go_of_proves_nothing_and_is_read_back_again() -> None:
+    tier = LosingTier([], found=[3], in_l1=[3, 1, 0])
+    stored, _ = await store(tier)(PREFIX)
+    assert tier.calls == ["flush", *["drop", "prefetch"] * 3]
+    assert stored.storage_tier is Tier.REDIS
+
+
+async def test_chunks_that_only_l1_has_are_not_stored() -> None:
+    tier = LosingTier([], found=[3], in_l1=[1], tiers=frozenset({Tier.CPU}))
+    with pytest.raises(StorageWriteError, match="Only 2 of 3"):
+        await store(tier)(PREFIX)
+
+
+async def test_of_what_l1_never_lets_go_of_the_directory_decides() -> None:
+    tier = LosingTier([], found=[3], in_l1=[1], tiers=frozenset({Tier.CPU, Tier.REDIS}))
+    stored, _ = await store(tier)(PREFIX)
+    assert tier.calls == ["flush", *["drop", "prefetch"] * 3]
+    assert stored.storage_tier is Tier.REDIS
