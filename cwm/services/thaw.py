@@ -288,6 +288,8 @@ class Thaw:
             return None, Evidence(Verification.SKIPPED, reason="another engine froze the window")
         if answer.cached_tokens == 0:
             return None, Evidence(Verification.SKIPPED, reason="nothing was restored")
+        if len(prefix.token_ids) != min(window.token_count, window.identity.max_model_len - 1):
+            return None, Evidence(Verification.SKIPPED, reason="the context fills the model")
         canary = await self.registry.canary(window.tenant, window.snapshot_id, prefix.cache_salt)
         if canary is None:
             return None, Evidence(Verification.SKIPPED, reason="the window was frozen without a canary")

@@ -41,7 +41,9 @@ class Verify:
         task = asyncio.create_task(self.engine.complete(request))
         self._replaying.add(task)
         task.add_done_callback(self._replaying.discard)
-        return compare(expected, canary_of(await asyncio.shield(task)), self.tolerance)
+        # An engine that takes fewer tokens than the one that sang has no room for all of it.
+        possible = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
+        return compare(possible, canary_of(await asyncio.shield(task)), self.tolerance)
 
 
 def canary_of(answer: Completion) -> Canary:
