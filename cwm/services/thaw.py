@@ -31,6 +31,7 @@ from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
 from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal, of_another
+from cwm.services.end_session import EndSession
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import template_from
@@ -87,6 +88,7 @@ class Thaw:
     journal: Journal
     meter: Meter
     clock: Clock
+    end_session: EndSession
     _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
 
     async def __call__(
@@ -105,7 +107,8 @@ class Thaw:
         warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001; CWM-3005
         when the model now reads the window's tokens otherwise, or builds further turns otherwise, unless
         ``accept_template`` takes the latter. With ``verify`` the window's canary is replayed: KV that does
-        not continue as it did is quarantined, and the context computed from its tokens.
+        not continue as it did is quarantined, and the context computed from its tokens. When the continuation
+        fails the session is ended again: nobody may know its id, and the next attempt may ask for the same.
         """
         require_window_name(window_name)
         session_id = require_session_id(new_session_id or _session_id_for(window_name))
@@ -135,7 +138,12 @@ class Thaw:
             )
         if continuation_prompt:
             turn = TurnInput(messages=[{"role": "user", "content": continuation_prompt}])
-            continuation = await self.generate(principal, session_id, turn)
+            try:
+                continuation = await self.generate(principal, session_id, turn)
+            except CwmError:
+                with suppress(CwmError):
+                    await self.end_session.now(thawed.session)
+                raise
             return replace(thawed, continuation=continuation)
         return thawed
 

@@ -199,6 +199,7 @@ def build_parts(settings: Settings) -> Parts:
             journal,
             meter,
             clock,
+            end_session,
         ),
         clone=Clone(registry, kv_tier, journal, clock, release, replicas, quota_bytes),
         delete=delete,

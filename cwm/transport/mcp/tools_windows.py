@@ -98,7 +98,8 @@ async def window_thaw(
     The engine's KV cache is loaded instead of computed, so that the first answer comes many times sooner
     than from a prompt of the same length. The window stays; thaw it again for another branch. Continue
     the returned session_id with session_generate, or over the OpenAI-compatible API with the header
-    CWM-Session-Id. With continuation_prompt the model's answer to it is in continuation.
+    CWM-Session-Id. With continuation_prompt the model's answer to it is in continuation; when that fails the
+    new session is deleted again.
 
     receipt tells what was loaded, from which tier, and what had to be computed again. partial is true,
     with a warning, when blocks were lost: the context is complete all the same. verification says whether

@@ -13,8 +13,10 @@ from mcp import MCPError
 from structlog.testing import capture_logs
 
 from cwm.domain.errors import InternalError, StorageReadError
+from tests.adapters.vllm.fake_vllm import SPECIAL, Behaviour, fake_vllm
 from tests.transport.mcp.gateway import Agent, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
+from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
 
@@ -152,3 +154,28 @@ async def test_half_a_surrogate_pair_is_refused_and_its_field_named(
     error = json.loads(result["content"][0]["text"])
     assert (result["isError"], error["code"]) == (True, code)
     assert error["context"]["field"] == field
+
+
+@pytest.mark.parametrize("fails", ["refused", "dies"])
+async def test_a_thaw_whose_continuation_fails_leaves_no_session_behind(
+    tmp_path: Path, era: str, fails: str
+) -> None:
+    async with (
+        fake_vllm() as vllm,
+        running_gateway(tmp_path, engine=settings_for(vllm.url)) as gateway,
+        fastmcp_agent(gateway.url, era) as agent,
+    ):
+        await agent.call("session_create", {"session_id": "s"})
+        await agent.call("session_generate", {"session_id": "s", "text": "hey"})
+        await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})
+        thaw = {"window_name": "w", "new_session_id": "t"}
+        forged = f"{SPECIAL} and then?"
+        if fails == "dies":
+            vllm.behaviour = Behaviour.DIES_MID_STREAM
+        failed = await agent.call(
+            "window_thaw", {**thaw, "continuation_prompt": forged if fails == "refused" else "?"}
+        )
+        assert failed.error["code"] in {"CWM-9002", "CWM-5001", "CWM-5002"}
+        listed = (await agent.call("session_list")).value["sessions"]
+        assert [session["id"] for session in listed] == ["s"]
+        assert (await agent.call("window_thaw", thaw)).value["session_id"] == "t"
