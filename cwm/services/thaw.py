@@ -147,6 +147,12 @@ class Thaw:
             return replace(thawed, continuation=continuation)
         return thawed
 
+    async def settle(self) -> None:
+        """Wait for what the engine still does for callers who have left."""
+        await asyncio.gather(*self._restoring, return_exceptions=True)
+        await self.verify.settle()
+        await self.planner.settle()
+
     async def _begun(self, window: Window, session_id: str) -> Intent:
         beginning = asyncio.create_task(self.registry.begin_thaw(window, session_id, self.clock.now()))
         try:

@@ -45,6 +45,10 @@ class Verify:
         possible = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
         return compare(possible, canary_of(await asyncio.shield(task)), self.tolerance)
 
+    async def settle(self) -> None:
+        """Wait for replays whose callers have left."""
+        await asyncio.gather(*self._replaying, return_exceptions=True)
+
 
 def canary_of(answer: Completion) -> Canary:
     return Canary(answer.token_ids, answer.top)

@@ -96,6 +96,6 @@ async def _drain(settings: Settings, parts: Parts) -> None:
             await parts.services.generate.settle()
             await parts.services.freeze.settle()
             await parts.watchdog.settle()
-            await parts.services.thaw.planner.settle()
+            await parts.services.thaw.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
