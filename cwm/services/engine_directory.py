@@ -53,7 +53,8 @@ class EngineDirectory:
             known = self._known.get(model or "")
             if known is None:
                 known = await self._ask(model)
-                if known.chunk_size is not None or await self._without_cache():
+                # Without its block size its KV would for ever be another engine's.
+                if known.block_size is not None or await self._without_cache():
                     self._known[model or ""] = self._known[known.model] = known
         return known
 

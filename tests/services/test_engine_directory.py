@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from cwm.domain.errors import EngineConnectionError
@@ -73,3 +73,14 @@ async def test_an_engine_without_lmcache_is_asked_once() -> None:
     for _ in range(3):
         assert (await known.identity("m")).chunk_size is None
     assert engine.asked == 1
+
+
+async def test_an_engine_that_lmcache_does_not_list_yet_is_not_remembered_without_its_block_size() -> None:
+    engine, tier = OneEngine(), SlowStarter(replace(FACTS, attached=()), is_there=True)
+    known = directory(engine, tier)
+    assert (await known.identity("m")).block_size is None
+    tier.facts_told = FACTS
+    assert (await known.identity("m")).block_size == 32
+    asked = engine.asked
+    await known.identity("m")
+    assert engine.asked == asked
