@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
 
-from cwm.domain.errors import CwmError
+from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.upkeep import Outcome, Step
@@ -18,7 +18,11 @@ from cwm.services.end_session import EndSession
 from cwm.services.freeze import Freeze
 
 _AT_ONCE: Final = 100
+_SET_ASIDE: Final = timedelta(hours=1)
+_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 AUTO_FROZEN: Final = "expired_"
+
+T = TypeVar("T", Session, Window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class RetentionPolicy:
     auto_freeze: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Retain:
     registry: Registry
     freeze: Freeze
@@ -38,9 +42,12 @@ class Retain:
     end_session: EndSession
     clock: Clock
     policy: RetentionPolicy
+    _aside: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
 
     async def __call__(self, *, dry_run: bool) -> list[Step]:
         """At most a hundred of each kind in one go; the rest has its turn in the next one."""
+        now = self.clock.now()
+        self._aside = {key: until for key, until in self._aside.items() if until > now}
         return [
             *await self._windows(dry_run=dry_run),
             *await self._idle_sessions(dry_run=dry_run),
@@ -48,8 +55,23 @@ class Retain:
         ]
 
     async def _windows(self, *, dry_run: bool) -> list[Step]:
-        due = await self.registry.expired_windows_of_every_tenant(self.clock.now(), _AT_ONCE)
-        return [await self._delete_window(window, dry_run=dry_run) for window in due]
+        due = await self.registry.expired_windows_of_every_tenant(self.clock.now(), self._enough)
+        return [await self._delete_window(window, dry_run=dry_run) for window in self._chosen(due)]
+
+    @property
+    def _enough(self) -> int:
+        """As many as hold a hundred that were not set aside."""
+        return _AT_ONCE + len(self._aside)
+
+    def _chosen(self, due: list[T]) -> list[T]:
+        return [each for each in due if _key(each) not in self._aside][:_AT_ONCE]
+
+    def _postponed(self, action: str, what: Session | Window, error: CwmError) -> Step:
+        """What fails for a reason of its own must not stand in the way of those behind it."""
+        if error.kind not in _AWAY:
+            self._aside[_key(what)] = self.clock.now() + _SET_ASIDE
+        _, tenant, subject = _key(what)
+        return Step(action, tenant, subject, Outcome.POSTPONED, error.message)
 
     async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
         told = f"its time was over at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -58,15 +80,17 @@ class Retain:
         try:
             await self.delete.now(window)
         except CwmError as error:
-            return Step("delete_window", window.tenant, window.name, Outcome.POSTPONED, error.message)
+            return self._postponed("delete_window", window, error)
         return Step("delete_window", window.tenant, window.name, Outcome.DONE, told)
 
     async def _idle_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_ttl:
             return []
         since = self.clock.now() - timedelta(seconds=self.policy.session_ttl)
-        idle = await self.registry.idle_sessions_of_every_tenant(since, _AT_ONCE)
-        return [step for session in idle for step in await self._expire(session, dry_run=dry_run)]
+        idle = await self.registry.idle_sessions_of_every_tenant(since, self._enough)
+        return [
+            step for session in self._chosen(idle) for step in await self._expire(session, dry_run=dry_run)
+        ]
 
     async def _expire(self, session: Session, *, dry_run: bool) -> list[Step]:
         told = f"no turn since {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -84,7 +108,8 @@ class Retain:
 
     async def _freeze(self, session: Session, *, dry_run: bool) -> Step:
         """The window is the session's rest: it goes on from there, and the session is frozen instead of expired."""
-        name = f"{AUTO_FROZEN}{session.id[:40]}_{session.revision}"
+        # An id can be had again when its session was deleted; the windows made of that one stay.
+        name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
             return Step("freeze_session", session.tenant, session.id, Outcome.PLANNED, f"as window {name}")
         kept = self.policy.session_kept
@@ -98,15 +123,15 @@ class Retain:
                 ttl_seconds=round(kept) if kept else None,
             )
         except CwmError as error:
-            return Step("freeze_session", session.tenant, session.id, Outcome.POSTPONED, error.message)
+            return self._postponed("freeze_session", session, error)
         return Step("freeze_session", session.tenant, session.id, Outcome.DONE, f"as window {name}")
 
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_kept:
             return []
         since = self.clock.now() - timedelta(seconds=self.policy.session_kept)
-        over = await self.registry.expired_sessions_of_every_tenant(since, _AT_ONCE)
-        return [await self._delete_session(session, dry_run=dry_run) for session in over]
+        over = await self.registry.expired_sessions_of_every_tenant(since, self._enough)
+        return [await self._delete_session(session, dry_run=dry_run) for session in self._chosen(over)]
 
     async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
         told = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -115,5 +140,11 @@ class Retain:
         try:
             await self.end_session.now(session)
         except CwmError as error:
-            return Step("delete_session", session.tenant, session.id, Outcome.POSTPONED, error.message)
+            return self._postponed("delete_session", session, error)
         return Step("delete_session", session.tenant, session.id, Outcome.DONE, told)
+
+
+def _key(what: Session | Window) -> tuple[str, str, str]:
+    if isinstance(what, Window):
+        return "window", what.tenant, what.name
+    return "session", what.tenant, what.id

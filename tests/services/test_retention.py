@@ -1,0 +1,95 @@
+"""What retention does with many at once, of which some fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql.registry import SqlRegistry
+from cwm.domain.errors import CwmError, EngineConnectionError, StorageWriteError
+from cwm.domain.names import require_window_name
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.domain.window import Window
+from cwm.services.retention import Retain, RetentionPolicy
+from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze
+
+
+@dataclass
+class Failing:
+    """Does nothing but fail for all that has ``bad`` in its name."""
+
+    error: CwmError = field(default_factory=lambda: StorageWriteError("Never."))
+    done: list[str] = field(default_factory=list)
+
+    async def now(self, what: Session | Window) -> None:
+        self._do(what.name if isinstance(what, Window) else what.id, what)
+
+    async def freeze(self, who: Principal, session_id: str, name: str, *_: Any, **__: Any) -> None:
+        require_window_name(name)
+        self._do(session_id, name)
+
+    def _do(self, name: str, what: Any) -> None:
+        if "bad" in name:
+            raise self.error
+        self.done.append(what if isinstance(what, str) else name)
+
+
+def retain(registry: SqlRegistry, does: Failing) -> Retain:
+    doing = cast("Any", does)
+    policy = RetentionPolicy(session_ttl=60.0, session_kept=0.0, auto_freeze=True)
+    return Retain(registry, doing.freeze, doing, doing, SystemClock(), policy)
+
+
+@pytest.fixture(autouse=True)
+def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cwm.services.retention._AT_ONCE", 2)
+
+
+async def test_windows_that_cannot_be_deleted_do_not_stand_in_the_way_of_others(
+    registry: SqlRegistry,
+) -> None:
+    for number, name in enumerate(("bad1", "bad2", "w3", "w4", "w5")):
+        await freeze(registry, name, "a", expires_at=LATER + timedelta(seconds=number))
+    does = Failing()
+    look = retain(registry, does)
+    for _ in range(2):
+        await look._windows(dry_run=False)
+    assert does.done == ["w3", "w4"]
+
+
+async def test_sessions_that_cannot_be_frozen_do_not_stand_in_the_way_of_others(
+    registry: SqlRegistry,
+) -> None:
+    for number, name in enumerate(("bad1", "bad2", "s3")):
+        at = NOW + timedelta(seconds=number)
+        await registry.add_session(a_session(name, token_count=len(IDS), updated_at=at), IDS)
+    does = Failing()
+    look = retain(registry, does)
+    for _ in range(2):
+        await look(dry_run=False)
+    assert len(does.done) == 1
+
+
+async def test_nobody_is_passed_over_because_the_engine_was_away(registry: SqlRegistry) -> None:
+    await registry.add_session(a_session("bad", token_count=len(IDS)), IDS)
+    does = Failing(EngineConnectionError("Away."))
+    look = retain(registry, does)
+    for _ in range(2):
+        (step,) = await look(dry_run=False)
+        assert step.detail == "Away."
+
+
+async def test_what_is_frozen_of_two_sessions_never_has_one_name(registry: SqlRegistry) -> None:
+    """Alike in their first forty characters, or one after the other of the same id."""
+    does = Failing()
+    look = retain(registry, does)
+    ids = [f"{'s' * 63}{last}" for last in "ab"]
+    sessions = [*map(a_session, ids), a_session(ids[0], created_at=LATER)]
+    for session in sessions:
+        await look._freeze(session, dry_run=False)
+    assert len(set(does.done)) == len(does.done) == len(sessions)
