@@ -12,6 +12,8 @@ RESULTS_URI: Final = "cwm://results"
 """A stored result is read whole at this, a slash and its handle; a part of it at one more slash and its index."""
 
 HANDLE_BYTES: Final = 16
+ABOUT_TYPE: Final = "application/vnd.cwm.about+json"
+"""Of the JSON part that holds what a tool said about its answer beside the answer itself."""
 PAGE_BYTES: Final = 8_000
 """A page of a part of which nothing is known yet."""
 

@@ -7,11 +7,11 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
-from cwm.domain.results import Part, PartKind
+from cwm.domain.results import ABOUT_TYPE, Part, PartKind
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.preview.twins import Twins, twins_of
 
@@ -27,11 +27,12 @@ _MOST_PARTS: Final = 64
 
 @dataclass(frozen=True)
 class Answer:
-    """``content`` are MCP's items as they are on the wire, ``structured`` is its structuredContent."""
+    """``content`` are MCP's items as they are on the wire, ``structured`` its structuredContent, ``meta`` its _meta."""
 
     content: Sequence[Mapping[str, Any]]
     structured: Any = None
     is_error: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def twins(self) -> Twins:
@@ -68,20 +69,51 @@ def parts_of(answer: Answer) -> list[Part]:
 
     A text that is a JSON object or array is a JSON part. A list that is there twice, in the structured content
     and in a text for each of its items, is one JSON part. So many items that their parts could not be
-    handled one by one are one JSON part, too.
+    handled one by one are one JSON part, too. What none of these says (the URI of a resource, annotations,
+    ``_meta``) is a last part, of ``ABOUT_TYPE``: the items without their bodies, and ``_meta``.
     """
     if answer.twins.each is not None:
         listed = [_json_part(answer.structured)]
-        return listed if _is_spelled_alike(answer) else [*listed, _json_part(list(answer.content))]
+        if not _is_spelled_alike(answer):
+            listed.append(_json_part(list(answer.content)))
+        return [*listed, *_about(answer)]
     if len(answer.content) > _MOST_PARTS:
         whole: dict[str, Any] = {"content": list(answer.content)}
         if answer.structured is not None:
             whole["structuredContent"] = answer.structured
-        return [_json_part(whole)]
+        return [_json_part(whole), *_about(answer)]
     parts = [_part(item) for item in answer.content]
     if answer.structured is not None and not answer.says_it_twice:
         parts.append(_json_part(answer.structured))
-    return parts
+    shells = [_shell(item) for item in answer.content]
+    return [*parts, *_about(answer, shells if any(map(_says_more, shells)) else ())]
+
+
+def _about(answer: Answer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
+    about: dict[str, Any] = {"content": shells} if shells else {}
+    if answer.meta:
+        about["_meta"] = answer.meta
+    if about:
+        yield replace(_json_part(about), media_type=ABOUT_TYPE)
+
+
+def _shell(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The item without what its part holds."""
+    match item:
+        case {"type": "resource", "resource": Mapping() as resource}:
+            return {**item, "resource": _without(resource, "text", "blob")}
+        case {"type": "text" | "image" | "audio"}:
+            return _without(item, "text", "data")
+        case _:
+            return {"type": item.get("type")}
+
+
+def _says_more(shell: Mapping[str, Any]) -> bool:
+    return not shell.keys() <= {"type", "mimeType"}
+
+
+def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name not in names}
 
 
 def _is_spelled_alike(answer: Answer) -> bool:

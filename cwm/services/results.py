@@ -24,6 +24,7 @@ from cwm.domain.json_pointer import value_at
 from cwm.domain.pages import Pages, page_bytes_for, spelled
 from cwm.domain.principal import Principal
 from cwm.domain.results import (
+    ABOUT_TYPE,
     HANDLE_BYTES,
     Part,
     PartKind,
@@ -330,8 +331,12 @@ async def parsed(body: bytes) -> Any:
 
 
 def _first_json(result: StoredResult) -> int:
-    kinds = [part.kind for part in result.parts]
-    return kinds.index(PartKind.JSON) if PartKind.JSON in kinds else 0
+    answers = (
+        index
+        for index, part in enumerate(result.parts)
+        if part.kind is PartKind.JSON and part.media_type != ABOUT_TYPE
+    )
+    return next(answers, 0)
 
 
 def _is_text(part: Part) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.domain.results import PartKind
+from cwm.domain.results import ABOUT_TYPE, Part, PartKind
 from cwm.services.answers import Answer, count, parts_of
 
 
@@ -91,22 +91,66 @@ ITEMS = st.one_of(
     ),
     TEXTS.map(lambda data: {"type": "audio", "data": data, "mimeType": "audio/wav"}),
     TEXTS.map(lambda said: {"type": "resource", "resource": {"uri": "a:b", "text": said}}),
+    st.binary().map(
+        lambda raw: {
+            "type": "resource",
+            "resource": {"uri": "a:encoded", "mimeType": "a/b", "blob": base64.b64encode(raw).decode()},
+        }
+    ),
+    TEXTS.map(lambda said: {**text(said), "annotations": {"audience": ["user"]}, "_meta": {"é": 1}}),
     TEXTS.map(lambda name: {"type": "resource_link", "uri": "a:b", "name": name}),
 )
 
 
-@given(st.lists(ITEMS, max_size=8))
-def test_every_item_can_be_made_again_from_its_part(items: list[dict[str, Any]]) -> None:
-    parts = parts_of(Answer(items))
-    assert len(parts) == len(items)
-    for item, part in zip(items, parts, strict=True):
-        said = item.get("text") or item.get("data") or item.get("resource", {}).get("text") or ""
-        if item["type"] == "resource_link":
-            assert json.loads(part.body) == item
-        elif part.kind is PartKind.BINARY:
-            assert base64.b64encode(part.body).decode() == said
-        else:
-            assert part.body.decode() == said
+def made_again(part: Part, shell: dict[str, Any]) -> dict[str, Any]:
+    body = base64.b64encode(part.body).decode() if part.kind is PartKind.BINARY else part.body.decode()
+    match shell:
+        case {"type": "resource_link"}:
+            return dict(json.loads(body))
+        case {"type": "resource", "resource": resource}:
+            name = "blob" if "encoded" in resource["uri"] else "text"
+            return {**shell, "resource": {**resource, name: body}}
+        case {"type": "text"}:
+            return {**shell, "text": body}
+        case _:
+            return {**shell, "data": body}
+
+
+@given(st.lists(ITEMS, max_size=8), st.sampled_from([{}, {"example.org/a": [1, "é"]}]))
+def test_every_item_can_be_made_again_from_its_part_and_what_is_said_about_it(
+    items: list[dict[str, Any]], meta: dict[str, Any]
+) -> None:
+    parts = parts_of(Answer(items, meta=meta))
+    about: dict[str, Any] = {}
+    if len(parts) > len(items):
+        assert parts[-1].media_type == ABOUT_TYPE
+        about = json.loads(parts.pop().body)
+    assert about.get("_meta", {}) == meta
+    if "content" in about:
+        shells = about["content"]
+    else:
+        shells = [
+            {
+                "type": item["type"],
+                **({"mimeType": part.media_type.removesuffix(";base64")} if "data" in item else {}),
+            }
+            for item, part in zip(items, parts, strict=True)
+        ]
+    assert [made_again(*each) for each in zip(parts, shells, strict=True)] == items
+
+
+def test_what_a_list_or_very_many_items_say_about_themselves_is_kept() -> None:
+    meta = {"example.org/a": 1}
+    rows = [{"id": 1}, {"id": 2}]
+    listed = Answer(
+        [{**text(json.dumps(row)), "annotations": {"priority": 1.0}} for row in rows],
+        {"result": rows},
+        meta=meta,
+    )
+    many = Answer([text("a")] * 1_000, meta=meta)
+    assert json.loads(parts_of(listed)[1].body) == listed.content
+    for answer in (listed, many):
+        assert json.loads(parts_of(answer)[-1].body) == {"_meta": meta}
 
 
 def test_only_objects_and_arrays_are_json_parts() -> None:

@@ -25,10 +25,10 @@ from cwm.domain.errors import (
     StorageWriteError,
 )
 from cwm.domain.principal import Principal
-from cwm.domain.results import Part, PartKind, handle_of
+from cwm.domain.results import ABOUT_TYPE, Part, PartKind, handle_of
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.services.results import Page, holder_of
-from tests.services.kept import ANN, BOB, EVE, POLICY, AwayOnce, Desk, FullContents, InMemory, opened
+from tests.services.kept import ANN, BOB, EVE, POLICY, AwayOnce, Desk, FullContents, InMemory, opened, part_of
 from tests.services.replicas_of import HandClock
 
 LOG = "".join(f"line {number} of the log, é and 漢\n" for number in range(300))
@@ -323,6 +323,14 @@ async def test_a_reference_to_a_result_without_json_is_its_text_or_base64(one: D
     text, binary = await one.keep(LOG), await one.keep(bytes(range(256)))
     assert await one.results.resolve(ANN, text.handle, "") == LOG
     assert await one.results.resolve(ANN, binary.handle, "") == base64.b64encode(bytes(range(256))).decode()
+
+
+async def test_a_reference_does_not_lead_into_what_is_said_about_an_answer(one: Desk) -> None:
+    about = Part(PartKind.JSON, ABOUT_TYPE, b'{"_meta": {"a": 1}}')
+    result = await one.results.keep(ANN, "docs_read", "a1", [part_of(LOG), about], POLICY)
+    assert await one.results.resolve(ANN, result.handle, "") == LOG
+    assert await code_of(one.results.resolve(ANN, result.handle, "/_meta")) == "CWM-1003"
+    assert await one.results.resolve(ANN, result.handle, "/_meta/a", part=1) == 1
 
 
 async def test_a_reference_into_large_json_leads_there_too(one: Desk) -> None:

@@ -9,7 +9,7 @@ import structlog
 from fastmcp.exceptions import FastMCPError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
-from mcp_types import CallToolRequestParams, CallToolResult
+from mcp_types import SERVER_INFO_META_KEY, CallToolRequestParams, CallToolResult
 from mcp_types.version import is_version_at_least
 
 from cwm.domain.errors import CwmError, InternalError
@@ -23,10 +23,12 @@ from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.preview_notes import META_KEY, link, meta, note
 from cwm.transport.mcp.tool import whole
 from cwm.transport.mcp.tools_results import DEFAULT_TOKENS, MIN_TOKENS
-from cwm.transport.mcp.upstreams import HANDLE_ARGUMENT
+from cwm.transport.mcp.upstreams import HANDLE_ARGUMENT, SHARED_META
 
 _FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
 _FIRST_WITH_LINKS: Final = "2025-06-18"
+# Of the connection that a result came by, of how it came, and of how FastMCP's clients unwrap it.
+_NOT_THE_TOOLS: Final = frozenset({SERVER_INFO_META_KEY, SHARED_META, "fastmcp"})
 
 _log = structlog.get_logger("cwm.mcp")
 
@@ -176,7 +178,9 @@ def _request(context: MiddlewareContext[CallToolRequestParams]) -> Context:
 def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
     """Follow-ups say in two texts what their structured content says."""
     content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
-    return Answer(content, result.structured_content if with_structured else None, result.is_error)
+    structured = result.structured_content if with_structured else None
+    meta = {name: value for name, value in (result.meta or {}).items() if name not in _NOT_THE_TOOLS}
+    return Answer(content, structured, result.is_error, meta)
 
 
 def _result(

@@ -13,7 +13,7 @@ from typing import Any
 from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import ToolResult
-from mcp_types import ImageContent, TextContent
+from mcp_types import Annotations, EmbeddedResource, ImageContent, TextContent, TextResourceContents
 from typing_extensions import TypedDict
 
 from cwm.domain.upstream import UpstreamSpec
@@ -104,6 +104,27 @@ def talkative_server(given: Given) -> FastMCP[Any]:
                 ImageContent(type="image", data=data, mime_type="image/png"),
             ],
             structured_content={"size": size},
+            meta={"example.org/kept": True},
+        )
+
+    @server.tool
+    def letter(size: int) -> ToolResult:
+        """A text for somebody and a resource, with all that MCP lets be said about them."""
+        return ToolResult(
+            content=[
+                TextContent(
+                    type="text",
+                    text=prose(size),
+                    annotations=Annotations(audience=["user"], priority=0.5),
+                    _meta={"example.org/page": 1},
+                ),
+                EmbeddedResource(
+                    type="resource",
+                    resource=TextResourceContents(
+                        uri="notes://today", mime_type="text/plain", text='{"a": 1}', _meta={"x": 2}
+                    ),
+                ),
+            ],
             meta={"example.org/kept": True},
         )
 

@@ -224,6 +224,25 @@ async def test_every_part_of_a_mixed_result_is_kept_and_its_own_meta_stays(agent
     assert json.loads(parts[2]) == {"size": LONG}
 
 
+async def test_what_a_result_says_about_its_items_is_kept_with_them(agent: Agent) -> None:
+    result = await call(agent, "t_letter", size=LONG)
+    parts = await read_all(agent, kept(result)["cursor"])
+    assert [parts[0], parts[1]] == [prose(LONG).encode(), b'{"a": 1}']
+    about = json.loads(parts[2])
+    assert about["_meta"] == {"example.org/kept": True}
+    assert about["content"] == [
+        {
+            "type": "text",
+            "annotations": {"audience": ["user"], "priority": 0.5},
+            "_meta": {"example.org/page": 1},
+        },
+        {
+            "type": "resource",
+            "resource": {"uri": "notes://t/today", "mimeType": "text/plain", "_meta": {"x": 2}},
+        },
+    ]
+
+
 async def test_a_huge_error_stays_an_error_and_is_kept_too(agent: Agent) -> None:
     result = await call(agent, "t_fail", size=LONG)
     assert result.is_error
