@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from cwm.domain.shared_context import ANSWERS, Scope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
 from cwm.domain.upstream import Offer, exposed_name, only_reads
 from cwm.ports.upstream import UpstreamError
+from cwm.services.aside import aside
 from cwm.services.context_answers import Setting
 from cwm.services.shared_context import SharedContext
 from cwm.services.upstreams import CallerOf, Upstreams
@@ -25,6 +27,8 @@ Answer: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[], Awaitable[Answer]]
 
 _EPOCH: Final = "epoch"
+# Of what is kept: gateways that keep another look for it under another key.
+_FORM: Final = "text"
 # An upstream belongs to no tenant: what one changes there, all see.
 _NOBODYS: Final = ""
 _CWM: Final = Principal(_NOBODYS, "cwm")
@@ -134,10 +138,10 @@ class SharedAnswers:
         answer = await ask()
         self._count("asked")
         if not answer.get("isError") and _is_complete(answer):
-            kept = Setting(key, answer, ttl_seconds=policy.ttl_seconds)
             try:
+                kept = Setting(key, _spelled(answer), ttl_seconds=policy.ttl_seconds)
                 await self._context.set(caller.agent.principal, scope, kept)
-            except CwmError:
+            except (CwmError, RecursionError):
                 self._count("not_kept")
         return answer
 
@@ -177,7 +181,9 @@ class SharedAnswers:
         if found.entry is None:
             return None
         age = self._context.clock.now() - found.entry.written_at
-        return Given(found.value, max(0.0, age.total_seconds()))
+        spelled = str(found.value)
+        answer = await aside(len(spelled), lambda: json.loads(spelled))
+        return Given(answer, max(0.0, age.total_seconds()))
 
     def _key(self, caller: CallerOf, offer: Offer, arguments: Mapping[str, Any], policy: CachePolicy) -> str:
         """Who may be answered alike, and what was asked; a digest of both."""
@@ -188,7 +194,7 @@ class SharedAnswers:
             who = f"subject:{agent.principal.subject}"
         names = policy.key or sorted(arguments)
         asked = {name: arguments[name] for name in names if name in arguments}
-        return hashlib.sha256(canonical_json([who, offer.own_name, asked])).hexdigest()
+        return hashlib.sha256(canonical_json([_FORM, who, offer.own_name, asked])).hexdigest()
 
     def _may_be_shared(self, upstream: str) -> bool:
         """Whether some tool of it may have a policy that shares its answers."""
@@ -200,6 +206,11 @@ class SharedAnswers:
 
     def _count(self, what: str) -> None:
         self._context.meter.event(f"upstream_answer_{what}")
+
+
+def _spelled(answer: Answer) -> str:
+    """A text: shared context would keep an object with its names in another order."""
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 
 def _is_complete(answer: Answer) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -55,6 +56,17 @@ async def test_a_write_ends_what_is_shared_under_any_pattern(answers: SharedAnsw
     assert await read() == {"content": "before"}
     await answers.call(CALLER, WRITING, "files_write_file", {}, ask)
     assert await read() == {"content": "after"}
+
+
+async def test_an_answer_is_given_again_as_the_upstream_spelled_it(answers: SharedAnswers) -> None:
+    answer = {"structuredContent": {"z": 1.0, "a": {"é": [1e3, None], "b": "🙂"}}, "content": []}
+
+    async def ask() -> Answer:
+        return answer
+
+    given = [(await answers.call(CALLER, READING, TOOL, {}, ask)) for _ in range(2)]
+    assert [one.age_seconds is None for one in given] == [True, False]
+    assert [json.dumps(one.answer) for one in given] == [json.dumps(answer)] * 2
 
 
 @pytest.mark.parametrize("pattern", ["file_*", "filesystem_*", "read_text_file", "files", "other*"])
