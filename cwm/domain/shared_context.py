@@ -102,12 +102,18 @@ def named_by(uri: str) -> tuple[str, str] | None:
 
 
 def watches(subscribed: str, changed: str) -> bool:
-    """Whether who subscribed to one URI hears of a change of the other."""
+    """Whether who subscribed to one URI hears of a change of the other; of a prefix, anything under it may be."""
     if subscribed == changed:
         return True
-    if not subscribed.startswith(URI_PREFIX) or not subscribed.endswith(ANY_SUFFIX):
+    if not subscribed.startswith(URI_PREFIX):
         return False
-    return changed.startswith(subscribed.removesuffix(ANY_SUFFIX))
+    under = is_prefix(subscribed) and changed.startswith(subscribed.removesuffix(ANY_SUFFIX))
+    return under or (is_prefix(changed) and subscribed.startswith(changed.removesuffix(ANY_SUFFIX)))
+
+
+def is_prefix(uri: str) -> bool:
+    """Whether it stands for all keys that begin alike."""
+    return uri.startswith(URI_PREFIX) and uri.endswith(ANY_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

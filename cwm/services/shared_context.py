@@ -19,6 +19,7 @@ from cwm.domain.errors import (
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import (
     ANSWERS,
+    ANY_SUFFIX,
     Entry,
     Scope,
     Snapshot,
@@ -40,7 +41,8 @@ from cwm.services.context_views import ContextViews
 MAX_PAGE: Final = 1000
 
 _RESTORES_TRIED: Final = 20
-_TOLD_AT_MOST: Final = 1000
+# Of more keys, one telling reaches whoever watches something that begins as they all do.
+_TOLD_EACH_AT_MOST: Final = 100
 
 
 @dataclass(slots=True)
@@ -260,20 +262,30 @@ class SharedContext:
         if written is not None:
             for digest in written.gone:
                 await self.contents.gone(scope.tenant, digest)
-            for entry in written.entries[:_TOLD_AT_MOST]:
-                await self._tell(scope, entry.key)
+            keys = [entry.key for entry in written.entries]
+            if len(keys) <= _TOLD_EACH_AT_MOST:
+                for key in keys:
+                    await self._tell(scope, uri_of(scope.name, key))
+            else:
+                await self._tell(scope, uri_of(scope.name, _begin_of_all(keys)) + ANY_SUFFIX)
         return written
 
-    async def _tell(self, scope: Scope, key: str) -> None:
+    async def _tell(self, scope: Scope, uri: str) -> None:
         if scope.name == ANSWERS:
             return
         only = scope.key.partition(":")[2] if scope.is_private else None
-        uri = uri_of(scope.name, key)
         await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=only))
 
 
 async def _parsed(value: bytes) -> Any:
     return await aside(len(value), lambda: json.loads(value))
+
+
+def _begin_of_all(keys: Sequence[str]) -> str:
+    """What all of them begin with."""
+    first, last = min(keys), max(keys)
+    alike = zip(first, last, strict=False)
+    return first[: next((n for n, (one, other) in enumerate(alike) if one != other), len(first))]
 
 
 def _difference(wanted: dict[str, Entry], current: dict[str, Entry]) -> list[Write]:

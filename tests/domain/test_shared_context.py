@@ -56,6 +56,19 @@ def test_a_prefix_hears_of_what_begins_so_and_of_nothing_else(scope: str, prefix
         assert not watches(subscribed, uri_of(scope, rest))
 
 
+@given(SCOPES, KEYS, KEYS, KEYS)
+def test_all_who_watch_something_under_a_prefix_hear_of_a_change_under_it(
+    scope: str, prefix: str, rest: str, other: str
+) -> None:
+    changed = f"{uri_of(scope, prefix)}*"
+    assert watches(uri_of(scope, prefix + rest), changed)
+    for begins in (prefix, prefix + rest, prefix[:-1]):
+        assert watches(f"{uri_of(scope, begins)}*", changed)
+    assert not watches("cwm://windows", changed)
+    if not other.startswith(prefix):
+        assert not watches(uri_of(scope, other), changed)
+
+
 @pytest.mark.parametrize(
     "uri", ["cwm://windows", "cwm://context/tenant", "cwm://context/nobody/k", "file:///tenant/k", "*", ""]
 )

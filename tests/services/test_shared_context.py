@@ -20,7 +20,7 @@ from cwm.domain.errors import (
     StorageCorruptionError,
     StorageQuotaExceededError,
 )
-from cwm.domain.shared_context import Write, scope_of
+from cwm.domain.shared_context import Write, scope_of, uri_of, watches
 from cwm.services.context_answers import ContextLimits
 from cwm.services.context_upkeep import ContextUpkeep
 from tests.services.context_of import ANN, BOB, MEGABYTE, TENANT, Replica, replica
@@ -160,6 +160,27 @@ async def test_a_restore_is_one_version_and_can_itself_be_undone(replicas: tuple
     assert (again.version, again.written, again.deleted) == (7, 0, 0)
     await one.context.restore(ANN, TENANT, "after")
     assert [await other.get(key) for key in ("changed", "deleted", "added")] == ["after", None, "after"]
+
+
+async def test_a_restore_of_very_many_keys_tells_all_who_watch_one_of_them(
+    replicas: tuple[Replica, Replica], changes: InProcessChanges
+) -> None:
+    one, _ = replicas
+    await one.context.snapshot(ANN, TENANT, "empty")
+    keys = [f"files/é {number}*" for number in range(1_001)]
+    held = await one.contents.to_store(b"1")
+    writes = [Write(key, held.digest, 1) for key in keys]
+    await one.context.index.write(TENANT, writes, "ann", new=held, keep=100)
+    heard: list[Change] = []
+    changes.subscribe(heard.append)
+    assert (await one.context.restore(ANN, TENANT, "empty")).deleted == 1_001
+    told = {change.uri: change for change in heard if change.kind is ChangeKind.RESOURCE}
+    assert {change.tenant for change in told.values()} == {"acme"}
+    for key in keys:
+        exact, prefix = uri_of("tenant", key), f"{uri_of('tenant', key)}*"
+        assert any(watches(exact, uri) and watches(prefix, uri) for uri in told if uri)
+    for other in ("cwm://context/workspace:w/files/*", uri_of("tenant", "file"), "cwm://windows"):
+        assert not any(watches(other, uri) for uri in told if uri)
 
 
 async def test_a_restore_that_would_change_an_immutable_key_changes_nothing(

@@ -17,7 +17,7 @@ from mcp.shared.subscriptions import (
 )
 
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.shared_context import ANY_SUFFIX, URI_PREFIX, watches
+from cwm.domain.shared_context import is_prefix, watches
 
 SUBSCRIBED: Final = "subscribed:"
 """What an agent session's state is named for a URI it subscribed to."""
@@ -59,6 +59,8 @@ class Subscribed:
 
     def heard_as(self, uri: str) -> list[str]:
         """As which of them a change of ``uri`` is told."""
+        if is_prefix(uri):
+            return sorted(own for own in self.uris if watches(own, uri))
         exactly = [uri] if uri in self.uris else []
         return exactly + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
 
@@ -71,7 +73,7 @@ class Subscribed:
 
 def subscribed(uris: Iterable[str]) -> Subscribed:
     kept = frozenset(uris)
-    prefixes = sorted(uri for uri in kept if uri.startswith(URI_PREFIX) and uri.endswith(ANY_SUFFIX))
+    prefixes = sorted(filter(is_prefix, kept))
     return Subscribed(kept, tuple(prefixes))
 
 

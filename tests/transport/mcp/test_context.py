@@ -186,6 +186,26 @@ async def test_a_session_hears_of_keys_and_prefixes_it_subscribed_to(gateway: Ga
         assert (await stream.message())["params"] == {"uri": "cwm://context/tenant/files/*"}
 
 
+async def test_who_watches_a_key_hears_of_a_restore_of_very_many(gateway: Gateway, wire: Wire) -> None:
+    session, scope = await wire.session(), {"scope": "tenant"}
+    watched = ["cwm://context/tenant/files/077", "cwm://context/tenant/files/1*"]
+    async with fastmcp_agent(gateway.url, MODERN, "acme") as agent:
+        await agent.call("context_snapshot", {"label": "empty", **scope})
+        for number in range(102):
+            await agent.call("context_set", {"key": f"files/{number:03}", "value": number, **scope})
+        for uri in (*watched, "cwm://context/tenant/file"):
+            assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
+        async with (
+            wire.stream(session) as stream,
+            wire.listen({"resourceSubscriptions": watched}) as listener,
+        ):
+            restored = (await agent.call("context_restore", {"snapshot": "empty", **scope})).value
+            assert restored["keys_deleted"] == 102
+            for each in (stream, listener):
+                told = {(await each.message())["params"]["uri"] for _ in watched}
+                assert told == set(watched)
+
+
 async def test_a_listener_hears_of_keys_and_prefixes_it_asked_for(gateway: Gateway, wire: Wire) -> None:
     wanted = {"resourceSubscriptions": ["cwm://context/workspace:w/*", "cwm://context/session/k"]}
     async with (
