@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -31,11 +31,15 @@ class Eviction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a policy may go by. ``size`` in bytes, ``ends_at`` in seconds of one clock, infinite for never."""
+    """What a policy may go by. ``size`` in bytes, ``ends_at`` in seconds of one clock, infinite for never.
+
+    ``uses`` counts this one too.
+    """
 
     size: int = 0
     priority: int = 0
     ends_at: float = math.inf
+    uses: int = 1
 
 
 class Policy(Protocol[K]):
@@ -79,64 +83,6 @@ class LeastRecentlyUsed(Generic[K]):
 
     def victim(self) -> K | None:
         return next(iter(self._order), None)
-
-
-@dataclass(eq=False, slots=True)
-class _Bucket(Generic[K]):
-    """All that was used ``uses`` times, in the order of last use, between those of fewer and of more."""
-
-    uses: int
-    keys: OrderedDict[K, None] = field(default_factory=OrderedDict)
-    fewer: _Bucket[K] | None = None
-    more: _Bucket[K] | None = None
-
-
-class LeastFrequentlyUsed(Generic[K]):
-    """O(1) each: buckets by number of uses, in a linked list without empty ones."""
-
-    __slots__ = ("_floor", "_where")
-
-    def __init__(self) -> None:
-        self._where: dict[K, _Bucket[K]] = {}
-        self._floor: _Bucket[K] = _Bucket(0)
-
-    def __len__(self) -> int:
-        return len(self._where)
-
-    def add(self, key: K, facts: Facts) -> None:  # noqa: ARG002 - goes by use alone
-        self.remove(key)
-        self._put(key, self._floor)
-
-    def touch(self, key: K) -> None:
-        bucket = self._where[key]
-        self._put(key, bucket)
-        self._take(key, bucket)
-
-    def remove(self, key: K) -> None:
-        if (bucket := self._where.pop(key, None)) is not None:
-            self._take(key, bucket)
-
-    def victim(self) -> K | None:
-        least = self._floor.more
-        return None if least is None else next(iter(least.keys))
-
-    def _put(self, key: K, after: _Bucket[K]) -> None:
-        """Into the bucket of one use more than ``after``."""
-        bucket = after.more
-        if bucket is None or bucket.uses != after.uses + 1:
-            bucket = _Bucket(after.uses + 1, fewer=after, more=after.more)
-            if after.more is not None:
-                after.more.fewer = bucket
-            after.more = bucket
-        bucket.keys[key] = None
-        self._where[key] = bucket
-
-    def _take(self, key: K, bucket: _Bucket[K]) -> None:
-        del bucket.keys[key]
-        if not bucket.keys and bucket.fewer is not None:
-            bucket.fewer.more = bucket.more
-            if bucket.more is not None:
-                bucket.more.fewer = bucket.fewer
 
 
 class _Ranked(ABC, Generic[K]):
@@ -186,6 +132,19 @@ class _Ranked(ABC, Generic[K]):
         if len(self._heap) > 2 * len(self._live) + _SLACK:
             self._heap = [(rank, tick, key) for key, (rank, tick, _) in self._live.items()]
             heapq.heapify(self._heap)
+
+
+class LeastFrequentlyUsed(_Ranked[K]):
+    """O(log n) each."""
+
+    __slots__ = ()
+
+    def touch(self, key: K) -> None:
+        uses, _, facts = self._live[key]
+        self._push(key, uses + 1, facts)
+
+    def _rank(self, facts: Facts) -> float:
+        return facts.uses
 
 
 class EndingSoonest(_Ranked[K]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -24,6 +24,7 @@ class _Held:
     stored: bytes | None
     facts: Facts
     used: int
+    uses: int
 
     @property
     def size(self) -> int:
@@ -84,7 +85,7 @@ class ContentCache:
         held = self._held.get(key)
         if held is None or held.plain is None or held.facts.ends_at <= now:
             return None
-        held.used = next(self._uses)
+        held.used, held.uses = next(self._uses), held.uses + 1
         self._hot.touch(key)
         self.counts.hits += 1
         return held.plain
@@ -100,15 +101,17 @@ class ContentCache:
 
     def add(self, key: Key, plain: bytes, stored: bytes | None, priority: int, ends_at: float) -> None:
         """Hot from now on. ``stored`` is its compressed form, None where that would not be smaller."""
+        known = self._held.get(key)
+        uses = 1 if known is None else known.uses + 1
         self.drop(key)
-        held = _Held(plain, stored, Facts(0, priority, ends_at), next(self._uses))
+        held = _Held(plain, stored, Facts(0, priority, ends_at), next(self._uses), uses)
         size = held.size
         if size > self.limit_bytes - self.reserved:
             return
         held.facts = Facts(size, priority, ends_at)
         self._held[key] = held
         self._hot_bytes += size
-        self._hot.add(key, held.facts)
+        self._rank(key, held)
         self._enforce()
 
     def prolong(self, key: Key, priority: int, ends_at: float) -> None:
@@ -116,7 +119,8 @@ class ContentCache:
         if (held := self._held.get(key)) is not None:
             facts = held.facts
             held.facts = Facts(facts.size, max(facts.priority, priority), max(facts.ends_at, ends_at))
-            (self._warm if held.plain is None else self._hot).add(key, held.facts)
+            held.used, held.uses = next(self._uses), held.uses + 1
+            self._rank(key, held)
 
     def drop(self, key: Key) -> None:
         held = self._held.pop(key, None)
@@ -135,14 +139,17 @@ class ContentCache:
         self._enforce()
 
     def reconfigure(self, budget_bytes: int, eviction: Eviction) -> None:
-        """Go by another policy and budget from now on; what was used last stays what was used last."""
+        """Go by another policy and budget from now on; what was used last, or often, stays what was."""
         self.budget_bytes = budget_bytes
         if eviction is not self.eviction:
             self.eviction = eviction
             self._hot, self._warm = policy_of(eviction), policy_of(eviction)
             for key, held in sorted(self._held.items(), key=lambda each: each[1].used):
-                (self._warm if held.plain is None else self._hot).add(key, held.facts)
+                self._rank(key, held)
         self._enforce()
+
+    def _rank(self, key: Key, held: _Held) -> None:
+        (self._warm if held.plain is None else self._hot).add(key, replace(held.facts, uses=held.uses))
 
     def _enforce(self) -> None:
         while self.used_bytes > self.limit_bytes and self._held:
@@ -165,7 +172,7 @@ class ContentCache:
         held.facts = Facts(held.size, held.facts.priority, held.facts.ends_at)
         self._held[key] = held
         self._warm_bytes += held.size
-        self._warm.add(key, held.facts)
+        self._rank(key, held)
         self.counts.cooled += 1
 
 

@@ -207,6 +207,60 @@ def test_the_policy_can_change_while_it_is_used(eviction: Eviction, last: set[in
     assert len(cache) < 6
 
 
+OFTEN, SELDOM = ("acme", "often"), ("acme", "seldom")
+
+
+def use(cache: ContentCache, key: tuple[str, str], uses: int) -> None:
+    """Add it, and use it so often."""
+    cache.add(key, bytes(1000), bytes(100), 5, 1e12)
+    for _ in range(uses):
+        assert cache.plain(key, 0.0) is not None
+
+
+def leave_room(cache: ContentCache, size: int) -> None:
+    cache.reserve(cache.limit_bytes - size)
+
+
+def test_what_is_kept_for_longer_was_used_as_often_as_before() -> None:
+    cache = ContentCache(MEGABYTE, Eviction.LFU)
+    use(cache, OFTEN, 9)
+    use(cache, SELDOM, 5)
+    cache.prolong(OFTEN, 5, 2e12)
+    leave_room(cache, 3_000)
+    assert (cache.plain(OFTEN, 0.0), cache.plain(SELDOM, 0.0)) == (bytes(1000), None)
+
+
+def test_what_cooled_was_used_as_often_as_before() -> None:
+    cache = ContentCache(MEGABYTE, Eviction.LFU)
+    use(cache, OFTEN, 9)
+    leave_room(cache, 1_000)
+    assert cache.hot == 0
+    leave_room(cache, 5_000)
+    use(cache, SELDOM, 5)
+    leave_room(cache, 1_000)
+    assert (cache.stored(OFTEN, 0.0), cache.stored(SELDOM, 0.0)) == (bytes(100), None)
+
+
+def test_what_is_hot_again_was_used_as_often_as_before() -> None:
+    cache = ContentCache(MEGABYTE, Eviction.LFU)
+    use(cache, OFTEN, 9)
+    leave_room(cache, 1_000)
+    leave_room(cache, 5_000)
+    use(cache, OFTEN, 0)
+    use(cache, SELDOM, 5)
+    leave_room(cache, 3_000)
+    assert (cache.plain(OFTEN, 0.0), cache.plain(SELDOM, 0.0)) == (bytes(1000), None)
+
+
+def test_how_often_something_was_used_counts_under_a_policy_that_comes_later() -> None:
+    cache = ContentCache(MEGABYTE, Eviction.LRU)
+    use(cache, OFTEN, 9)
+    use(cache, SELDOM, 5)
+    cache.reconfigure(MEGABYTE, Eviction.LFU)
+    leave_room(cache, 3_000)
+    assert (cache.plain(OFTEN, 0.0), cache.plain(SELDOM, 0.0)) == (bytes(1000), None)
+
+
 def test_the_bytes_that_are_counted_are_the_bytes_that_are_taken() -> None:
     """Small values are the hard case: most of what they take is not theirs."""
     for size, count in ((20, 5000), (2000, 1000)):
