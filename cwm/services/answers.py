@@ -64,6 +64,14 @@ async def count(answer: Answer, counter: TokenCounter) -> Counted:
     return await asyncio.to_thread(_counted, answer, counter)
 
 
+def item_of(part: Part) -> Mapping[str, Any]:
+    """A part as an item that takes as much of a model's context."""
+    if part.kind is not PartKind.BINARY:
+        return {"type": "text", "text": part.body.decode()}
+    kind = "image" if part.media_type.startswith("image/") else "audio"
+    return {"type": kind, "data": base64.b64encode(part.body).decode(), "mimeType": part.media_type}
+
+
 def parts_of(answer: Answer) -> list[Part]:
     """Everything in it, byte for byte: one part an item, then the structured content if no text says the same.
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -16,9 +16,10 @@ from cwm.domain.cursor import Position
 from cwm.domain.errors import CwmError
 from cwm.domain.preview import Preview
 from cwm.domain.principal import Principal
+from cwm.domain.results import Part
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
-from cwm.services.answers import Answer, Counted, count, parts_of
+from cwm.services.answers import Answer, Counted, count, item_of, parts_of
 from cwm.services.context_manager import ContextManager
 from cwm.services.ledger import Ledger
 from cwm.services.preview.result import preview_result
@@ -127,7 +128,15 @@ class Delivery:
             self.savings.follow_up(weighed.tokens)
         else:
             self.savings.whole(weighed.tokens)
-        await self._goes_out(call, weighed.counted)
+        await self._goes_out(call.agent, weighed.counted)
+
+    async def read_whole(self, agent: ContextManager, parts: Sequence[Part]) -> None:
+        """Take down that parts of a stored result were read past the tools that read on in it."""
+        if not self.budgets.enabled:
+            return
+        counted = await count(Answer([item_of(part) for part in parts]), self._counter)
+        self.savings.follow_up(counted.tokens)
+        await self._goes_out(agent, counted)
 
     async def shown(
         self, call: Call, answer: Answer, weighed: Weighed, schema: Mapping[str, Any] | None
@@ -157,13 +166,13 @@ class Delivery:
         """Take down what is shown in the end, words beside it included; its tokens."""
         counted = await count(shown, self._counter)
         self.savings.preview(weighed.tokens, counted.tokens, kept=kept)
-        await self._goes_out(call, counted)
+        await self._goes_out(call.agent, counted)
         return counted.tokens
 
-    async def _goes_out(self, call: Call, counted: Counted) -> None:
+    async def _goes_out(self, agent: ContextManager, counted: Counted) -> None:
         for text, tokens in counted.texts:
             self._drift.delivered(text, tokens)
-        await self._ledger.add(call.agent, counted.tokens)
+        await self._ledger.add(agent, counted.tokens)
 
     async def _kept(self, call: Call, answer: Answer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)

@@ -52,6 +52,7 @@ async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
     results = caller.services.results
     stored = await results.find(caller.principal, handle)
     parts = [await results.part_of(stored, index) for index in range(len(stored.parts))]
+    await caller.services.delivery.read_whole(caller.agent, parts)
     return ResourceResult([_content(part) for part in parts])
 
 
@@ -59,7 +60,9 @@ async def result_part(handle: str, part: str, caller: Caller = CALLER) -> Resour
     """One part of a stored tool result, whole; parts are counted from 0."""
     if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
         raise InvalidParameterError("Parts are counted from 0.", field="part")
-    return ResourceResult([_content(await caller.services.results.part(caller.principal, handle, int(part)))])
+    read = await caller.services.results.part(caller.principal, handle, int(part))
+    await caller.services.delivery.read_whole(caller.agent, [read])
+    return ResourceResult([_content(read)])
 
 
 def resource_templates() -> list[ResourceTemplate]:

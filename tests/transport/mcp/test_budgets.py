@@ -383,6 +383,29 @@ async def test_what_was_saved_is_told_net_of_what_was_read_later(agent: Agent, w
     assert "cwm_result_tokens_saved" in metrics
 
 
+async def test_what_is_read_as_a_resource_is_read_later_too(fronted: Fronted, agent: Agent) -> None:
+    savings = fronted.gateway.parts.services.delivery.savings
+    told = kept(await call(agent, "t_mixed", size=LONG))
+    for part, tokens in (("", told["tokens"]), ("/1", 1_600)):
+        before, had = savings.read_later, savings.had
+        await agent.client.read_resource(f"cwm://results/{told['handle']}{part}")
+        assert (savings.read_later - before, savings.had) == (pytest.approx(tokens, rel=0.02), had)
+    before = savings.read_later
+    fronted.configure(replace(BUDGETS, enabled=False))
+    await agent.client.read_resource(f"cwm://results/{told['handle']}")
+    assert savings.read_later == before
+
+
+async def test_what_is_read_as_a_resource_fills_the_agents_window(fronted: Fronted) -> None:
+    fronted.configure(replace(BUDGETS, window_tokens=40_000, window_share=0.05))
+    async with fastmcp_agent(fronted.gateway.url, "legacy") as agent:
+        assert is_whole(await call(agent, "t_prose", size=5_000))
+        handle = kept(await call(agent, "t_prose", size=2 * LONG))["handle"]
+        assert is_whole(await call(agent, "t_prose", size=5_000))
+        await agent.client.read_resource(f"cwm://results/{handle}")
+        assert not is_whole(await call(agent, "t_prose", size=5_000))
+
+
 REFERRING = ToolPolicies(POLICY, {"t_take": replace(POLICY, references=True)})
 
 
