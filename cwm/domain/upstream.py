@@ -150,6 +150,11 @@ def only_reads(definition: Definition) -> bool:
     return (definition.get("annotations") or {}).get("readOnlyHint") is True
 
 
+def answers_alike(definition: Definition) -> bool:
+    """True for a tool that only reads, and does not say that it answers otherwise when it is called again."""
+    return only_reads(definition) and (definition.get("annotations") or {}).get("idempotentHint") is not False
+
+
 def may_repeat(definition: Definition) -> bool:
     """True for a tool that says that calling it twice is as good as once."""
     return only_reads(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True

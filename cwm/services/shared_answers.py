@@ -16,7 +16,7 @@ from cwm.domain.errors import CwmError, StorageCorruptionError
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import ANSWERS, Scope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
-from cwm.domain.upstream import Offer, exposed_name, only_reads
+from cwm.domain.upstream import Offer, answers_alike, exposed_name, only_reads
 from cwm.ports.upstream import UpstreamError
 from cwm.services.aside import aside
 from cwm.services.context_answers import Setting
@@ -85,7 +85,7 @@ class SharedAnswers:
         if not only_reads(offer.definition):
             return await self._writing(caller, offer.upstream, ask)
         policy = self.policies.of(tool).cache
-        if policy is None or alone:
+        if policy is None or alone or not answers_alike(offer.definition):
             return Given(await ask())
         scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
         try:

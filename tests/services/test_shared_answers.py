@@ -69,6 +69,25 @@ async def test_an_answer_is_given_again_as_the_upstream_spelled_it(answers: Shar
     assert [json.dumps(one.answer) for one in given] == [json.dumps(answer)] * 2
 
 
+async def test_a_tool_that_says_that_it_answers_otherwise_each_time_is_asked_each_time_and_ends_nothing(
+    answers: SharedAnswers,
+) -> None:
+    answers.policies, asked = sharing("files_*"), 0
+
+    async def ask() -> Answer:
+        nonlocal asked
+        asked += 1
+        return {"content": asked}
+
+    hints = {"readOnlyHint": True, "idempotentHint": False}
+    drawing = Offer("files", "draw", {"annotations": hints})
+    read = await answers.call(CALLER, READING, TOOL, {}, ask)
+    drawn = [(await answers.call(CALLER, drawing, "files_draw", {}, ask)).answer["content"] for _ in range(2)]
+    assert drawn == [2, 3]
+    again = await answers.call(CALLER, READING, TOOL, {}, ask)
+    assert (again.answer, again.age_seconds is None) == (read.answer, False)
+
+
 @pytest.mark.parametrize("pattern", ["file_*", "filesystem_*", "read_text_file", "files", "other*"])
 async def test_a_write_ends_nothing_where_no_pattern_can_name_the_upstream(
     answers: SharedAnswers, pattern: str
