@@ -37,9 +37,15 @@ class View:
 
 @dataclass(slots=True)
 class _Seen:
-    """The last versions of one scope, the newest last, and its keys in order for as long as they stay the same."""
+    """The last versions of one scope, the newest last, and its keys in order for as long as they stay the same.
+
+    ``replaced`` says of each version how many entries of the one before it are not in it. Of one that has
+    ``outgrown`` the memory there is nothing else.
+    """
 
     maps: OrderedDict[int, Entries] = field(default_factory=OrderedDict)
+    replaced: dict[int, int] = field(default_factory=dict)
+    outgrown: bool = False
     size: int = 0
     keys: list[str] | None = None
     refreshing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -48,12 +54,27 @@ class _Seen:
     def version(self) -> int:
         return next(reversed(self.maps), 0)
 
+    def add(self, version: int, entries: Entries, replaced: int) -> None:
+        self.replaced[version] = replaced if self.maps else 0
+        self.maps[version] = entries
+        self.keys, self.outgrown = None, False
+
+    def drop_oldest(self) -> None:
+        del self.replaced[self.maps.popitem(last=False)[0]]
+        if self.maps:
+            self.replaced[next(iter(self.maps))] = 0
+
+    def drop_all(self) -> None:
+        self.maps.clear()
+        self.replaced.clear()
+        self.keys = None
+
 
 class ContextViews:
     """Asks the shared store where a scope is, and for no more than what changed since.
 
     ``reserve`` is told how many bytes they take whenever that changes; at ``most_bytes`` the scopes that were
-    not looked at for longest go.
+    not looked at for longest go. A scope that takes more alone is not kept: its keys are looked up in the store.
     """
 
     def __init__(self, index: ContextIndex, most_bytes: int, reserve: Callable[[int], None]) -> None:
@@ -74,6 +95,20 @@ class ContextViews:
             return await self._refreshed(scope, head)
         self._seen.move_to_end(scope)
         return View(head, seen.maps[head.version])
+
+    async def entry(self, scope: Scope, key: str) -> tuple[int, Entry | None]:
+        """What the key is now, and the version of the scope."""
+        seen = self._seen.get(scope)
+        if seen is None or not seen.outgrown:
+            view = await self.now(scope)
+            return view.head.version, view.entry(key)
+        self._seen.move_to_end(scope)
+        while True:
+            head = await self.index.head(scope)
+            entry = await self.index.past(scope, key, head.version)
+            # Unless it was overwritten and its past trimmed between the two.
+            if entry is not None or (await self.index.head(scope)).floor <= head.version:
+                return head.version, entry
 
     def past(self, scope: Scope, version: int) -> Entries | None:
         """The whole state at ``version``, where this process still has it."""
@@ -108,24 +143,37 @@ class ContextViews:
                 # One that is behind us may have been read before ours, or the store has lost what it had.
                 delta = await self.index.since(scope, seen.version)
                 if delta.head.version < seen.version:
-                    seen.maps.clear()
-                self._keep(scope, seen, delta.head, _applied(seen, delta))
-                return View(delta.head, seen.maps[delta.head.version])
+                    seen.drop_all()
+                entries = _applied(seen, delta)
+                self._keep(scope, seen, delta, entries)
+                return View(delta.head, entries)
             return View(at_least, seen.maps[at_least.version])
 
-    def _keep(self, scope: Scope, seen: _Seen, head: Head, entries: Entries) -> None:
+    def resize(self, most_bytes: int) -> None:
+        """Take so much at most from now on."""
+        self.most_bytes = most_bytes
+        for scope in [scope for scope, seen in self._seen.items() if seen.outgrown or seen.size > most_bytes]:
+            self.forget(scope)
+        self._make_room(None)
+
+    def _keep(self, scope: Scope, seen: _Seen, delta: Delta, entries: Entries) -> None:
         before = seen.size
-        seen.maps[head.version] = entries
-        seen.keys = None
-        while len(seen.maps) > _VERSIONS_KEPT:
-            seen.maps.popitem(last=False)
-        seen.size = _size(entries, len(seen.maps))
+        if delta.head.version not in seen.maps:
+            replaced = len(seen.maps[seen.version]) if delta.whole and seen.maps else len(delta.entries)
+            seen.add(delta.head.version, entries, replaced)
+        each = _entry_bytes(entries)
+        while len(seen.maps) > _VERSIONS_KEPT or (len(seen.maps) > 1 and _size(seen, each) > self.most_bytes):
+            seen.drop_oldest()
+        if _size(seen, each) > self.most_bytes:
+            seen.drop_all()
+            seen.outgrown = True
+        seen.size = _size(seen, each)
         if self._seen.get(scope) is seen:
             self._seen.move_to_end(scope)
             self._account(seen.size - before)
             self._make_room(scope)
 
-    def _make_room(self, but: Scope) -> None:
+    def _make_room(self, but: Scope | None) -> None:
         while self._size > self.most_bytes and len(self._seen) > 1:
             oldest = next(iter(self._seen))
             if oldest == but:
@@ -150,14 +198,17 @@ def _applied(seen: _Seen, delta: Delta) -> Entries:
     return changed.finish()
 
 
-def _size(entries: Entries, versions: int) -> int:
+def _entry_bytes(entries: Entries) -> float:
     """An estimate from a sample: entries of one scope are much alike."""
     sample = [entry for _, entry in zip(range(64), entries.values(), strict=False)]
-    if not sample:
-        return _NODE_BYTES * versions
-    each = sum(_entry_size(entry) for entry in sample) / len(sample)
-    # A version has a path of nodes of its own; the rest it shares.
-    return int(each * len(entries)) + 32 * _NODE_BYTES * versions
+    return sum(_entry_size(entry) for entry in sample) / len(sample) if sample else _NODE_BYTES
+
+
+def _size(seen: _Seen, each: float) -> int:
+    """Of all versions; each has a path of nodes of its own, and what it has not is still in the one before."""
+    newest = len(seen.maps[seen.version]) if seen.maps else 0
+    kept = newest + sum(seen.replaced.values())
+    return _NODE_BYTES + int(each * kept) + 32 * _NODE_BYTES * len(seen.maps)
 
 
 def _entry_size(entry: Entry) -> int:

@@ -207,21 +207,21 @@ class SharedContext:
     ) -> tuple[int, Entry | None]:
         if version is not None and snapshot is not None:
             raise InvalidParameterError("version or snapshot, not both.", field="version")
-        view = await self.views.now(scope)
-        if snapshot is not None:
-            version = (await self._snapshot(scope, snapshot)).version
-        elif version is None:
-            return view.head.version, view.entry(key)
-        elif not view.head.floor <= version <= view.head.version:
+        if snapshot is None and version is None:
+            return await self.views.entry(scope, key)
+        head = await self.index.head(scope)
+        if version is None:
+            version = (await self._snapshot(scope, snapshot or "")).version
+        elif not head.floor <= version <= head.version:
             raise InvalidParameterError(
                 "version: there is no such version of the scope any more, or not yet.",
                 field="version",
-                oldest_version=view.head.floor,
-                current_version=view.head.version,
+                oldest_version=head.floor,
+                current_version=head.version,
             )
         if (seen := self.views.past(scope, version)) is not None:
             entry = seen.get(key)
-            return version, entry if entry is not None and entry.is_there(view.head.now) else None
+            return version, entry if entry is not None and entry.is_there(head.now) else None
         return version, await self.index.past(scope, key, version)
 
     async def _state(self, scope: Scope, version: int) -> Mapping[str, Entry]:

@@ -422,3 +422,48 @@ async def test_knowing_which_keys_there_are_is_counted_too(redis_url: str, sqlit
                 assert 0.7 * taken[0] < taken[1] < 1.5 * taken[0]
         assert len(views) == 1
         assert cache.reserved <= MEGABYTE / 2
+
+
+async def test_a_scope_that_is_larger_than_the_memory_for_keys_is_served_from_the_store(
+    shared_store_url: str, sqlite_url: str
+) -> None:
+    async with replica(shared_store_url, sqlite_url, memory=MEGABYTE) as one:
+        cache, views = one.contents.cache, one.context.views
+        held = await one.contents.to_store(b"1")
+        writes = [Write(f"k{number:04}", held.digest, 1) for number in range(3_000)]
+        await one.context.index.write(TENANT, writes, "ann", new=held, keep=100)
+        page = await one.context.list(TENANT, "k29", None, 1_000)
+        assert [entry.key for entry in page.entries] == [f"k{number}" for number in range(2_900, 3_000)]
+        assert cache.reserved <= MEGABYTE / 2
+        whole = one.context.index.since
+
+        async def never(*_: Any) -> Any:
+            raise AssertionError("all keys were read for one")
+
+        one.context.index.since = never  # type: ignore[method-assign]
+        assert [await one.get(f"k{number:04}") for number in (0, 2_999, 3_000)] == [1, 1, None]
+        before = await one.set("k0000", 2)
+        assert await one.get("k0000") == 2
+        assert await one.get("k0000", version=before - 1) == 1
+        one.context.index.since = whole  # type: ignore[method-assign]
+        await one.context.index.write(
+            TENANT, [Write(f"k{number:04}") for number in range(2_900)], "ann", keep=1
+        )
+        assert len((await one.context.list(TENANT, "", None, 1_000)).entries) == 100
+        assert cache.reserved > 10_000
+        assert views.past(TENANT, before + 1) is not None
+
+
+async def test_entries_that_only_older_versions_have_are_counted_too(sqlite_url: str) -> None:
+    async with replica(sqlite_url, sqlite_url, memory=2 * MEGABYTE) as one:
+        cache, index, views = one.contents.cache, one.context.index, one.context.views
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for turn in range(40):
+            writes = [Write(f"k{number}", f"{number + turn:064}", 1) for number in range(300)]
+            await index.write(TENANT, writes, "ann", keep=100)
+            await views.now(TENANT)
+            assert cache.reserved <= MEGABYTE
+        taken = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert 0.7 * taken < cache.reserved < 1.5 * taken
