@@ -276,7 +276,7 @@ def build_parts(settings: Settings) -> Parts:
             set_log_level,
             set_upstreams(upstreams),
             set_budgets(delivery, answers),
-            set_context(contents.cache),
+            set_context(contents.cache, context.views),
             set_limits(limits, access.identity),
         ),
         shared,

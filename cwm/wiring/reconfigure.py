@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 from cwm.adapters.telemetry.logging import set_level
 from cwm.services.content_cache import ContentCache
+from cwm.services.context_views import ContextViews
 from cwm.services.delivery import Delivery
 from cwm.services.shared_answers import SharedAnswers
 from cwm.services.upstreams import Upstreams
 from cwm.settings import Settings
+from cwm.wiring.shared_context import bytes_for_keys
 
 Reconfigure: TypeAlias = Callable[[Settings], Awaitable[None]]
 
@@ -26,8 +28,9 @@ def set_upstreams(upstreams: Upstreams) -> Reconfigure:
     return configure
 
 
-def set_context(cache: ContentCache) -> Reconfigure:
+def set_context(cache: ContentCache, views: ContextViews) -> Reconfigure:
     async def configure(settings: Settings) -> None:
+        views.resize(bytes_for_keys(settings.context))
         cache.reconfigure(settings.context.memory_bytes(), settings.context.context_eviction)
 
     return configure

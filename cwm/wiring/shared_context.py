@@ -11,7 +11,7 @@ from cwm.services.contents import SharedContents
 from cwm.services.context_answers import ContextLimits
 from cwm.services.context_views import ContextViews
 from cwm.services.shared_context import SharedContext
-from cwm.settings import Settings
+from cwm.settings import Context, Settings
 from cwm.wiring.shared_store import SharedStore
 
 
@@ -39,12 +39,16 @@ def shared_context(
     clock: Clock,
     tracer: Tracer,
 ) -> SharedContext:
-    """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
     context = settings.context
-    views = ContextViews(shared.context, context.memory_bytes() // 2, contents.cache.reserve)
+    views = ContextViews(shared.context, bytes_for_keys(context), contents.cache.reserve)
     limits = ContextLimits(
         context.context_value_kb * 1024, context.context_versions, context.context_snapshots
     )
     return SharedContext(
         shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes(), tracer
     )
+
+
+def bytes_for_keys(context: Context) -> int:
+    """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
+    return context.memory_bytes() // 2

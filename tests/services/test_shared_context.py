@@ -467,3 +467,17 @@ async def test_entries_that_only_older_versions_have_are_counted_too(sqlite_url:
         taken = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
         assert 0.7 * taken < cache.reserved < 1.5 * taken
+
+
+async def test_the_memory_for_keys_can_change_while_it_is_used(sqlite_url: str) -> None:
+    async with replica(sqlite_url, sqlite_url, memory=2 * MEGABYTE) as one:
+        cache, views = one.contents.cache, one.context.views
+        writes = [Write(f"k{number}", f"{number:064}", 1) for number in range(900)]
+        for name in "ab":
+            await one.context.index.write(scope_of("acme", "s1", f"workspace:{name}"), writes, "ann", keep=1)
+            await views.now(scope_of("acme", "s1", f"workspace:{name}"))
+        assert len(views) == 2
+        views.resize(cache.reserved - 1)
+        assert len(views) == 1
+        views.resize(10_000)
+        assert (len(views), cache.reserved) == (0, 0)

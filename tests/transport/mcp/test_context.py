@@ -137,6 +137,7 @@ async def test_what_leaves_memory_first_can_change_while_it_serves(tmp_path: Pat
         memory = (await agent.call("context_stats")).value["memory"]
         assert (memory["eviction"], memory["limit_bytes"]) == ("size", int(0.9 * 2**20))
         assert (memory["values"], memory["hot_values"]) == (1, 1)
+        assert gateway.parts.services.shared_context.views.most_bytes == 2**19
         assert (await agent.call("context_get", {"key": "k"})).value["value"] == "x" * 10_000
 
 
