@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -156,3 +157,28 @@ def test_a_handle_spells_its_number(number: bytes) -> None:
 )
 def test_what_is_no_handle_has_no_number(text: str) -> None:
     assert number_of(text) is None
+
+
+def test_all_of_a_signature_is_compared_in_constant_time_whatever_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def noted(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr("cwm.domain.cursor.hmac.compare_digest", noted)
+    raw = base64.urlsafe_b64decode(made())
+    signature = raw[-32:]
+    for at in (-32, -16, -1):
+        changed = bytearray(raw)
+        changed[at] ^= 1
+        compared.clear()
+        assert fault_of(base64.urlsafe_b64encode(changed).decode()) == CursorFault.MALFORMED
+        assert compared == [(signature, bytes(changed[-32:]))]
+    compared.clear()
+    CURSORS.read(made(), ANN, NOW).require(SNAPSHOT)
+    assert [len(one) == len(other) for one, other in compared] == [True, True, True]
+    assert [one for one, _ in compared] == [other for _, other in compared]

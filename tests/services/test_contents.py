@@ -87,6 +87,50 @@ async def test_many_that_ask_at_once_make_one_load(replicas: tuple[Replica, Repl
     assert other.contents.loaded == 1
 
 
+def cool(one: Replica) -> None:
+    """All that is hot becomes warm, as when memory is short."""
+    cache = one.contents.cache
+    warm = len(cache) * 760 + 4_000
+    cache.reserve(cache.limit_bytes - warm)
+    cache.reserve(0)
+    assert cache.hot == 0 < len(cache)
+
+
+async def test_what_is_compressed_in_process_is_unpacked_once_for_all_who_ask_and_not_loaded(
+    replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = replicas
+    unpacked: list[str] = []
+
+    def counted(stored: bytes, digest: str) -> bytes | None:
+        unpacked.append(digest)
+        return plain_form(stored, digest)
+
+    monkeypatch.setattr("cwm.services.contents.plain_form", counted)
+    texts = {await keep(one, text): text for text in (TEXT * 20, TEXT * 200)}
+    cool(one)
+    for digest, text in texts.items():
+        asked = await asyncio.gather(*(one.contents.read("acme", digest) for _ in range(50)))
+        assert asked == [text] * 50
+    assert unpacked == list(texts)
+    counts = one.contents.cache.counts
+    assert (one.contents.loaded, counts.warm_hits, counts.misses) == (0, 2, 0)
+    assert one.contents.cache.hot == 2
+    assert [await one.contents.read("acme", digest) for digest in texts] == list(texts.values())
+    assert (len(unpacked), counts.hits) == (2, 2)
+
+
+async def test_what_was_damaged_in_process_is_loaded_from_the_store(
+    replicas: tuple[Replica, Replica],
+) -> None:
+    one, _ = replicas
+    digest = await keep(one, TEXT)
+    one.contents.cache.add(("acme", digest), TEXT, b"\x01damaged", 5, 1e12)
+    cool(one)
+    assert await asyncio.gather(*(one.contents.read("acme", digest) for _ in range(5))) == [TEXT] * 5
+    assert (one.contents.loaded, one.contents.cache.counts.warm_hits) == (1, 0)
+
+
 async def test_one_that_leaves_does_not_take_the_load_along(replicas: tuple[Replica, Replica]) -> None:
     one, other = replicas
     digest = await keep(one, TEXT)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
+from cwm.adapters.redis.context_index import RedisContextIndex
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import (
     ContextConflictError,
@@ -134,6 +138,68 @@ async def test_an_agent_that_reads_a_snapshot_sees_one_state(replicas: tuple[Rep
         await one.get("a", snapshot="never")
     with pytest.raises(InvalidParameterError, match="not both"):
         await one.get("a", snapshot="then", version=1)
+
+
+async def test_two_versions_share_every_entry_that_is_the_same_in_both(sqlite_url: str) -> None:
+    async with replica(sqlite_url, sqlite_url) as one:
+        views = one.context.views
+        writes = [Write(f"k{number}", f"{number:064}", 1) for number in range(2_000)]
+        await one.context.index.write(TENANT, writes, "ann", keep=100)
+        before = (await views.now(TENANT)).entries
+        tracemalloc.start()
+        version = await one.set("k7", "changed")
+        after = (await views.now(TENANT)).entries
+        taken = sum(trace.size for trace in tracemalloc.take_snapshot().traces if _is_of_maps(trace))
+        tracemalloc.stop()
+        assert views.past(TENANT, version - 1) is before
+        assert [key for key in before if after[key] is not before[key]] == ["k7"]
+        # A path of nodes, and no copy of all 2,000.
+        assert taken < 10_000
+
+
+def _is_of_maps(trace: tracemalloc.Trace) -> bool:
+    return any(frame.filename.endswith("context_views.py") for frame in trace.traceback)
+
+
+async def test_a_snapshot_is_as_much_work_with_very_many_keys_as_with_few(
+    shared_store_url: str, sqlite_url: str
+) -> None:
+    async with replica(shared_store_url, sqlite_url) as one:
+        work: list[list[str]] = []
+        await one.context.snapshot(ANN, TENANT, "nothing")
+        for label, keys in (("few", 5), ("many", 2_000)):
+            writes = [Write(f"k{number}", f"{number:064}", 1) for number in range(keys)]
+            await one.context.index.write(TENANT, writes, "ann", keep=100)
+            used = await one.store.used_bytes("acme")
+            async with counting(one) as done:
+                await one.context.snapshot(ANN, TENANT, label)
+            assert await one.store.used_bytes("acme") == used
+            work.append(done)
+        assert work[0] == work[1] != []
+
+
+@asynccontextmanager
+async def counting(one: Replica) -> AsyncIterator[list[str]]:
+    """What the store is told to do: statements with how many values each, or commands of Redis."""
+    done: list[str] = []
+    index = one.context.index
+    if isinstance(index, RedisContextIndex):
+        before = await commands(index)
+        yield done
+        done += sorted(((await commands(index)) - before).elements())
+        return
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        done.append(f"{statement} {len(parameters)}")
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield done
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+async def commands(index: RedisContextIndex) -> Counter[str]:
+    told = await index._client.info("commandstats")
+    return Counter({name: of["calls"] for name, of in told.items() if name != "cmdstat_info"})
 
 
 async def test_a_restore_is_one_version_and_can_itself_be_undone(replicas: tuple[Replica, Replica]) -> None:

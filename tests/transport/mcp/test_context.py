@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,36 @@ async def test_what_one_agent_sets_another_of_its_tenant_gets(
         async with connect_as(gateway.url, era) as stranger:
             seen = await stranger.call("context_get", {"key": "files/package.json", "scope": "tenant"})
             assert not seen.value["found"]
+
+
+async def test_a_hundred_writers_of_both_eras_lose_no_update(gateway: Gateway) -> None:
+    async with (
+        fastmcp_agent(gateway.url, LEGACY, "writers") as legacy,
+        fastmcp_agent(gateway.url, MODERN, "writers") as modern,
+    ):
+        where = {"key": "counter", "scope": "tenant"}
+        await legacy.call("context_set", {**where, "value": []})
+        refused, at_once = 0, asyncio.Semaphore(12)
+
+        async def add(number: int) -> None:
+            nonlocal refused
+            agent = (legacy, modern)[number % 2]
+            while True:
+                async with at_once:
+                    found = (await agent.call("context_get", where)).value
+                    given = {"value": [*found["value"], number], "if_version": found["entry"]["version"]}
+                    answer = await agent.call("context_set", {**where, **given})
+                if not answer.is_error:
+                    return
+                assert (answer.error["code"], answer.error["context"]["reason"]) == ("CWM-3007", "version")
+                refused += 1
+
+        async with asyncio.timeout(300):
+            await asyncio.gather(*(add(number) for number in range(100)))
+        counter = (await modern.call("context_get", where)).value
+    assert sorted(counter["value"]) == list(range(100))
+    assert counter["entry"]["version"] == 101
+    assert refused > 0
 
 
 async def test_a_private_scope_is_private(gateway: Gateway) -> None:
