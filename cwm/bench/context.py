@@ -37,8 +37,8 @@ _NOTES: Final = {
     "store": "through the service, values of 2 KB, one at a time; sqlite: nothing beside this process; redis: a Valkey on loopback; "
     "processor time is of all threads, and tells what a busy machine hides",
     "memory": "resident memory that a process takes for keeping different values of three times the budget",
-    "recovery": "100 MB of different values; recovery: from the start of a new process until it has read all of them; checkpoint: "
-    "a snapshot, then, with every key overwritten, its restore",
+    "recovery": "100 MB of different values; recovery: a process that has never seen them reads all of them; with its start: from "
+    "when the process began; checkpoint: a snapshot, then, with every key overwritten, its restore",
     "previews": "of results of 300 KB, counting included",
     "delivery": "beside the upstream itself: its own tool, asked directly, for as much text as a page has",
     "pages": "pages: of a stored result of 300 KB, by cursor, through the service",
@@ -139,27 +139,35 @@ async def _memory(root: Path, effort: Effort) -> list[Figure]:
 
 async def _recovery(root: Path, stores: dict[str, str], effort: Effort) -> list[Figure]:
     figures: list[Figure] = []
-    seconds, wrong = [], 0
+    reading, with_start, wrong = [], [], 0
     for name, store in stores.items():
         folder = _sub(root)
         arguments = (str(folder), store, str(effort.megabytes))
         kept = await servers.told(_MODULE, "checkpoint", *arguments)
         back = await servers.told(_MODULE, "recover", *arguments)
-        seconds.append(back["recovery_s"])
+        reading.append(back["read_s"])
+        with_start.append(back["recovery_s"])
         wrong += back["wrong"]
         restored = round(kept["snapshot_s"] + kept["restore_s"], 4)
         figures += [
             Figure(
                 f"checkpoint_{name}_s", f"checkpoint and restore, {name}", restored, "s", under(5), under(2)
             ),
-            Figure(f"recovery_{name}_s", f"recovery, {name}", back["recovery_s"], "s", under(5)),
-            Figure(f"recovery_cpu_{name}_s", f"of it, processor time, {name}", back["cpu_s"], "s"),
+            Figure(f"recovery_{name}_s", f"recovery, {name}", back["read_s"], "s", under(5), under(2)),
             Figure(
-                f"recovery_reads_{name}_s", f"of it, reading, {name}", back["read_s"], "s", under(5), under(2)
+                f"recovery_with_start_{name}_s",
+                f"the same with the start of the process, {name}",
+                back["recovery_s"],
+                "s",
+                under(5),
             ),
+            Figure(f"recovery_cpu_{name}_s", f"of it, processor time, {name}", back["cpu_s"], "s"),
         ]
     return [
-        Figure("recovery_s", "recovery, the slower store", max(seconds), "s", under(5)),
+        Figure("recovery_s", "recovery, the slower store", max(reading), "s", under(5), under(2)),
+        Figure(
+            "recovery_with_start_s", "the same with the start of the process", max(with_start), "s", under(5)
+        ),
         Figure("recovered_wrong", "values that came back otherwise, or not", wrong, "values", None, under(1)),
         *figures,
     ]
