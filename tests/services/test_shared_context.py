@@ -491,7 +491,7 @@ async def test_knowing_which_keys_there_are_is_counted_too(redis_url: str, sqlit
 
 
 async def test_a_scope_that_is_larger_than_the_memory_for_keys_is_served_from_the_store(
-    shared_store_url: str, sqlite_url: str
+    shared_store_url: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replica(shared_store_url, sqlite_url, memory=MEGABYTE) as one:
         cache, views = one.contents.cache, one.context.views
@@ -501,17 +501,16 @@ async def test_a_scope_that_is_larger_than_the_memory_for_keys_is_served_from_th
         page = await one.context.list(TENANT, "k29", None, 1_000)
         assert [entry.key for entry in page.entries] == [f"k{number}" for number in range(2_900, 3_000)]
         assert cache.reserved <= MEGABYTE / 2
-        whole = one.context.index.since
 
         async def never(*_: Any) -> Any:
             raise AssertionError("all keys were read for one")
 
-        one.context.index.since = never  # type: ignore[method-assign]
+        monkeypatch.setattr(one.context.index, "since", never)
         assert [await one.get(f"k{number:04}") for number in (0, 2_999, 3_000)] == [1, 1, None]
         before = await one.set("k0000", 2)
         assert await one.get("k0000") == 2
         assert await one.get("k0000", version=before - 1) == 1
-        one.context.index.since = whole  # type: ignore[method-assign]
+        monkeypatch.undo()
         await one.context.index.write(
             TENANT, [Write(f"k{number:04}") for number in range(2_900)], "ann", keep=1
         )
