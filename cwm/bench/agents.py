@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fastmcp import Client
-from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 
 from cwm.services.answers import Answer
 
@@ -82,3 +82,11 @@ class Agent:
 async def agent(url: str, era: str) -> AsyncIterator[Agent]:
     async with Client(StreamableHttpTransport(url), mode=era) as client:
         yield Agent(era, client)
+
+
+@asynccontextmanager
+async def program(line: Sequence[str], variables: Mapping[str, str]) -> AsyncIterator[Agent]:
+    """A client of a program of its own, which speaks stdio and the handshake era."""
+    transport = StdioTransport(line[0], list(line[1:]), env=dict(variables), keep_alive=False)
+    async with Client(transport, mode=LEGACY) as client:
+        yield Agent(LEGACY, client)

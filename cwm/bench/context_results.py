@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.bench import captured, servers, token_corpus
-from cwm.bench.agents import ERAS, RESULT, Agent, Got, agent
+from cwm.bench import captured, reference_servers, servers, token_corpus
+from cwm.bench.agents import ERAS, RESULT, Agent, Got, agent, program
 from cwm.bench.figures import Section, median
 from cwm.bench.goals import Figure, at_least, percentile, under
 from cwm.services.answers import count, parts_of
+from cwm.stack.errors import StackError
 
 _FILE: Final = "big.log"
 _FOLDER: Final = "big"
@@ -38,7 +39,7 @@ class _Totals:
     had: int = 0
     delivered: int = 0
     exact: bool = True
-    read_back: int = 0
+    results: int = 0
 
 
 async def measure(
@@ -64,10 +65,20 @@ async def measure(
                     as_much += [(await direct.call("read_file", {"path": _PAGE})).milliseconds for _ in took]
             progress("changes of a policy")
             reloads = [await _reloaded(folder, upstream.url, one, number) for number in range(sizes.reloads)]
+    own = totals.results
+    await _reference(folder, root, sizes, progress, section, totals)
     saved = round(1 - totals.delivered / totals.had, 4)
     savings = [
         Figure("tokens_saved", "tokens of large results not delivered", saved, "share", None, at_least(0.9)),
         Figure("byte_exact", "results read back byte for byte", totals.exact, "", None, at_least(1)),
+        Figure(
+            "reference_results",
+            "of them, of server-filesystem and server-everything",
+            totals.results - own,
+            "results",
+            None,
+            at_least(1),
+        ),
         Figure(
             "page_overhead_ms",
             "a page over the wire, more than the upstream's own takes, medians",
@@ -99,16 +110,70 @@ async def measure(
     return section, savings, reloading
 
 
+async def _reference(
+    folder: Path,
+    root: Path,
+    sizes: Sizes,
+    progress: Callable[[str], None],
+    section: Section,
+    totals: _Totals,
+) -> None:
+    """Results of programs that others wrote, in both eras; a row that says why where there are none."""
+    progress("reference servers, from npm")
+    home = folder / "reference"
+    try:
+        programs = await asyncio.to_thread(reference_servers.installed, home)
+    except StackError as missing:
+        section.rows.append((f"server-filesystem, server-everything: {missing}", *[""] * 8))
+        return
+    lines = {"filesystem": programs.filesystem(root), "everything": programs.everything()}
+    variables = reference_servers.environment()
+    document = {
+        "upstreams": {name: {"command": list(line), "env": variables} for name, line in lines.items()}
+    }
+    async with servers.gateway(home, document, None) as gateway, AsyncExitStack() as stack:
+        for name, line in lines.items():
+            direct = await stack.enter_async_context(program(line, variables))
+            for era in ERAS:
+                one = await stack.enter_async_context(agent(gateway.url, era))
+                for tool, arguments in _asked(name, root, sizes):
+                    what = " ".join([f"server-{name}", tool, *_file_of(arguments)])
+                    progress(f"{what}, {era}")
+                    row, _ = await _delivered(direct, one, tool, arguments, totals, upstream=name)
+                    section.rows.append((f"{what}, {era}", *row))
+
+
+def _asked(name: str, root: Path, sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
+    if name == "everything":
+        return [("echo", {"message": token_corpus.text("mixed", sizes.kilobytes * 1000)})]
+    files = [_FILE, *(f"{answer}.json" for answer in captured.NAMES)]
+    return [
+        *(("read_text_file", {"path": str(root / file)}) for file in files),
+        ("list_directory", {"path": str(root / _FOLDER)}),
+    ]
+
+
+def _file_of(arguments: dict[str, Any]) -> list[str]:
+    return [Path(arguments["path"]).name] if "path" in arguments else []
+
+
 async def _delivered(
-    direct: Agent, one: Agent, tool: str, arguments: dict[str, Any], totals: _Totals
+    direct: Agent,
+    one: Agent,
+    tool: str,
+    arguments: dict[str, Any],
+    totals: _Totals,
+    *,
+    upstream: str = "lib",
 ) -> tuple[tuple[Any, ...], list[float]]:
     """A row, and the milliseconds of each page."""
     counter = BpeTokenCounter()
-    whole, got = await direct.call(tool, arguments), await one.call(f"lib_{tool}", arguments)
+    whole, got = await direct.call(tool, arguments), await one.call(f"{upstream}_{tool}", arguments)
     wanted = parts_of(whole.answer)
     had, delivered = [(await count(each.answer, counter)).tokens for each in (whole, got)]
     back = await one.read_back(got.meta[RESULT]["cursor"])
     exact = [back.parts.get(number) for number in range(len(back.parts))] == [part.body for part in wanted]
+    totals.results += 1
     totals.had += had
     totals.delivered += delivered
     totals.exact = totals.exact and exact
@@ -167,7 +232,8 @@ def _table() -> Section:
     return Section(
         "results delivered through a gateway, and read back by pages",
         ("result", "KB", "tokens", "delivered", "saved", "pages", "byte exact", "ms direct", "ms delivered"),
-        note="issues, series and search are generated answers like those of web APIs; big file and folder are read from disk; "
+        note="issues, series and search are generated answers like those of web APIs, captured are real ones; big file and folder are "
+        "read from disk, by an upstream of ours and by the protocol's reference servers; "
         "each held against what the upstream answers when it is asked directly; tokens counted at the client (o200k_base)",
     )
 
@@ -176,5 +242,7 @@ def _fill(root: Path, sizes: Sizes) -> None:
     (root / _FOLDER).mkdir(parents=True)
     (root / _FILE).write_text(token_corpus.text("logs", sizes.kilobytes * 1000), encoding="utf-8")
     (root / _PAGE).write_text(token_corpus.text("logs", _PAGE_BYTES, 1), encoding="utf-8")
+    for name in captured.NAMES:
+        (root / f"{name}.json").write_text(captured.answer(name), encoding="utf-8")
     for number in range(sizes.entries):
         (root / _FOLDER / f"measurement_{number * 7919 % 100_003:06d}_{number % 12}.parquet").touch()

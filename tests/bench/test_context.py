@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cwm.bench import captured, context, context_pages, context_store, responses, servers
+from cwm.bench import (
+    captured,
+    context,
+    context_pages,
+    context_results,
+    context_store,
+    reference_servers,
+    responses,
+    servers,
+)
 from cwm.bench.context_results import Sizes
 from cwm.bench.context_sharing import Workload
 from cwm.bench.context_store import SQLITE
+from cwm.bench.reference_servers import ReferenceServers
+from tests.node.programs import Programs, environment
 
 TINY = context.Effort(
     operations=20,
@@ -31,6 +43,7 @@ PROMISED = {
     "hit_rate",
     "dedupe_saving",
     "recovery_s",
+    "reference_results",
 }
 
 
@@ -89,8 +102,50 @@ async def test_recovery_is_held_against_its_goal_beside_what_it_takes_with_the_s
     assert told["recovered_wrong"].measured == 0
 
 
+def test_the_reference_servers_are_those_of_the_tests() -> None:
+    pinned = json.loads((Path(__file__).parents[1] / "node" / "package.json").read_text())["dependencies"]
+    assert reference_servers.PACKAGES.items() <= pinned.items()
+
+
+def _as_tests_have_them(programs: Programs, folder: Path) -> ReferenceServers:
+    folder.mkdir()
+    return ReferenceServers(programs.folder)
+
+
 @pytest.mark.slow
-async def test_every_promised_figure_is_measured() -> None:
+async def test_results_of_the_reference_servers_are_measured_in_both_eras(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", environment()["PATH"])
+    monkeypatch.setattr(reference_servers, "installed", partial(_as_tests_have_them, programs))
+    table, figures, _ = await context_results.measure(tmp_path, TINY.sizes, lambda _: None)
+    told = {figure.key: figure.measured for figure in figures}
+    rows = [row for row in table.rows if row[0].startswith("server-")]
+    assert {tuple(row[0].split(", ")[0].split()[:2]) for row in rows} == {
+        ("server-filesystem", "read_text_file"),
+        ("server-filesystem", "list_directory"),
+        ("server-everything", "echo"),
+    }
+    assert told["reference_results"] == len(rows) == 12
+    assert told["byte_exact"] == 1
+    assert {row[6] for row in rows} == {"yes"}
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+@pytest.mark.slow
+async def test_without_npm_a_row_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    table, figures, _ = await context_results.measure(tmp_path, TINY.sizes, lambda _: None)
+    assert table.rows[-1][0] == "server-filesystem, server-everything: npm is not there."
+    assert len(table.rows[-1]) == len(table.columns)
+    told = {figure.key: figure for figure in figures}
+    assert told["reference_results"].row()[-1] == "no"
+
+
+@pytest.mark.slow
+async def test_every_promised_figure_is_measured(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", environment()["PATH"])
+    monkeypatch.setattr(reference_servers, "installed", partial(_as_tests_have_them, programs))
     told: list[str] = []
     report = await context.run(told.append, TINY)
     assert report.summary.keys() >= PROMISED
