@@ -1,9 +1,14 @@
-"""Work apart from whoever waits for it: in a thread where it takes long, to its end where it must not stop half-way."""
+"""Work apart from whoever waits for it: in a thread where it takes long, to its end where it must not stop half-way.
+
+Work that goes on after a request was given up keeps the request's places until it ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 _IN_THREAD_BYTES: Final = 256 * 1024
@@ -24,7 +29,44 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.create_task(work)
     _unfinished.add(task)
     task.add_done_callback(_finished)
+    return await outlasting(task)
+
+
+async def outlasting(task: asyncio.Task[T]) -> T:
+    """What ``task`` returns; it goes on when whoever waits for it is cancelled."""
+    if (held := _held.get()) is not None:
+        held.until(task)
     return await asyncio.shield(task)
+
+
+@contextmanager
+def held_by_its_work(release: Callable[[], None]) -> Iterator[None]:
+    """Call ``release``, which may be called more than once, after the body and all that outlasts it."""
+    held = _Held(release)
+    token = _held.set(held)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+        held.let_go()
+
+
+class _Held:
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
+        self._holders = 1
+
+    def until(self, task: asyncio.Task[Any]) -> None:
+        self._holders += 1
+        task.add_done_callback(lambda _: self.let_go())
+
+    def let_go(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._release()
+
+
+_held: Final[ContextVar[_Held | None]] = ContextVar("held", default=None)
 
 
 def _finished(task: asyncio.Task[Any]) -> None:

@@ -20,6 +20,7 @@ from cwm.domain.window import Chunk, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting
 from cwm.services.audited import Journal, of_another
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
@@ -64,7 +65,7 @@ class Delete:
             if not force:
                 await self._refuse_in_use(window)
             await self._refuse_in_motion(window)
-            deleted = await asyncio.shield(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
+            deleted = await outlasting(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
             details.update(blocks_deleted=deleted.blocks_deleted, force=force)
         return deleted
 

@@ -25,6 +25,7 @@ from cwm.domain.window import Durability, Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
@@ -104,7 +105,7 @@ class Freeze:
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
             )
             begun = self._run(self._begin(window, token_ids, session, wait=wait, canary=canary))
-            window = await asyncio.shield(begun)
+            window = await outlasting(begun)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms, _warning(window, identity))
@@ -122,7 +123,7 @@ class Freeze:
         again = await self._for_this_engine(window, intent, snapshot.token_ids)
         if again is None:
             return None
-        await asyncio.shield(self._run(self._finish_or_leave(*again, snapshot.token_ids)))
+        await outlasting(self._run(self._finish_or_leave(*again, snapshot.token_ids)))
         return await self.registry.window(window.tenant, window.name)
 
     def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:

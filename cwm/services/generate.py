@@ -15,6 +15,7 @@ from cwm.domain.session import Session
 from cwm.ports.engine import Delta, Engine, Generation
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.grow import Grow, Template, template_from, template_of
@@ -100,7 +101,7 @@ class Generate:
         task = asyncio.create_task(self._exclusively(principal, session_id, turn, on_text))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        return await outlasting(task)
 
     async def _exclusively(
         self, principal: Principal, session_id: str, turn: TurnInput, on_text: OnText | None

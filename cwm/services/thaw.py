@@ -29,7 +29,7 @@ from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, Prefetched
 from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
-from cwm.services.aside import to_its_end
+from cwm.services.aside import outlasting, to_its_end
 from cwm.services.audited import Journal, of_another
 from cwm.services.end_session import EndSession
 from cwm.services.engine_directory import EngineDirectory
@@ -280,7 +280,7 @@ class Thaw:
         )
         self._restoring.add(request)
         request.add_done_callback(self._restoring.discard)
-        answer = await asyncio.shield(request)
+        answer = await outlasting(request)
         return answer, self._ms_since(started)
 
     def _ms_since(self, started: float) -> float:

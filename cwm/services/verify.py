@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from cwm.domain.canary import TOP_TOKENS, Canary, Evidence, Verification, compare
 from cwm.ports.engine import Completion, Engine, Generation
+from cwm.services.aside import outlasting
 from cwm.services.store import Prefix
 
 _GREEDY: Final[dict[str, Any]] = {"temperature": 0, "ignore_eos": True, "logprobs": TOP_TOKENS}
@@ -43,7 +44,7 @@ class Verify:
         task.add_done_callback(self._replaying.discard)
         # An engine that takes fewer tokens than the one that sang has no room for all of it.
         possible = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
-        return compare(possible, canary_of(await asyncio.shield(task)), self.tolerance)
+        return compare(possible, canary_of(await outlasting(task)), self.tolerance)
 
     async def settle(self) -> None:
         """Wait for replays whose callers have left."""

@@ -13,6 +13,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult
 
 from cwm.domain.errors import CwmError
+from cwm.services.aside import held_by_its_work
 from cwm.services.limits import Limits
 from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of
 from cwm.transport.mcp.errors import error_result
@@ -51,10 +52,8 @@ class Limited:
                 release = await self._limits.admit(principal, named, tool)
             except CwmError as refused:
                 return _refusal(method, refused)
-            try:
+            with held_by_its_work(release):
                 return await own(context, params)
-            finally:
-                release()
 
         return limited
 

