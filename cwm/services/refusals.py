@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError, SecurityError, UnauthenticatedError
+from cwm.domain.origin import ORIGIN
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
@@ -16,13 +19,33 @@ _EVENT: Final = "security.access_denied"
 _NOBODY: Final = "unauthenticated"
 _WINDOW_SECONDS: Final = 60.0
 _MOST: Final = 60
+_MOST_OF_ONE: Final = 20
+_MOST_TENANTS: Final = 1_000
 _LONGEST: Final = 128
 
 
-class Refusals:
-    """``security.access_denied`` in the audit log: 60 a minute and gateway, all of them in the metrics.
+@dataclass(slots=True)
+class _Written:
+    """In this minute of one tenant, or of strangers; ``left_out`` since the last that was written."""
 
-    Whoever floods a gateway with bad tokens would fill the log otherwise. The first event after a gap
+    count: int = 0
+    by: Counter[str | None] = field(default_factory=Counter)
+    left_out: int = 0
+
+    def has_room(self, source: str | None) -> bool:
+        if self.count >= _MOST or self.by[source] >= _MOST_OF_ONE:
+            self.left_out += 1
+            return False
+        self.count += 1
+        self.by[source] += 1
+        return True
+
+
+class Refusals:
+    """``security.access_denied`` in the audit log: a bounded number a minute and gateway, all of them in the metrics.
+
+    Whoever floods a gateway with bad tokens would fill the log otherwise. 60 of each tenant, 60 of strangers, and no more
+    than 20 of them of one subject or address: nobody's flood hides what others try. The first event after a gap
     carries how many were left out. A request without any credentials is no attempt, but how every client begins.
     """
 
@@ -32,20 +55,22 @@ class Refusals:
         self._meter = meter
         self._tenant = tenant
         self._began = clock.monotonic()
-        self._written = 0
-        self._left_out = 0
+        self._written: dict[str | None, _Written] = {}
 
     async def note(self, refused: SecurityError, where: str, principal: Principal | None = None) -> None:
         """``where`` is the face or the tool: a word of ours or a tool's name, never what a stranger wrote."""
         why = refused.why if isinstance(refused, UnauthenticatedError) else "insufficient_scope"
         self._meter.event("access_denied")
-        if why == "no_credentials" or not self._has_room():
+        if why == "no_credentials":
+            return
+        written = self._of(None if principal is None else principal.tenant)
+        if not written.has_room(ORIGIN.get().address if principal is None else principal.subject):
             return
         details: dict[str, Any] = {"why": why, "where": where[:_LONGEST]}
         if "required" in refused.context:
             details["required"] = refused.context["required"]
-        if self._left_out:
-            details["left_out"] = self._left_out
+        if left_out := written.left_out:
+            details["left_out"] = left_out
         with suppress(CwmError):
             # What cannot be written down is refused all the same.
             await self._audit.record(
@@ -59,14 +84,14 @@ class Refusals:
                     details=details,
                 )
             )
-            self._left_out = 0
+            written.left_out = 0
 
-    def _has_room(self) -> bool:
+    def _of(self, tenant: str | None) -> _Written:
         now = self._clock.monotonic()
         if now - self._began >= _WINDOW_SECONDS:
-            self._began, self._written = now, 0
-        if self._written >= _MOST:
-            self._left_out += 1
-            return False
-        self._written += 1
-        return True
+            self._began = now
+            gaps = {whose: each.left_out for whose, each in self._written.items() if each.left_out}
+            self._written = {whose: _Written(left_out=left_out) for whose, left_out in gaps.items()}
+        if tenant not in self._written and len(self._written) >= _MOST_TENANTS:
+            del self._written[next(iter(self._written))]
+        return self._written.setdefault(tenant, _Written())
