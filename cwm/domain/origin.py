@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import AddressValueError, IPv6Address, IPv6Network
 from typing import Final
 
 MAX_USER_AGENT_CHARS: Final = 200
@@ -30,6 +31,17 @@ class Origin:
     face: Face
     address: str | None = None
     user_agent: str | None = None
+
+    @property
+    def source(self) -> str | None:
+        """Whom to count a stranger as: the address, and of IPv6 the network in which each may choose their own."""
+        if self.address is None or ":" not in self.address:
+            return self.address
+        try:
+            mapped = IPv6Address(self.address).ipv4_mapped
+            return str(mapped or IPv6Network((self.address, 64), strict=False))
+        except AddressValueError:
+            return self.address
 
 
 _OF_THE_GATEWAY: Final = Origin(Face.GATEWAY)

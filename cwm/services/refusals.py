@@ -64,7 +64,7 @@ class Refusals:
         if why == "no_credentials":
             return
         written = self._of(None if principal is None else principal.tenant)
-        if not written.has_room(ORIGIN.get().address if principal is None else principal.subject):
+        if not written.has_room(ORIGIN.get().source if principal is None else principal.subject):
             return
         details: dict[str, Any] = {"why": why, "where": where[:_LONGEST]}
         if "required" in refused.context:

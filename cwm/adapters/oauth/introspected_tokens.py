@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
@@ -12,18 +12,22 @@ from cwm.adapters.oauth.claims import Expected
 from cwm.adapters.oauth.fetch import Fetch
 from cwm.domain.access_token import AccessToken
 from cwm.domain.errors import AuthorityUnavailableError, UnauthenticatedError
+from cwm.domain.origin import ORIGIN
 from cwm.ports.clock import Clock
 
 _MOST_REMEMBERED: Final = 4096
-_MOST_AT_ONCE: Final = 16
+_MOST_AT_ONCE: Final = 64
+_MOST_OF_ONE: Final = 16
 
 _Claims = Mapping[str, Any]
+_Known = OrderedDict[bytes, tuple[float, _Claims]]
 
 
 class IntrospectedTokens:
     """What was learned of a token is remembered for ``cache_seconds``, its end and its audience are looked at each time.
 
-    Bad ones are remembered, too. Sixteen are asked for at once; who would be the seventeenth is told to try again.
+    Bad ones are remembered, too, and push out no good ones. 64 are asked for at once, 16 of them for one address, so
+    that made-up tokens keep nobody else's from being asked for; who would be the next is told to try again.
     """
 
     def __init__(
@@ -41,13 +45,15 @@ class IntrospectedTokens:
         self._expected = expected
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._known: OrderedDict[bytes, tuple[float, _Claims]] = OrderedDict()
+        self._good: _Known = OrderedDict()
+        self._bad: _Known = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Claims]] = {}
+        self._asking_for: Counter[str | None] = Counter()
 
     async def checked(self, token: str) -> AccessToken:
         """Raises UnauthenticatedError, CWM-5005."""
         claims = await self._claims(token)
-        if claims.get("active") is not True:
+        if not _is_active(claims):
             raise UnauthenticatedError("The access token is unknown, revoked or expired.", why="inactive")
         return self._expected.token(claims, self._clock.now(), issuer_told=False)
 
@@ -60,16 +66,19 @@ class IntrospectedTokens:
 
     async def _claims(self, token: str) -> _Claims:
         name = sha256(token.encode()).digest()
-        known = self._known.get(name)
+        known = self._good.get(name) or self._bad.get(name)
         if known is not None and self._clock.monotonic() - known[0] < self._cache_seconds:
             return known[1]
         asking = self._asking.get(name)
         if asking is None:
-            if len(self._asking) >= _MOST_AT_ONCE:
+            source = ORIGIN.get().source
+            if len(self._asking) >= _MOST_AT_ONCE or self._asking_for[source] >= _MOST_OF_ONE:
                 raise AuthorityUnavailableError(
                     "The authorization server is asked for too many tokens at once."
                 )
+            self._asking_for[source] += 1
             asking = self._asking[name] = asyncio.create_task(self._ask(name, token))
+            asking.add_done_callback(lambda _: self._asked_for(source))
             # All who wait may leave before it fails.
             asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait({asking})
@@ -81,8 +90,19 @@ class IntrospectedTokens:
             claims = await self._fetch.post(self._url, form, self._client)
         finally:
             del self._asking[name]
-        self._known[name] = self._clock.monotonic(), claims
-        self._known.move_to_end(name)
-        while len(self._known) > _MOST_REMEMBERED:
-            self._known.popitem(last=False)
+        known, other = (self._good, self._bad) if _is_active(claims) else (self._bad, self._good)
+        other.pop(name, None)
+        known[name] = self._clock.monotonic(), claims
+        known.move_to_end(name)
+        while len(known) > _MOST_REMEMBERED:
+            known.popitem(last=False)
         return claims
+
+    def _asked_for(self, source: str | None) -> None:
+        self._asking_for[source] -= 1
+        if not self._asking_for[source]:
+            del self._asking_for[source]
+
+
+def _is_active(claims: _Claims) -> bool:
+    return claims.get("active") is True
