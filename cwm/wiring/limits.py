@@ -30,7 +30,7 @@ def build_limits(
     meter: Meter,
     clock: Clock,
 ) -> Limits:
-    """``client`` reaches the shared store. Only who has it to themselves on loopback is not limited by default."""
+    """``client`` reaches the shared store and sends nothing twice. Only who has it to themselves on loopback is not limited by default."""
     counts, running = _store(client)
     return Limits(
         _rules(settings, identity),

@@ -136,7 +136,7 @@ def build_parts(settings: Settings) -> Parts:
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
     store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
-    limits = build_limits(settings, shared.client, access.identity, audit, meter, clock)
+    limits = build_limits(settings, shared.counting, access.identity, audit, meter, clock)
     generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, limits)
     release = Release(registry, kv_tier, replicas)
     quota_bytes = settings.retention.quota_bytes()

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SharedStore:
-    """What gateways share of the agents that they serve. ``read`` runs while the gateway does."""
+    """What gateways share of the agents that they serve. ``read`` runs while the gateway does.
+
+    ``counting`` reaches the same store, and sends nothing twice.
+    """
 
     agent_sessions: AgentSessions
     changes: Changes
@@ -37,7 +40,7 @@ class SharedStore:
     results: ResultRecords
     read: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Awaitable[None]]
-    client: Redis | None = None
+    counting: Redis | None = None
     ping: Callable[[], Awaitable[None]] | None = None
 
 
@@ -57,9 +60,14 @@ def shared_store(settings: Settings, database: Database, clock: Clock, tracer: T
     from cwm.adapters.redis.context_index import RedisContextIndex
     from cwm.adapters.redis.results import RedisResultRecords
 
-    client = connect(url, tracer)
+    client, counting = connect(url, tracer), connect(url, tracer, again=False)
     changes = RedisChanges(client)
     sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
+
+    async def close() -> None:
+        await counting.aclose()
+        await client.aclose()
+
     return SharedStore(
         sessions,
         changes,
@@ -67,7 +75,7 @@ def shared_store(settings: Settings, database: Database, clock: Clock, tracer: T
         RedisContextIndex(client),
         RedisResultRecords(client),
         changes.read,
-        client.aclose,
-        client,
+        close,
+        counting,
         partial(ping, client),
     )

@@ -1,21 +1,27 @@
-"""Whose sessions are limited without a word on it in the settings."""
+"""Whose sessions are limited without a word on it in the settings, and how the store that counts them is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
+from cwm.adapters.redis.connection import connect
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
 from cwm.ports.identity import Identity
-from cwm.settings import Http, Limits, Settings
+from cwm.settings import Database, Http, Isolation, Limits, Settings, Shared
 from cwm.wiring.limits import build_limits
+from cwm.wiring.parts import build_parts
 
 SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)))
 
@@ -48,3 +54,50 @@ def test_what_is_set_holds_for_everybody() -> None:
     settings = Settings(limits=Limits(rate_limit_session="none", rate_limit_principal="7/hour"))
     for identity in (LocalIdentity("default"), Known()):
         assert rules(settings, identity) == LimitRules(principal=(Rate(7, 3_600),))
+
+
+@asynccontextmanager
+async def losing_one_answer(url: str, to: bytes) -> AsyncIterator[str]:
+    """The URL of the same store, but the answer to the first command that holds ``to`` is lost with its connection."""
+    lost, parts = False, urlsplit(url)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal lost
+        behind, ahead = await asyncio.open_connection(parts.hostname, parts.port)
+        while command := await reader.read(65_536):
+            ahead.write(command)
+            answer = await behind.read(65_536)
+            # The library's scripts are not in the store yet when they are asked for the first time.
+            if to in command and not answer.startswith(b"-NOSCRIPT") and not lost:
+                lost = True
+                break
+            writer.write(answer)
+        for each in (ahead, writer):
+            each.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    password = "" if parts.password is None else f":{parts.password}@"
+    yield f"redis://{password}127.0.0.1:{server.sockets[0].getsockname()[1]}{parts.path}"
+    assert lost
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.slow
+async def test_a_request_is_counted_once_also_when_the_stores_answer_is_lost(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with losing_one_answer(redis_url, b"cwm:limit") as url:
+        settings = Settings(
+            database=Database(db_path=tmp_path / "cwm.db"),
+            isolation=Isolation(secret="a test's secret"),
+            shared=Shared(shared_store_url=url),
+            limits=Limits(rate_limit_session="10/hour"),
+        )
+        parts = build_parts(settings)
+        async with parts.close():
+            await parts.limits.admit(Principal("acme", "ann"), "a")
+    client = connect(redis_url)
+    counted = [await client.get(key) async for key in client.scan_iter("*cwm:limit*")]
+    await client.aclose()
+    assert counted == ["1"]

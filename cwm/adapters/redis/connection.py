@@ -29,22 +29,25 @@ class TracedRedis(redis.Redis):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
-def connect(url: str, tracer: Tracer = UNTRACED) -> redis.Redis:
-    """A pool that opens nothing yet. One more try makes up for a connection that died while idle."""
-    client = _connected(TracedRedis if tracer.on else redis.Redis, url)
+def connect(url: str, tracer: Tracer = UNTRACED, *, again: bool = True) -> redis.Redis:
+    """A pool that opens nothing yet. One more try makes up for a connection that died while idle.
+
+    What must not be done twice is sent ``again`` by nobody: it may have been done although the answer was lost.
+    """
+    client = _connected(TracedRedis if tracer.on else redis.Redis, url, 1 if again else 0)
     if isinstance(client, TracedRedis):
         client.tracer = tracer
     return client
 
 
-def _connected(kind: type[redis.Redis], url: str) -> redis.Redis:
+def _connected(kind: type[redis.Redis], url: str, retries: int) -> redis.Redis:
     scheme, colon, rest = url.partition(":")
     return kind.from_url(
         f"{_VALKEY_SCHEMES.get(scheme, scheme)}{colon}{rest}",
         decode_responses=True,
         socket_connect_timeout=_PATIENCE_SECONDS,
         socket_timeout=_PATIENCE_SECONDS,
-        retry=Retry(NoBackoff(), 1),
+        retry=Retry(NoBackoff(), retries),
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests and tokens that several gateways count together, over the connections they have anyway."""
+"""Requests and tokens that several gateways count together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
-    """Each limit is one of the library's scripts: a request is counted once, on whatever replica."""
+    """Each limit is one of the library's scripts: a request is counted once, on whatever replica.
+
+    ``client`` must not send anything again: a script whose answer was lost may have counted.
+    """
 
     def storage() -> Any:
         from limits.aio.storage import RedisStorage
