@@ -74,8 +74,8 @@ NO_TOOL: Final = ToolRates()
 class LimitRules:
     """What holds for every request. No rate, or None: no limit.
 
-    ``running_*`` are requests that are being answered at the same time, ``*_tokens`` those that turns take,
-    prompt and answer together.
+    ``running_*`` are requests that are being answered at the same time, ``streams_*`` streams of news that are open on
+    one gateway, ``*_tokens`` those that turns take, prompt and answer together.
     """
 
     session: tuple[Rate, ...] = ()
@@ -83,6 +83,7 @@ class LimitRules:
     tenant: tuple[Rate, ...] = ()
     running_principal: int | None = None
     running_tenant: int | None = None
+    streams_principal: int | None = None
     principal_tokens: tuple[Rate, ...] = ()
     tenant_tokens: tuple[Rate, ...] = ()
 
@@ -107,6 +108,13 @@ class LimitRules:
             for level, limit in most
             if limit is not None
         )
+
+    def stream_place(self, principal: Principal) -> Place | None:
+        """Where an open stream takes a place; None where there may be any number."""
+        if self.streams_principal is None:
+            return None
+        key = _key("streams", Level.PRINCIPAL, principal, None, None)
+        return Place(Level.PRINCIPAL, self.streams_principal, key)
 
     def token_buckets(self, principal: Principal) -> tuple[Bucket, ...]:
         rates = ((Level.PRINCIPAL, self.principal_tokens), (Level.TENANT, self.tenant_tokens))

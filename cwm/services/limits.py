@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import uuid4
@@ -35,6 +36,7 @@ _AGAIN_SECONDS: Final = 1.0
 _TELL_AGAIN_SECONDS: Final = 60.0
 _MOST_TOLD: Final = 1_000
 _WHEN_A_PLACE_IS_FREE_SECONDS: Final = 1
+_WHEN_A_STREAM_HAS_ENDED_SECONDS: Final = 15
 
 
 @dataclass(slots=True)
@@ -96,6 +98,7 @@ class Limits:
     clock: Clock
     _ending: set[asyncio.Task[None]] = field(default_factory=set)
     _told: dict[str, float] = field(default_factory=dict)
+    _listening: Counter[str] = field(default_factory=Counter)
 
     async def admit(self, principal: Principal, session: str | None, tool: str | None = None) -> Release:
         """Count a request and take its places, or refuse it: CWM-7001, 7002. What is refused counts nowhere wider.
@@ -109,6 +112,23 @@ class Limits:
             release()
             raise
         return release
+
+    @asynccontextmanager
+    async def listening(self, principal: Principal) -> AsyncIterator[None]:
+        """A stream of news is open on this gateway, or refused: CWM-7002."""
+        place = self.rules.stream_place(principal)
+        if place is None:
+            yield
+            return
+        if self._listening[place.key] >= place.most:
+            await self._refuse(principal, place.key, _too_many_streams(place))
+        self._listening[place.key] += 1
+        try:
+            yield
+        finally:
+            self._listening[place.key] -= 1
+            if not self._listening[place.key]:
+                del self._listening[place.key]
 
     @property
     def counts_tokens(self) -> bool:
@@ -221,6 +241,15 @@ def _too_many(place: Place) -> LimitError:
     return ConcurrencyLimitError(
         f"Concurrency limit exceeded: {place.most} requests at once for each {place.level}.",
         retry_after=_WHEN_A_PLACE_IS_FREE_SECONDS,
+        limit=place.most,
+        level=place.level.value,
+    )
+
+
+def _too_many_streams(place: Place) -> LimitError:
+    return ConcurrencyLimitError(
+        f"Concurrency limit exceeded: {place.most} open streams for each {place.level} and gateway.",
+        retry_after=_WHEN_A_STREAM_HAS_ENDED_SECONDS,
         limit=place.most,
         level=place.level.value,
     )

@@ -92,6 +92,12 @@ class Limits(Group):
         0, ge=0, description="Tool calls, reads and turns of one user at the same time; 0 for no limit."
     )
     concurrent_tenant: int = Field(0, ge=0, description="The same of one tenant.")
+    streams_principal: int = Field(
+        500,
+        ge=0,
+        description="Streams of news (GET /mcp, subscriptions/listen) of one user that may be open on a gateway; 0 for "
+        "no limit.",
+    )
     token_budget_principal: str = Field(
         NONE,
         description="Tokens, of prompts and answers, that turns of one user may take: rates such as "
@@ -134,6 +140,7 @@ class Limits(Group):
             tenant=parse_rates(self.rate_limit_tenant),
             running_principal=self.concurrent_principal or None,
             running_tenant=self.concurrent_tenant or None,
+            streams_principal=self.streams_principal or None,
             principal_tokens=parse_rates(self.token_budget_principal),
             tenant_tokens=parse_rates(self.token_budget_tenant),
         )

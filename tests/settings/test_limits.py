@@ -18,9 +18,9 @@ def rules(environ: dict[str, str], *, others: bool) -> LimitRules:
     return settings_from(b"", environ, FILE).limits.rules(shared_with_others=others)
 
 
-def test_by_default_a_session_is_limited_where_others_ask_and_nothing_else_is() -> None:
-    assert rules({}, others=True) == LimitRules(session=SEED)
-    assert rules({}, others=False) == LimitRules()
+def test_by_default_a_session_is_limited_where_others_ask_and_open_streams_everywhere() -> None:
+    assert rules({}, others=True) == LimitRules(session=SEED, streams_principal=500)
+    assert rules({}, others=False) == LimitRules(streams_principal=500)
 
 
 def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
@@ -30,6 +30,7 @@ def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
         "CWM_RATE_LIMIT_TENANT": "1000/minute, 20000/hour",
         "CWM_CONCURRENT_PRINCIPAL": "4",
         "CWM_CONCURRENT_TENANT": "16",
+        "CWM_STREAMS_PRINCIPAL": "8",
         "CWM_TOKEN_BUDGET_PRINCIPAL": "100000/day",
         "CWM_TOKEN_BUDGET_TENANT": "1000000/day",
     }
@@ -40,10 +41,12 @@ def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
             tenant=(Rate(1_000, 60), Rate(20_000, 3_600)),
             running_principal=4,
             running_tenant=16,
+            streams_principal=8,
             principal_tokens=(Rate(100_000, 86_400),),
             tenant_tokens=(Rate(1_000_000, 86_400),),
         )
-    assert rules({"CWM_RATE_LIMIT_SESSION": "none"}, others=True) == LimitRules()
+    none = {"CWM_RATE_LIMIT_SESSION": "none", "CWM_STREAMS_PRINCIPAL": "0"}
+    assert rules(none, others=True) == LimitRules()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from cwm.settings import Database, Http, Isolation, Limits, Settings, Shared
 from cwm.wiring.limits import build_limits
 from cwm.wiring.parts import build_parts
 
-SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)))
+OPEN = LimitRules(streams_principal=500)
+SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)), streams_principal=500)
 
 
 class Known:
@@ -41,7 +42,7 @@ def rules(settings: Settings, identity: Identity) -> LimitRules:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_who_has_a_gateway_to_themselves_is_not_limited_and_who_shows_who_they_are_is(host: str) -> None:
     settings = Settings(http=Http(host=host))
-    assert rules(settings, LocalIdentity("default")) == LimitRules()
+    assert rules(settings, LocalIdentity("default")) == OPEN
     assert rules(settings, Known()) == SEED
 
 
@@ -51,7 +52,9 @@ def test_a_gateway_that_others_reach_limits_their_sessions() -> None:
 
 
 def test_what_is_set_holds_for_everybody() -> None:
-    settings = Settings(limits=Limits(rate_limit_session="none", rate_limit_principal="7/hour"))
+    settings = Settings(
+        limits=Limits(rate_limit_session="none", rate_limit_principal="7/hour", streams_principal=0)
+    )
     for identity in (LocalIdentity("default"), Known()):
         assert rules(settings, identity) == LimitRules(principal=(Rate(7, 3_600),))
 

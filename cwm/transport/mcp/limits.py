@@ -1,6 +1,6 @@
 """Limits on what clients ask for, whoever answers it: tools, resources, prompts and completions, our own and upstreams'.
 
-Lists, pings and handshakes count nowhere.
+Lists, pings and handshakes count nowhere; who listens takes one of the places for open streams.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult
 
-from cwm.domain.errors import CwmError
+from cwm.domain.errors import CwmError, LimitError
 from cwm.services.aside import held_by_its_work
 from cwm.services.limits import Limits
 from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of
@@ -20,6 +20,7 @@ from cwm.transport.mcp.errors import error_result
 from cwm.transport.mcp.face import McpFace
 
 _TOOLS: Final = "tools/call"
+_LISTEN: Final = "subscriptions/listen"
 _LIMITED: Final = (_TOOLS, "resources/read", "prompts/get", "completion/complete")
 
 _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
@@ -36,10 +37,22 @@ class Limited:
     def install(self) -> None:
         """To be done last: what is installed later is not limited."""
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
-        for method in _LIMITED:
+        for method in (*_LIMITED, _LISTEN):
             entry = server.get_request_handler(method)
             assert entry is not None
-            server.add_request_handler(method, entry.params_type, self._limited(method, entry.handler))
+            own = entry.handler
+            limited = self._listening(own) if method == _LISTEN else self._limited(method, own)
+            server.add_request_handler(method, entry.params_type, limited)
+
+    def _listening(self, own: _Handler) -> _Handler:
+        async def listening(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            try:
+                async with self._limits.listening(await self._agency.principal(context)):
+                    return await own(context, params)
+            except LimitError as refused:
+                return _refusal(_LISTEN, refused)
+
+        return listening
 
     def _limited(self, method: str, own: _Handler) -> _Handler:
         async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:

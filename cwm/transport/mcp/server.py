@@ -83,7 +83,7 @@ def build_mcp(
         services,
         agency,
         metrics,
-        EventStreams(agency.agents, changes, asked),
+        EventStreams(agency.agents, changes, asked, admit=limits.listening),
         Subscriptions(sessions, changes, asked, agency),
         tools,
         name="cwm",

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cwm.domain.errors import CwmError, ErrorKind
+from cwm.domain.errors import CwmError, ErrorKind, LimitError
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.identity import Identity
@@ -30,6 +30,7 @@ _VERSION_HEADER: Final = "mcp-protocol-version"
 _MAX_INITIALIZE_BYTES: Final = 64 * 1024
 _STATUS: Final[Mapping[ErrorKind, int]] = {
     ErrorKind.FORBIDDEN: 403,
+    ErrorKind.LIMITED: 429,
     ErrorKind.UNAVAILABLE: 503,
     ErrorKind.STORAGE: 503,
     ErrorKind.TIMEOUT: 504,
@@ -200,16 +201,24 @@ def _takes_events(accept: str) -> bool:
 
 
 async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
-    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.message, error.as_dict())
+    headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, LimitError) else None
+    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.message, error.as_dict(), headers)
 
 
 async def _refuse(
-    scope: Scope, send: Send, status: int, code: int, message: str, data: dict[str, Any] | None = None
+    scope: Scope,
+    send: Send,
+    status: int,
+    code: int,
+    message: str,
+    data: dict[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
-    response = JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status_code=status)
+    told = {"jsonrpc": "2.0", "id": None, "error": error}
+    response = JSONResponse(told, status_code=status, headers=headers)
     await response(scope, _nothing, send)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
@@ -38,6 +38,9 @@ _HEADERS: Final = [
 
 Write = Callable[[ServerEvent | None], Awaitable[None]]
 """Sends an event to the client, or nothing but a sign of life."""
+
+Admit = Callable[[Principal], AbstractAsyncContextManager[None]]
+"""Around a stream while it is open; a coded error where there are too many."""
 
 _log = structlog.get_logger("cwm.mcp")
 
@@ -105,8 +108,10 @@ class EventStreams:
         changes: Changes,
         interest: ResourceInterest,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
+        admit: Admit | None = None,
     ) -> None:
         self.sessions = agents.store
+        self._admit = admit or _anyone
         self._agents = agents
         self._changes = changes
         self._interest = interest
@@ -119,13 +124,13 @@ class EventStreams:
         return sum(map(len, self._open.values()))
 
     async def serve(self, session_id: str, principal: Principal, receive: Receive, send: Send) -> None:
-        """Answer a ``GET``: tell until the session ends, the client leaves or the gateway stops."""
+        """Answer a ``GET``: tell until the session ends, the client leaves or the gateway stops. CWM-7002."""
 
         async def write(event: ServerEvent | None) -> None:
             body = _COMMENT if event is None else frame(event)
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
-        async with self.open(session_id, principal) as stream:
+        async with self._admit(principal), self.open(session_id, principal) as stream:
             leaving = asyncio.create_task(_left(receive))
             leaving.add_done_callback(lambda _: stream.end())
             try:
@@ -259,3 +264,8 @@ class EventStreams:
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+@asynccontextmanager
+async def _anyone(_principal: Principal) -> AsyncIterator[None]:
+    yield

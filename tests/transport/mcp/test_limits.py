@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.adapters.vllm.fake_vllm import Behaviour, fake_vllm
 from tests.transport.mcp.gateway import LEGACY, MODERN, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.proxy import balanced
+from tests.transport.mcp.wire import Wire, wired
 from tests.transport.openai.gateway import settings_for
 
 pytestmark = pytest.mark.slow
@@ -161,6 +163,42 @@ async def test_a_turn_that_was_given_up_and_goes_on_keeps_its_place_until_it_end
         async with asyncio.timeout(20):
             while (await two.call("agent_session_create")).is_error:
                 pass
+
+
+async def test_one_user_cannot_hold_all_the_streams_that_tell_what_changes(tmp_path: Path) -> None:
+    wanted = {"toolsListChanged": True}
+    async with (
+        running_gateway(tmp_path, limits=Limits(streams_principal=2)) as gateway,
+        wired(gateway.url) as wire,
+        AsyncExitStack() as held,
+    ):
+        session = await wire.session(x_tenant="a")
+        await held.enter_async_context(wire.stream(session, x_tenant="a"))
+        listening = AsyncExitStack()
+        await listening.enter_async_context(wire.listen(wanted, x_tenant="a"))
+        async with asyncio.timeout(20):
+            refused = await wire.get(mcp_session_id=session, x_tenant="a")
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "15"
+        told = refused.json()["error"]["data"]
+        assert (told["code"], told["error"]) == ("CWM-7002", "Concurrency limit exceeded")
+        assert told["retry_after_seconds"] == 15
+        async with sdk_agent(gateway.url, MODERN, "a") as agent:
+            with pytest.raises(MCPError, match="2 open streams") as also:
+                await held.enter_async_context(agent.client.listen(tools_list_changed=True))
+            assert also.value.error.data["code"] == "CWM-7002"
+        await held.enter_async_context(wire.listen(wanted, x_tenant="b"))
+        await listening.aclose()
+        async with asyncio.timeout(20):
+            while await opened(wire, session) == 429:
+                pass
+
+
+async def opened(wire: Wire, session: str) -> int:
+    """The status with which one more stream begins, or does not."""
+    headers = {"accept": "text/event-stream", "mcp-session-id": session, "x-tenant": "a"}
+    async with wire.http.stream("GET", "/mcp", headers=headers) as response:
+        return response.status_code
 
 
 async def test_a_limit_for_a_tool_in_the_file_holds_and_is_taken_over_while_the_gateway_runs(
