@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
@@ -10,16 +12,19 @@ LEGACY: Final = "2025-11-25"
 MODERN: Final = "2026-07-28"
 
 _ACCEPT: Final = {"accept": "application/json, text/event-stream"}
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _INFO: Final = {"name": "bench", "version": "1"}
 
 
-async def opened(http: httpx2.AsyncClient, url: str, era: str) -> dict[str, str]:
+async def opened(
+    http: httpx2.AsyncClient, url: str, era: str, credentials: Mapping[str, str] = _NONE
+) -> dict[str, str]:
     """The headers of a client of this era, after its handshake if it has one."""
     if era == MODERN:
-        return modern()
+        return {**modern(), **credentials}
     hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": _INFO}
-    answer = await http.post(url, json=request(era, "initialize", hello), headers=_ACCEPT)
-    headers = {**_ACCEPT, "mcp-protocol-version": era}
+    answer = await http.post(url, json=request(era, "initialize", hello), headers={**_ACCEPT, **credentials})
+    headers = {**_ACCEPT, **credentials, "mcp-protocol-version": era}
     if (session := answer.raise_for_status().headers.get("mcp-session-id")) is not None:
         headers["mcp-session-id"] = session
     return headers

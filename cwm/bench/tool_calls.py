@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ import httpx2
 from cwm import __version__
 from cwm.bench import rpc
 from cwm.bench.figures import Report, Section, median
+from cwm.bench.servers import valkey
+from cwm.domain.access import Scope
+from cwm.settings import Database, Settings
+from cwm.wiring.access import opened_keys
 
 _START_SECONDS: Final = 30.0
 _TEXT_BYTES: Final = 2048
@@ -28,15 +33,32 @@ _CALLS: Final = 400
 _IDLE_SESSIONS: Final = 5_000
 _WARM_SESSIONS: Final = 500
 _OPENING_AT_ONCE: Final = 16
+_COLUMNS: Final = (
+    "case",
+    "bare ms",
+    "own ms",
+    "upstream ms",
+    "bare calls/s",
+    "own calls/s",
+    "upstream calls/s",
+    "own/bare",
+    "upstream +ms",
+)
+_NOTE: Final = (
+    "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own is a tool of CWM's, upstream "
+    "the bare server through CWM; own/bare: throughput, the goal is 0.8; upstream +ms: median latency over calling the "
+    "upstream directly, the goal is 3; both are medians of what each round gave"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One side of a comparison: a server, and the name of its echo."""
+    """One side of a comparison: a server, the name of its echo, and what its caller proves who it is with."""
 
     name: str
     url: str
     tool: str
+    credentials: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -46,48 +68,91 @@ class _Rounds:
 
 
 async def run(progress: Callable[[str], None], *, rounds: int) -> Report:
-    """Measure. Needs no engine: the gateway's other parts run, and find none."""
+    """Measure. Needs no engine: the gateway's other parts run, and find none.
+
+    StackError where there is no Valkey.
+    """
     report = Report("gateway", {"cwm": __version__, "cores": os.cpu_count(), "text_bytes": _TEXT_BYTES})
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as folder:
         log = Path(folder) / "servers.log"
-        async with _server(log, "bare") as bare, _server(log, "gateway", bare.url, folder) as cwm:
-            limits = httpx2.Limits(max_connections=128, max_keepalive_connections=128, keepalive_expiry=2)
-            async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
+        for title, started, suffix in (
+            ("CWM with all that a team has on", _team, ""),
+            ("CWM as it is without settings", _alone, "_without_settings"),
+        ):
+            async with server(log, "bare") as bare, started(log, bare.url) as (cwm, credentials):
                 targets = (
                     Target("bare", bare.url, "echo"),
-                    Target("own", cwm.url, "echo"),
-                    Target("upstream", cwm.url, "bare_echo"),
+                    Target("own", cwm.url, "echo", credentials),
+                    Target("upstream", cwm.url, "bare_echo", credentials),
                 )
-                section, summary = await _compare(http, targets, rounds, progress)
+                section = Section(f"tools/call of a 2 KB echo: {title}, beside bare FastMCP", _COLUMNS)
+                section.note = _NOTE.format(rounds=rounds, calls=_CALLS)
+                summary = await _compare(section, targets, rounds, partial(_told, progress, title))
                 report.sections.append(section)
-                report.summary |= summary
+                report.summary |= {f"{key}{suffix}": value for key, value in summary.items()}
         progress(f"{_IDLE_SESSIONS} idle sessions")
         # Memory that a busy process freed would be taken before any new: this one has not been busy.
-        async with _server(log, "bare") as bare, _server(log, "gateway", bare.url, folder) as cwm:
+        async with server(log, "bare") as bare, _alone(log, bare.url) as (cwm, _):
             report.summary["bytes_per_session"] = await _bytes_per_session(cwm)
     return report
 
 
+def _told(progress: Callable[[str], None], title: str, what: str) -> None:
+    progress(f"{title}: {what}")
+
+
+@asynccontextmanager
+async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    """A gateway on a registry of its own, and nothing to prove."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        async with server(log, "gateway", upstream_url, folder) as cwm:
+            yield cwm, {}
+
+
+@asynccontextmanager
+async def _team(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    async with server(log, "collector") as collector:
+        with valkey() as store_url:
+            async with team(log, upstream_url, store_url, collector.origin) as (cwm, credentials):
+                yield cwm, credentials
+
+
+@asynccontextmanager
+async def team(
+    log: Path, upstream_url: str, store_url: str, otlp_url: str
+) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    """The same with API keys, limits, a shared store and traces; and the headers of who has a key."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        key = await _key(Path(folder) / "cwm.db")
+        async with server(log, "team", upstream_url, folder, store_url, otlp_url) as cwm:
+            yield cwm, {"authorization": f"Bearer {key}"}
+
+
+async def _key(registry: Path) -> str:
+    """An API key for everything, in a registry that is made for it."""
+    settings = Settings(database=Database(db_path=registry))
+    async with opened_keys(settings) as keys:
+        everything = frozenset({Scope.ADMIN, Scope.TOOLS_CALL, Scope.WINDOWS_READ})
+        _, text = await keys.create(settings.isolation.tenant, "bench", everything, None)
+    return text
+
+
 async def _compare(
-    http: httpx2.AsyncClient, targets: tuple[Target, ...], rounds: int, progress: Callable[[str], None]
-) -> tuple[Section, dict[str, Any]]:
-    section = Section(
-        "tools/call of a 2 KB echo: bare FastMCP, CWM's own tool, the bare server through CWM",
-        (
-            "case",
-            "bare ms",
-            "own ms",
-            "upstream ms",
-            "bare calls/s",
-            "own calls/s",
-            "upstream calls/s",
-            "own/bare",
-            "upstream +ms",
-        ),
-        note=f"medians of {rounds} rounds of {_CALLS} calls in turns; distinct arguments; one client process; "
-        "own/bare: throughput, the goal is 0.8; upstream +ms: median latency over calling the upstream directly; "
-        "both are medians of what each round gave",
-    )
+    section: Section, targets: tuple[Target, ...], rounds: int, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Fill the section, and sum it up."""
+    limits = httpx2.Limits(max_connections=128, max_keepalive_connections=128, keepalive_expiry=2)
+    async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
+        return await _rows(http, section, targets, rounds, progress)
+
+
+async def _rows(
+    http: httpx2.AsyncClient,
+    section: Section,
+    targets: tuple[Target, ...],
+    rounds: int,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     ratios, added = [], []
     for era in (rpc.MODERN, rpc.LEGACY):
         for sessions in _SESSIONS:
@@ -108,7 +173,7 @@ async def _compare(
             section.rows.append(
                 (f"{era}, {sessions}", *ms.values(), *(round(r, 1) for r in rates.values()), kept, more)
             )
-    return section, {"throughput_ratio": min(ratios), "added_ms_upstream": max(added)}
+    return {"throughput_ratio": min(ratios), "added_ms_upstream": max(added)}
 
 
 def _kept(taken: Mapping[str, _Rounds]) -> float:
@@ -125,7 +190,7 @@ def _more(taken: Mapping[str, _Rounds]) -> float:
 
 async def _round(http: httpx2.AsyncClient, target: Target, era: str, sessions: int) -> tuple[float, float]:
     """Median milliseconds of a call, and calls a second."""
-    headers = [await rpc.opened(http, target.url, era) for _ in range(sessions)]
+    headers = [await rpc.opened(http, target.url, era, target.credentials) for _ in range(sessions)]
     milliseconds: list[float] = []
     started = time.perf_counter()
     await asyncio.gather(
@@ -153,7 +218,7 @@ async def _calls(
             raise RuntimeError(f"{target.name} answered {answer.status_code}: {answer.text[:300]}")
 
 
-async def _bytes_per_session(cwm: _Server) -> int:
+async def _bytes_per_session(cwm: Server) -> int:
     """Resident memory that sessions take which spoke once and are idle: RSS after less before."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
         await _speak_once(http, cwm.url, _WARM_SESSIONS)
@@ -175,16 +240,22 @@ async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
-    url: str
+class Server:
+    """``url`` is where it speaks MCP, if it does."""
+
+    origin: str
     pid: int
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/mcp"
 
     def rss_bytes(self) -> int:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @asynccontextmanager
-async def _server(log: Path, which: str, *arguments: str) -> AsyncIterator[_Server]:
+async def server(log: Path, which: str, *arguments: str) -> AsyncIterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -203,9 +274,9 @@ async def _server(log: Path, which: str, *arguments: str) -> AsyncIterator[_Serv
             stderr=output,
         )
     try:
-        url = f"http://127.0.0.1:{port}/mcp"
-        await _answering(url, process, log)
-        yield _Server(url, process.pid)
+        started = Server(f"http://127.0.0.1:{port}", process.pid)
+        await _answering(started.url, process, log)
+        yield started
     finally:
         if process.returncode is None:
             process.terminate()

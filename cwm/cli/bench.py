@@ -122,7 +122,7 @@ def bench_gateway(
     rounds: Annotated[int, typer.Option(min=3, help="Rounds of 400 calls to each server.")] = 9,
     json_file: _JsonFile = None,
 ) -> None:
-    """Tool calls: CWM's own and an upstream's through it, beside bare FastMCP; memory of idle sessions. No engine."""
+    """Tool calls through CWM beside bare FastMCP; memory of idle sessions. No engine; extra `embedded`."""
 
     async def work(_: Interrupts) -> Report:
         from cwm.bench.tool_calls import run

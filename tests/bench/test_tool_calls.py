@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from http import HTTPStatus
+from pathlib import Path
 
-from cwm.bench import tool_calls
+import httpx2
+import pytest
+import redis
+
+from cwm.bench import rpc, tool_calls
 
 
 @pytest.mark.slow
@@ -15,8 +20,33 @@ async def test_it_compares_both_eras_and_counts_what_a_session_takes(
         monkeypatch.setattr(tool_calls, name, few)
     told: list[str] = []
     report = await tool_calls.run(told.append, rounds=3)
-    assert set(report.summary) == {"throughput_ratio", "added_ms_upstream", "bytes_per_session"}
+    compared = {"throughput_ratio", "added_ms_upstream"}
+    without = {f"{figure}_without_settings" for figure in compared}
+    assert set(report.summary) == {*compared, *without, "bytes_per_session"}
     assert report.summary["throughput_ratio"] > 0
-    assert [row[0] for row in report.sections[0].rows] == ["2026-07-28, 2", "2025-11-25, 2"]
-    assert all(figure > 0 for row in report.sections[0].rows for figure in row[1:-1])
+    for section in report.sections:
+        assert [row[0] for row in section.rows] == ["2026-07-28, 2", "2025-11-25, 2"]
+        assert all(figure > 0 for row in section.rows for figure in row[1:-1])
     assert told[-1] == "20 idle sessions"
+
+
+@pytest.mark.slow
+async def test_what_a_team_has_on_is_on(tmp_path: Path, redis_url: str) -> None:
+    log = tmp_path / "servers.log"
+    async with (
+        tool_calls.server(log, "bare") as bare,
+        tool_calls.server(log, "collector") as collector,
+        httpx2.AsyncClient(trust_env=False) as http,
+    ):
+        async with tool_calls.team(log, bare.url, redis_url, collector.origin) as (cwm, credentials):
+            call = rpc.request(rpc.MODERN, "tools/call", {"name": "echo", "arguments": {"text": "here"}})
+            headers = {**rpc.modern(), "mcp-name": "echo"}
+            refused = await http.post(cwm.url, json=call, headers=headers)
+            assert refused.status_code == HTTPStatus.UNAUTHORIZED
+            answered = await http.post(cwm.url, json=call, headers={**headers, **credentials})
+            assert answered.json()["result"]["structuredContent"] == {"said": "here"}
+            with redis.Redis.from_url(redis_url) as store:
+                counted = [key for key in store.scan_iter() if b":limit" in key]
+            assert len(counted) == len(("session", "principal", "tenant")) * len(("minute", "hour"))
+        # A gateway that ends has sent its traces.
+        assert (await http.get(f"{collector.origin}/taken")).json() > 0
