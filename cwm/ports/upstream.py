@@ -26,6 +26,10 @@ class UpstreamAwayError(UpstreamError):
     """It cannot be reached or does not speak MCP. What was asked was not done."""
 
 
+class UpstreamDeniedError(UpstreamAwayError):
+    """It is there, and does not let this caller in."""
+
+
 class UpstreamExpiredError(UpstreamError):
     """It does not know our session any more. What was asked was not done."""
 

@@ -13,6 +13,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.upstream import Kind
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
+from cwm.services.upstream_attempts import Attempts
 from cwm.services.upstream_link import ALL_KINDS, Catalogue, Link, Offers, kinds_of
 from cwm.services.upstream_watches import Watches
 
@@ -45,6 +46,7 @@ class ContextManager:
     """
 
     __slots__ = (
+        "_attempts",
         "_busy",
         "_closed",
         "_ended",
@@ -81,6 +83,7 @@ class ContextManager:
         self._opening: dict[Link, asyncio.Lock] = {}
         self._gone: dict[Link, str] = {}
         self._watches: dict[Link, Watches] = {}
+        self._attempts: dict[Link, Attempts] = {}
 
     @property
     def idle(self) -> bool:
@@ -120,6 +123,16 @@ class ContextManager:
         """The agent session's own session with the upstream. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, heard)).session
 
+    def known(self, link: Link, kind: Kind) -> Offers | None:
+        """What :meth:`offers` gives, where nothing need be asked for that."""
+        held = self._held.get(link)
+        fresh = held is not None and held.session.is_open and kind not in held.stale
+        return held.catalogue.of(kind) if held is not None and fresh else None
+
+    def attempts(self, link: Link, back: Callable[[Kind], None]) -> Attempts:
+        """What is under way to learn what the upstream offers, and what became of it before."""
+        return self._attempts.setdefault(link, Attempts(link, back))
+
     async def offers(self, link: Link, kind: Kind, authorization: str | None, heard: Heard) -> Offers:
         """What an upstream offers to this caller. Raises UpstreamError."""
         held = await self._upstream(link, authorization, heard)
@@ -158,6 +171,8 @@ class ContextManager:
         self._opening.pop(link, None)
         self._gone.pop(link, None)
         self._watches.pop(link, None)
+        if (attempts := self._attempts.pop(link, None)) is not None:
+            await attempts.stop()
         if (held := self._held.pop(link, None)) is not None:
             if held.stored is not None:
                 await self._store.forget(self.key, stored_as(link))
@@ -168,9 +183,10 @@ class ContextManager:
         self._ended = self._ended or end
         self._watches.clear()
         held, self._held = list(self._held.values()), {}
-        closing = (each.session.close(end=self._ended or not _resumable(each)) for each in held)
+        closing = [each.session.close(end=self._ended or not _resumable(each)) for each in held]
+        stopping = [each.stop() for each in self._attempts.values()]
         # Whoever waits for it may be cancelled; the sessions are closed all the same.
-        await asyncio.shield(asyncio.gather(*closing))
+        await asyncio.shield(asyncio.gather(*closing, *stopping))
 
     async def _upstream(self, link: Link, authorization: str | None, heard: Heard) -> _Upstream:
         async with self._opening.setdefault(link, asyncio.Lock()):

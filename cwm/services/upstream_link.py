@@ -16,8 +16,8 @@ from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.upstream_watches import Watches
 
-_FIRST_RETRY_SECONDS: Final = 0.2
-_LONGEST_RETRY_SECONDS: Final = 30.0
+FIRST_RETRY_SECONDS: Final = 0.2
+LONGEST_RETRY_SECONDS: Final = 30.0
 _STEADY_SECONDS: Final = 5.0
 # For upstreams that do not tell when their lists change.
 _RELIST_SECONDS: Final = 300.0
@@ -110,6 +110,20 @@ class Link:
         else:
             self._task = asyncio.create_task(self._keep())
 
+    def reached(self) -> None:
+        """Some caller met it."""
+        if self.by_caller:
+            self._now(LinkState.READY)
+
+    def missed(self, reason: str) -> None:
+        """Some caller did not meet it; others may yet."""
+        self.reason = reason
+        self._now(LinkState.AWAY)
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self._clock.monotonic()
+
     async def settled(self) -> None:
         """Returns once it is known whether the upstream is there, after ``connect_seconds`` at the latest."""
         if self._settled.is_set():
@@ -163,18 +177,18 @@ class Link:
             self._told(news)
 
     async def _keep(self) -> None:
-        delay = _FIRST_RETRY_SECONDS
+        delay = FIRST_RETRY_SECONDS
         while True:
             reason, lasted = await self._serve_once()
             if lasted >= _STEADY_SECONDS or self._renewing:
                 # It had been well: whoever asks now waits for the next session rather than be refused.
-                delay, self._renewing = _FIRST_RETRY_SECONDS, False
+                delay, self._renewing = FIRST_RETRY_SECONDS, False
                 self._settled.clear()
                 continue
             self._away(reason)
             # Jitter: replicas that lost an upstream together do not come back together.
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            delay = min(delay * 2, _LONGEST_RETRY_SECONDS)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     async def _serve_once(self) -> tuple[str, float]:
         """Why it ended, and for how many seconds it was ready."""

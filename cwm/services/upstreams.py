@@ -121,7 +121,7 @@ class Upstreams:
     async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
         """All of one kind that this caller may use. Waits for upstreams that are still connecting, not for dead ones."""
         links = list(self._links.values())
-        found = await asyncio.gather(*(self._offers(link, kind, caller) for link in links))
+        found = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
         offers: dict[str, Offer] = {}
         absent: dict[str, str] = {}
         for link, one in zip(links, found, strict=True):
@@ -273,6 +273,7 @@ class Upstreams:
     ) -> AsyncIterator[None]:
         try:
             yield
+            link.reached()
         except UpstreamAwayError:
             link.doubt()
             raise
@@ -299,26 +300,31 @@ class Upstreams:
         else:
             caller.agent.drop(link, session)
 
-    async def _offers(self, link: Link, kind: Kind, caller: CallerOf) -> Offers | str:
+    async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
         """Its offers, or why there are none."""
         await link.settled()
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
-        try:
+        agent, told = caller.agent, _told(link, caller)
+        if (known := agent.known(link, kind)) is not None:
+            return known
+
+        async def learn() -> Offers:
             with link.busy():
-                async with caller.agent.serving(), asyncio.timeout(link.spec.connect_seconds):
-                    hearing = self._hearing(link, caller.agent)
-                    return await caller.agent.offers(link, kind, _told(link, caller), hearing)
-        except UpstreamError as failed:
-            return str(failed)
-        except TimeoutError:
-            return "it did not answer in time"
+                async with agent.serving():
+                    return await agent.offers(link, kind, told, hearing)
+
+        hearing = self._hearing(link, agent)
+        attempts = agent.attempts(link, partial(self._changed_for, agent))
+        with link.busy():
+            async with agent.serving():
+                return await attempts.offers(kind, told, learn, hurried=hurried)
 
     async def _find(self, caller: CallerOf, kind: Kind, exposed: str, upstream: str) -> Offer | None:
         link = self._links.get(upstream)
         if link is None:
             return None
-        offers = await self._offers(link, kind, caller)
+        offers = await self._offers(link, kind, caller, hurried=False)
         if isinstance(offers, str):
             known = link.catalogue.of(kind)
             if known and exposed not in known:
@@ -375,7 +381,7 @@ class Upstreams:
                 self._publish(Change(ChangeKind.RESOURCE, uri, agent.key, agent.principal.tenant))
             elif link.by_caller:
                 agent.outdated(link, news)
-                self._publish(Change(_CHANGES[news], None, agent.key, agent.principal.tenant))
+                self._changed_for(agent, news)
             else:
                 # Some upstreams tell only the session in which it happened.
                 link.hear(news)
@@ -387,6 +393,9 @@ class Upstreams:
             self._changed([news])
         else:
             self._publish(Change(ChangeKind.RESOURCE, exposed_uri(upstream, news)))
+
+    def _changed_for(self, agent: ContextManager, kind: Kind) -> None:
+        self._publish(Change(_CHANGES[kind], None, agent.key, agent.principal.tenant))
 
     def _changed(self, kinds: list[Kind]) -> None:
         """Every replica hears it from the upstream itself, and when it asks again: here is enough."""

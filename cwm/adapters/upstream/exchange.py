@@ -12,7 +12,7 @@ import httpx2
 
 from cwm.adapters.upstream.http import connection_pool
 from cwm.domain.upstream import TokenExchange
-from cwm.ports.upstream import UpstreamAwayError
+from cwm.ports.upstream import UpstreamAwayError, UpstreamDeniedError
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a type, no token
@@ -42,7 +42,7 @@ class TokenExchanger:
         """The ``Authorization`` value for the upstream. Raises UpstreamAwayError, naming no token."""
         scheme, _, subject_token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not subject_token:
-            raise UpstreamAwayError("it needs the caller's access token, and the caller sent none")
+            raise UpstreamDeniedError("it needs the caller's access token, and the caller sent none")
         key = _key(at, subject_token)
         kept = self._kept.get(key)
         if kept is None or kept.until <= time.monotonic():
@@ -92,7 +92,8 @@ class TokenExchanger:
             raise UpstreamAwayError(f"its token endpoint failed ({type(failed).__name__})") from None
         token = told.get("access_token") if isinstance(told, dict) else None
         if not isinstance(token, str):
-            raise UpstreamAwayError(f"its token endpoint refused the exchange (HTTP {answer.status_code})")
+            refused = f"its token endpoint refused the exchange (HTTP {answer.status_code})"
+            raise UpstreamAwayError(refused) if answer.is_server_error else UpstreamDeniedError(refused)
         lasts = told.get("expires_in")
         seconds = lasts - _MARGIN_SECONDS if isinstance(lasts, int | float) else _UNTOLD_SECONDS
         return _Kept(f"Bearer {token}", time.monotonic() + seconds)

@@ -10,9 +10,10 @@ import mcp_types as types
 from mcp import MCPError
 from pydantic import ValidationError
 
-from cwm.adapters.upstream.http import AWAY, EXPIRED, LOST, OURS
+from cwm.adapters.upstream.http import AWAY, DENIED, EXPIRED, LOST, OURS
 from cwm.ports.upstream import (
     UpstreamAwayError,
+    UpstreamDeniedError,
     UpstreamError,
     UpstreamExpiredError,
     UpstreamLostError,
@@ -29,6 +30,7 @@ _FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
     AWAY: UpstreamAwayError,
     EXPIRED: UpstreamExpiredError,
     LOST: UpstreamLostError,
+    DENIED: UpstreamDeniedError,
 }
 
 
@@ -63,10 +65,15 @@ def _not_mcp() -> UpstreamRefusedError:
     return UpstreamRefusedError(types.INTERNAL_ERROR, "It answered something that is not MCP.")
 
 
-def why(failed: BaseException) -> str:
-    """The first cause in a group, in words that hold no header and no body."""
+def away(failed: BaseException) -> UpstreamAwayError:
+    """For the first cause in a group, in words that hold no header and no body."""
     while isinstance(failed, BaseExceptionGroup):
         failed = failed.exceptions[0]
+    denied = isinstance(failed, MCPError) and failed.data == OURS and failed.code == DENIED
+    return (UpstreamDeniedError if denied else UpstreamAwayError)(_why(failed))
+
+
+def _why(failed: BaseException) -> str:
     if isinstance(failed, UpstreamError):
         return str(failed)
     if isinstance(failed, MCPError):

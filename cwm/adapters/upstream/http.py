@@ -28,6 +28,7 @@ from cwm.ports.tracing import UNTRACED, Carrier
 AWAY: Final = -32901
 EXPIRED: Final = -32902
 LOST: Final = -32903
+DENIED: Final = -32904
 
 OURS: Final = uuid4().hex
 """In ``data`` of the answers made here, so that no upstream's own error is taken for one."""
@@ -142,7 +143,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         status = response.status_code
         if status in {401, 403}:
             await response.aclose()
-            return _answer(AWAY, f"it refuses our credentials (HTTP {status})")
+            return _answer(DENIED, f"it refuses our credentials (HTTP {status})")
         if status >= 500:
             await response.aclose()
             return _answer(LOST, f"it answers HTTP {status}")

@@ -25,8 +25,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel, ValidationError
 
 from cwm import __version__
-from cwm.adapters.upstream.faults import knows_not, told, why
-from cwm.adapters.upstream.http import ASKED, AWAY, OURS, Asked
+from cwm.adapters.upstream.faults import away, knows_not, told
+from cwm.adapters.upstream.http import ASKED, AWAY, DENIED, OURS, Asked
 from cwm.domain.upstream import Definition, Kind
 from cwm.ports.upstream import (
     Heard,
@@ -257,7 +257,7 @@ class SdkSession:
                     await self._unless_closed(self._live())
         except Exception as failed:  # noqa: BLE001 - the SDK groups whatever its tasks raise
             if not ready.done():
-                ready.set_exception(UpstreamAwayError(why(failed)))
+                ready.set_exception(away(failed))
         finally:
             self._ended.set()
             if not ready.done():
@@ -419,7 +419,7 @@ async def _negotiate(client: ClientSession, resume: str | None, probe_seconds: f
         async with asyncio.timeout(probe_seconds):
             await client.discover()
     except MCPError as failed:
-        if failed.data == OURS and failed.code == AWAY:
+        if failed.data == OURS and failed.code in {AWAY, DENIED}:
             raise
         await _shake_hands(client)
     except (RuntimeError, TimeoutError, ValidationError):

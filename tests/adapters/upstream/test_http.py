@@ -21,6 +21,7 @@ from cwm.domain.upstream import Kind
 from cwm.ports.upstream import (
     Heard,
     UpstreamAwayError,
+    UpstreamDeniedError,
     UpstreamExpiredError,
     UpstreamLostError,
     UpstreamRefusedError,
@@ -73,8 +74,8 @@ def event(message: dict[str, Any]) -> str:
     [
         (PlainTextResponse("no", 500), UpstreamLostError),
         (PlainTextResponse("bad gateway", 502), UpstreamLostError),
-        (PlainTextResponse("who?", 401), UpstreamAwayError),
-        (PlainTextResponse("no!", 403), UpstreamAwayError),
+        (PlainTextResponse("who?", 401), UpstreamDeniedError),
+        (PlainTextResponse("no!", 403), UpstreamDeniedError),
         (JSONResponse(error(None, "Session not found"), 404), UpstreamExpiredError),
         (JSONResponse(error(None, "Bad Request: No valid session ID provided"), 400), UpstreamExpiredError),
         (JSONResponse(error(None, "The session has expired"), 400), UpstreamExpiredError),
