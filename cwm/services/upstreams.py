@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -378,7 +378,7 @@ class Upstreams:
         def heard(news: Kind | str) -> None:
             if not isinstance(news, Kind):
                 uri = exposed_uri(link.spec.name, news)
-                self._publish(Change(ChangeKind.RESOURCE, uri, agent.key, agent.principal.tenant))
+                self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
             elif link.by_caller:
                 agent.outdated(link, news)
                 self._changed_for(agent, news)
@@ -395,12 +395,17 @@ class Upstreams:
             self._publish(Change(ChangeKind.RESOURCE, exposed_uri(upstream, news)))
 
     def _changed_for(self, agent: ContextManager, kind: Kind) -> None:
-        self._publish(Change(_CHANGES[kind], None, agent.key, agent.principal.tenant))
+        self._publish_to(agent, Change(_CHANGES[kind]))
 
     def _changed(self, kinds: list[Kind]) -> None:
         """Every replica hears it from the upstream itself, and when it asks again: here is enough."""
         for kind in dict.fromkeys(_CHANGES[kind] for kind in kinds):
             self._changes.tell(Change(kind))
+
+    def _publish_to(self, agent: ContextManager, change: Change) -> None:
+        """What happened in its own session with an upstream is nobody else's."""
+        key, tenant = agent.key, agent.principal.tenant
+        self._publish(replace(change, agent_session=key, tenant=tenant, private_to=key))
 
     def _publish(self, change: Change) -> None:
         self._background(self._changes.publish(change))

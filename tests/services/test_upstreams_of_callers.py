@@ -12,11 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind
+from cwm.services.context_manager import state_key
 from cwm.services.upstream_link import LONGEST_RETRY_SECONDS, LinkState
 from cwm.services.upstreams import CallerOf
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying
 from tests.eventually import eventually
 from tests.services.replicas_of import ANN, BOB, Replica, Shared, replica
+from tests.transport.mcp.upstream_hosts import hosted
 
 pytestmark = pytest.mark.slow
 
@@ -154,3 +156,37 @@ async def test_what_is_being_tried_ends_with_the_agent_session() -> None:
             assert await listing == set()
             assert (len(one.agents), caller.agent.has_session(one.upstreams._links["bad"])) == (0, False)
         go_on.set()
+
+
+@pytest.mark.parametrize("credentials", [Credentials.NONE, Credentials.FORWARD])
+async def test_what_happens_in_a_callers_own_upstream_session_is_heard_by_no_other(
+    credentials: Credentials,
+) -> None:
+    shared, told = Shared(), list[Change]()
+    shared.changes.subscribe(told.append)
+    uri = "notes://notes/today"
+    async with (
+        hosted(legacy=True) as host,
+        replica(shared, [host.spec("notes", credentials=credentials)]) as one,
+    ):
+        ann = await one.caller(None, authorization="Bearer a")
+        await tools(one, ann)
+        await one.upstreams.watch(ANN, None, uri)
+
+        def heard(kind: ChangeKind) -> list[Change]:
+            return [each for each in told if each.kind is kind]
+
+        # Its stream of news may not be open yet.
+        async with asyncio.timeout(60):
+            while not heard(ChangeKind.RESOURCE):
+                await one.call(ann, "notes_touch")
+        own = heard(ChangeKind.RESOURCE)
+        if credentials is Credentials.FORWARD:
+            told.clear()
+            await one.call(ann, "notes_grow")
+            await eventually(lambda: bool(heard(ChangeKind.TOOLS)))
+            own += heard(ChangeKind.TOOLS)
+        for change in own:
+            assert change.concerns(ANN.tenant, None, state_key(ANN, None))
+            assert not change.concerns(BOB.tenant, None, state_key(BOB, None))
+            assert not change.concerns(ANN.tenant, "session", "session")
