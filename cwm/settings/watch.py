@@ -77,7 +77,7 @@ async def watch(
 
     Only what can change while the gateway runs is new in the snapshot: the upstreams, the budgets and policies
     of tools, limits, the log level, and how much shared context stays in memory and by which policy.
-    Other settings that changed are named in the log. A file that is bad or gone leaves in force what was.
+    Other settings that changed are named in the log. A file that is bad, gone or emptied leaves in force what was.
     ``told`` hears what became of each change.
     """
     reload = _Reload(current, apply, environ, config, told)
@@ -132,6 +132,7 @@ class _Reload:
         self._started = reading.groups if reading else {title: getattr(current, title) for title in GROUPS}
         self._level = cast("Logging", self._started["logging"]).log_level
         self._seen: bytes | str | None = None
+        self._was_empty: bool | None = None
         self._in_step = True
         self._applied = True
         self._waiting: list[str] = []
@@ -148,6 +149,7 @@ class _Reload:
             if isinstance(seen, str):
                 raise SettingsError(seen)
             read = await asyncio.to_thread(settings_from, seen, self._environ, self._config)
+            self._refuse_if_emptied(seen, read)
         except SettingsError as why:
             self._in_step = False
             self._told(Outcome.REFUSED)
@@ -155,6 +157,17 @@ class _Reload:
             return
         await self._swap(self._with_live(read))
         self._name_what_waits(read)
+
+    def _refuse_if_emptied(self, seen: bytes, read: Settings) -> None:
+        """Some editors empty a file and then write it: that moment is not to end all upstreams."""
+        empty = not seen.strip()
+        if empty and self._was_empty is None:
+            groups = {title: getattr(read, title) for title in self._started}
+            at_start = (self._started, self._current.upstreams, self._current.budgets)
+            self._was_empty = (groups, read.upstreams, read.budgets) == at_start
+        if empty and not self._was_empty:
+            raise SettingsError(f"{self._config} is empty; to have no upstreams write `upstreams: {{}}`.")
+        self._was_empty = empty
 
     async def _read(self) -> bytes | str | None:
         """What the settled file holds, or a sentence that says why it cannot be read; None when it is gone."""

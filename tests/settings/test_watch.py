@@ -260,6 +260,36 @@ async def test_a_bad_file_that_is_put_back_is_told_and_applies_nothing(config: P
     assert heard.applied == []
 
 
+@pytest.mark.parametrize("emptied", ["", "\n"])
+async def test_an_emptied_file_keeps_what_is_in_force_until_something_is_written(
+    config: Path, emptied: str
+) -> None:
+    async with watching(config) as heard:
+        save(config, emptied)
+        refused = await heard.event("settings_refused")
+        assert refused["why"] == f"{config} is empty; to have no upstreams write `upstreams: {{}}`."
+        save(config, naming("first"))
+        await heard.event("settings_good_again")
+        save(config, "upstreams: {}\n")
+        await heard.upstreams()
+        save(config, emptied)
+        await heard.event("settings_refused", times=2)
+        save(config, "# none any more\n")
+        await heard.event("settings_good_again", times=2)
+
+    assert len(heard.applied) == 1
+
+
+async def test_a_file_that_was_always_empty_is_no_fault(config: Path) -> None:
+    save(config, "")
+    async with watching(config) as heard:
+        save(config, "\n")
+        save(config, naming("first"))
+        await heard.upstreams("first")
+
+    assert heard.outcomes == [Outcome.APPLIED]
+
+
 async def test_a_bad_upstream_keeps_the_good_ones_beside_it_from_being_applied(config: Path) -> None:
     async with watching(config) as heard:
         save(config, naming("first", "second") + "  third: {}\n")
