@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
 from tests.cli.command import environment
+from tests.eventually import eventually
+from tests.transport.mcp.upstream_hosts import hosted
 
 pytestmark = pytest.mark.slow
 
@@ -94,3 +97,50 @@ async def test_a_new_limit_holds_for_the_next_call_and_its_end_as_well(tmp_path:
             assert not await is_refused()
 
     assert applied == ["limits.rate_limit_session"] * 2
+
+
+def upstreams_at(**urls: str) -> str:
+    return json.dumps({"upstreams": {name: {"url": url} for name, url in urls.items()}})
+
+
+@pytest.mark.parametrize("by_rename", [True, False])
+async def test_upstreams_come_and_go_with_the_file_and_no_call_that_is_under_way_is_dropped(
+    tmp_path: Path, *, by_rename: bool
+) -> None:
+    """Of one that goes, one that moves, and one that stays; all are under way while the file changes."""
+    config = tmp_path / "cwm.yaml"
+
+    def save(text: str) -> None:
+        draft = tmp_path / "draft" if by_rename else config
+        draft.write_text(text)
+        draft.replace(config)
+
+    async with hosted(legacy=True) as one, hosted(legacy=True) as other:
+        save(upstreams_at(goes=one.url, moves=one.url, stays=one.url))
+        with serving(tmp_path) as (url, log):
+            async with Client(StreamableHttpTransport(url)) as client:
+
+                async def offered() -> set[str]:
+                    return {
+                        tool.name.partition("_hold")[0]
+                        for tool in await client.list_tools()
+                        if "_hold" in tool.name
+                    }
+
+                assert await offered() == {"goes", "moves", "stays"}
+                calls = [
+                    asyncio.create_task(client.call_tool_mcp(f"{name}_hold", {}))
+                    for name in ("goes", "moves", "stays") * 5
+                ]
+                await eventually(lambda: one.seen.calls["hold"] == 15)
+                save(upstreams_at(moves=other.url, stays=one.url, comes=other.url))
+                applied = await asyncio.to_thread(applied_of, log)
+                assert await offered() - {"moves"} == {"stays", "comes"}
+                assert (await client.call_tool("comes_echo", {"message": "hi"})).data == "hi"
+                assert not any(call.done() for call in calls)
+                one.seen.go_on.set()
+                answers = await asyncio.gather(*calls)
+
+    assert applied == ["upstreams.comes", "upstreams.goes", "upstreams.moves"]
+    assert [(answer.is_error, answer.content[0].text) for answer in answers] == [(False, "held")] * 15
+    assert one.seen.calls["hold"] == 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,7 +20,8 @@ from fastmcp.client.transports import StdioTransport
 from mcp import Client as SdkClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp_types import CallToolResult, TextContent
+from mcp.shared.subscriptions import ToolsListChanged
+from mcp_types import CallToolResult, TextContent, ToolListChangedNotification
 
 from cwm.transport.mcp.tools_agents import agent_tools
 from cwm.transport.mcp.tools_context import context_tools
@@ -28,6 +30,7 @@ from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
 from tests.cli.command import cwm, environment, refused
+from tests.transport.mcp.upstream_hosts import PROGRAM
 
 COMMAND = [sys.executable, "-m", "cwm", "stdio"]
 TOOLS = {
@@ -128,6 +131,64 @@ async def test_a_client_of_either_era_lists_and_calls_and_leaves_no_process(
     assert called.structured_content == {"success": True, "sessions": [], "count": 0}
     assert {str(one.uri) for one in getattr(resources, "resources", resources)} >= {"cwm://windows"}
     assert children() == before
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def with_upstream(folder: Path, *, stateless: bool = False) -> None:
+    """A program that counts and grows, in ``cwm.yaml``."""
+    upstream = {"command": [sys.executable, str(PROGRAM)], "stateless": stateless}
+    (folder / "cwm.yaml").write_text(json.dumps({"upstreams": {"notes": upstream}}))
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_an_upstreams_tools_are_there_keep_their_state_and_leave_no_process(
+    tmp_path: Path, era: str
+) -> None:
+    before = children()
+    with_upstream(tmp_path)
+    async with sdk_client(tmp_path, era) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        counted = [(await client.call_tool("notes_count", {})).content[0].text for _ in range(2)]
+        program = int((await client.call_tool("notes_process", {})).content[0].text)
+
+    assert names >= {*TOOLS, "notes_echo", "notes_count"}
+    assert counted == ["1", "2"]
+    assert children() == before
+    assert not is_there(program)
+
+
+async def test_a_change_of_an_upstreams_list_reaches_a_client_of_the_handshake_era(tmp_path: Path) -> None:
+    with_upstream(tmp_path, stateless=True)
+    changed = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            changed.set()
+
+    parameters = StdioServerParameters(
+        command=COMMAND[0], args=COMMAND[1:], env=environment(tmp_path, {}), cwd=tmp_path
+    )
+    async with SdkClient(stdio_client(parameters), mode="legacy", message_handler=hear) as client:
+        await client.list_tools()
+        changed.clear()
+        await client.call_tool("notes_grow", {})
+        async with asyncio.timeout(60):
+            await changed.wait()
+        assert "notes_grown" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+async def test_a_change_of_an_upstreams_list_reaches_a_client_that_listens(tmp_path: Path) -> None:
+    with_upstream(tmp_path, stateless=True)
+    async with sdk_client(tmp_path, "2026-07-28") as client:
+        await client.list_tools()
+        async with client.listen(tools_list_changed=True) as changes, asyncio.timeout(60):
+            await client.call_tool("notes_grow", {})
+            assert isinstance(await anext(aiter(changes)), ToolsListChanged)
+            while "notes_grown" not in {tool.name for tool in (await client.list_tools()).tools}:
+                await anext(aiter(changes))
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])

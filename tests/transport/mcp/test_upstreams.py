@@ -229,6 +229,23 @@ async def test_a_dead_upstream_leaves_the_others_and_is_named(tmp_path: Path, er
             assert "dead_echo" in await names(agent)
 
 
+async def test_every_list_names_the_upstreams_that_are_missing_from_it(tmp_path: Path, era: str) -> None:
+    async with hosted(legacy=False) as dead, hosted(legacy=False) as alive:
+        await dead.stop()
+        async with fronted(tmp_path, era, dead.spec("dead"), alive.spec("alive")) as (agent, _):
+            client: FastMcpClient[Any] = agent.client
+            resources = await client.list_resources_mcp()
+            templates = await client.list_resource_templates_mcp()
+            prompts = await client.list_prompts_mcp()
+    assert "notes://alive/today" in {str(each.uri) for each in resources.resources}
+    assert "notes://alive/on/{day}" in {each.uri_template for each in templates.resource_templates}
+    assert "alive_greet" in {each.name for each in prompts.prompts}
+    for listed in (resources, templates, prompts):
+        assert listed.meta is not None
+        assert listed.meta["dev.cwm/absent"].keys() == {"dead"}
+        assert listed.meta["dev.cwm/absent"]["dead"]
+
+
 async def test_a_program_runs_once_for_each_agent_session_and_ends_with_it(tmp_path: Path) -> None:
     async with gateway(tmp_path, upstreams=[stdio_spec("program")]) as running:
         async with fastmcp_agent(running.url, LEGACY) as one:
