@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx2
 
 from cwm import __version__
-from cwm.bench import rpc
+from cwm.bench import reload, rpc
 from cwm.bench.figures import Report, Section, median
 from cwm.bench.servers import valkey
 from cwm.domain.access import Scope
@@ -90,6 +90,10 @@ async def run(progress: Callable[[str], None], *, rounds: int) -> Report:
                 summary = await _compare(section, targets, rounds, partial(_told, progress, title))
                 report.sections.append(section)
                 report.summary |= {f"{key}{suffix}": value for key, value in summary.items()}
+        async with server(log, "bare") as bare:
+            section, summary = await reload.measure(bare.url, progress)
+            report.sections.append(section)
+            report.summary |= summary
         progress(f"{_IDLE_SESSIONS} idle sessions")
         # Memory that a busy process freed would be taken before any new: this one has not been busy.
         async with server(log, "bare") as bare, _alone(log, bare.url) as (cwm, _):

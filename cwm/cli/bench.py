@@ -122,7 +122,7 @@ def bench_gateway(
     rounds: Annotated[int, typer.Option(min=3, help="Rounds of 400 calls to each server.")] = 9,
     json_file: _JsonFile = None,
 ) -> None:
-    """Tool calls through CWM beside bare FastMCP; memory of idle sessions. No engine; extra `embedded`."""
+    """Tool calls through CWM beside bare FastMCP; changes of cwm.yaml; idle sessions. No engine; extra `embedded`."""
 
     async def work(_: Interrupts) -> Report:
         from cwm.bench.tool_calls import run

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 import redis
 
-from cwm.bench import rpc, tool_calls
+from cwm.bench import reload, rpc, tool_calls
 
 
 @pytest.mark.slow
@@ -19,14 +19,20 @@ async def test_it_compares_both_eras_and_counts_what_a_session_takes(
     for name, few in (("_CALLS", 4), ("_SESSIONS", (2,)), ("_IDLE_SESSIONS", 20), ("_WARM_SESSIONS", 5)):
         monkeypatch.setattr(tool_calls, name, few)
     told: list[str] = []
+    monkeypatch.setattr(reload, "_RELOADS", 2)
     report = await tool_calls.run(told.append, rounds=3)
     compared = {"throughput_ratio", "added_ms_upstream"}
     without = {f"{figure}_without_settings" for figure in compared}
-    assert set(report.summary) == {*compared, *without, "bytes_per_session"}
+    reloads = {"reload_ms", "reload_worst_ms", "reload_dropped_calls"}
+    assert set(report.summary) == {*compared, *without, *reloads, "bytes_per_session"}
     assert report.summary["throughput_ratio"] > 0
-    for section in report.sections:
+    *calls, changes = report.sections
+    for section in calls:
         assert [row[0] for row in section.rows] == ["2026-07-28, 2", "2025-11-25, 2"]
         assert all(figure > 0 for row in section.rows for figure in row[1:-1])
+    assert [row[:2] for row in changes.rows] == [("an upstream comes", 2), ("an upstream goes", 2)]
+    assert all(figure > 0 for row in changes.rows for figure in row[2:-1])
+    assert report.summary["reload_dropped_calls"] == 0
     assert told[-1] == "20 idle sessions"
 
 
