@@ -95,7 +95,7 @@ class ContextManager:
         return self._busy == 0 and any(self._watches.values())
 
     def watches(self, link: Link) -> Watches:
-        """What is to be heard of in its own session with the upstream."""
+        """What it is to hear of, in its own session with the upstream or in the one that all share."""
         return self._watches.setdefault(link, Watches())
 
     def has_session(self, link: Link) -> bool:

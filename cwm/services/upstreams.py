@@ -202,13 +202,18 @@ class Upstreams:
         link, own = self._links[found[0]], found[1]
         caller = CallerOf(await self._agents.get(principal, agent_session))
         await link.settled()
-        watches = link.watches if link.shared else caller.agent.watches(link)
-        if not watches.add(own, caller.agent.key):
+        agent, key = caller.agent, caller.agent.key
+        if link.shared:
+            # Nothing of it is in a session of its own; it listens all the same.
+            agent.watches(link).add(own, key)
+        watches = link.watches if link.shared else agent.watches(link)
+        if not watches.add(own, key):
             return
         try:
             await self._tell_upstream(link, caller, lambda session: session.watch(own))
         except BaseException:
-            watches.remove(own, caller.agent.key)
+            watches.remove(own, key)
+            agent.watches(link).remove(own, key)
             raise
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
@@ -218,6 +223,8 @@ class Upstreams:
             return
         link, own = self._links[found[0]], found[1]
         watches = link.watches if link.shared else agent.watches(link)
+        if link.shared:
+            agent.watches(link).remove(own, agent.key)
         if watches.remove(own, agent.key) and (link.shared or agent.has_session(link)):
             await self._tell_upstream(link, CallerOf(agent), lambda session: session.unwatch(own))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cwm.adapters.upstream.http import _IDLE_CONNECTIONS
+from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import TooManyAgentSessionsError
 from cwm.domain.upstream import Kind
 from cwm.services.agents import Agents
@@ -22,6 +23,7 @@ from tests.adapters.upstream.programs import open_files, processes_with
 from tests.adapters.upstream.programs import spec as program
 from tests.eventually import eventually
 from tests.services.replicas_of import ANN, Replica, Shared, replica
+from tests.transport.mcp.upstream_hosts import hosted
 
 TTL = 60
 LIMIT = 3
@@ -138,6 +140,29 @@ async def test_one_that_cannot_begin_is_not_held_and_the_next_request_tries_agai
         assert len(one.agents) == 0
         await one.agents.get(ANN, "a")
         assert len(one.agents) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_one_that_listens_makes_no_room_for_others(*, stateless: bool) -> None:
+    shared, told = Shared(), list[Change]()
+    shared.changes.subscribe(told.append)
+    uri = "notes://notes/today"
+    async with (
+        hosted(legacy=True) as host,
+        replica(shared, [host.spec("notes", stateless=stateless)], limit=2) as one,
+    ):
+        await one.upstreams.watch(ANN, None, uri)
+        for _ in range(3):
+            await one.agents.get(ANN, await shared.store.begin(ANN))
+        assert one.agents.held(ANN, None) is not None
+        async with asyncio.timeout(60):
+            while ChangeKind.RESOURCE not in {each.kind for each in told}:
+                await one.call(await one.caller(None), "notes_touch")
+        await one.upstreams.unwatch(ANN, None, uri)
+        await one.agents.get(ANN, await shared.store.begin(ANN))
+        await one.agents.get(ANN, await shared.store.begin(ANN))
+        assert one.agents.held(ANN, None) is None
 
 
 async def thousand(one: Replica, shared: Shared, tool: str, count: int) -> AsyncIterator[str]:
