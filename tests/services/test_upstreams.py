@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from mcp.server.lowlevel import Server
@@ -14,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from cwm.adapters.redis.agent_sessions import RedisAgentSessions
 from cwm.adapters.redis.connection import connect
+from cwm.adapters.redis.keys import session_key
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import (
     AgentSessionNotFoundError,
@@ -24,6 +26,7 @@ from cwm.domain.errors import (
 from cwm.domain.upstream import Credentials, Kind, Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
+from tests.adapters.upstream.programs import processes_with
 from tests.adapters.upstream.programs import spec as program
 from tests.eventually import eventually
 from tests.services.replicas_of import ANN, BOB, Replica, Shared, replica
@@ -409,6 +412,28 @@ async def test_a_gone_client_leaves_when_it_was_idle_for_long_enough() -> None:
         one.agents.close_idle()
         assert len(one.agents) == 0
         await eventually(lambda: len(server.sessions) == 1)
+
+
+async def test_what_expired_in_the_shared_store_is_ended_by_each_replica_that_held_it(redis_url: str) -> None:
+    shared, client = Shared(), connect(redis_url)
+    shared.store = RedisAgentSessions(client, 60)
+    specs = [program("serve()", env={"MARKER": (marker := uuid4().hex)})]
+    async with bad_server() as server:
+        specs.append(server.spec("web"))
+        async with replica(shared, specs) as one, replica(shared, specs) as two:
+            handle = await shared.store.begin(ANN)
+            for each in (one, two):
+                caller = await each.caller(handle)
+                await asyncio.gather(each.call(caller, "bad_do"), each.call(caller, "web_do"))
+            assert len(server.sessions) == 3
+            assert len(processes_with(marker)) == 4
+            # As it expires: nobody is told.
+            await client.delete(session_key(handle))
+            shared.clock.seconds += 61
+            for each in (one, two):
+                each.agents.close_idle()
+            await eventually(lambda: len(server.sessions) == 2 and len(processes_with(marker)) == 2)
+    await client.aclose()
 
 
 async def test_what_a_principal_uses_on_one_replica_is_ended_by_no_other_and_gone_on_with_by_the_next() -> (
