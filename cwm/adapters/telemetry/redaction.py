@@ -11,7 +11,7 @@ from urllib.parse import quote
 MASK: Final = "[hidden]"
 
 # A shorter one is a word that lines are full of, and no secret.
-_SHORTEST: Final = 6
+SHORTEST: Final = 6
 _QUOTED: Final = r"(?:\\?[\"'])?"
 _LOOKS_LIKE_ONE: Final = (
     # A JSON web token, wherever it stands.
@@ -46,7 +46,7 @@ class Redaction:
 
     def hide(self, secrets: Iterable[str]) -> None:
         """From now on these are masked as well, also as JSON, URLs and ``repr`` spell them."""
-        self._known |= {secret for secret in secrets if len(secret) >= _SHORTEST}
+        self._known |= {secret for secret in secrets if len(secret) >= SHORTEST}
         spelled = {spelling for secret in self._known for spelling in _spellings(secret)}
         longest_first = sorted(spelled, key=lambda one: (-len(one), one))
         self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

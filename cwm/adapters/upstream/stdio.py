@@ -21,6 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from cwm.adapters.telemetry.redaction import MASK, SHORTEST
 from cwm.domain.upstream import UpstreamSpec
 
 _LONGEST_TEXT: Final = 2000
@@ -29,7 +30,6 @@ _LONGEST_MESSAGE: Final = 64 * 1024 * 1024
 _CHUNK: Final = 64 * 1024
 _GRACE_SECONDS: Final = 2.0
 _LAST_WORDS_SECONDS: Final = 0.5
-_HIDDEN: Final = "[hidden]"
 
 _log = structlog.get_logger("cwm.upstream")
 
@@ -172,15 +172,15 @@ async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:
 def _tell(upstream: str, secrets: list[str], line: bytes) -> None:
     text = line[:_LONGEST_LINE].decode(errors="replace").strip()
     for secret in secrets:
-        text = text.replace(secret, _HIDDEN)
+        text = text.replace(secret, MASK)
     if text:
         _log.info("upstream_said", upstream=upstream, text=text[:_LONGEST_TEXT])
 
 
 def _secrets(spec: UpstreamSpec) -> list[str]:
     """What may not be told: each line of each variable, as it would be printed; longest first."""
-    lines = {line.strip() for value in spec.env.values() for line in value.splitlines()} - {""}
-    return sorted(lines, key=len, reverse=True)
+    lines = {line.strip() for value in spec.env.values() for line in value.splitlines()}
+    return sorted((line for line in lines if len(line) >= SHORTEST), key=len, reverse=True)
 
 
 def _pipe(pipe: IO[bytes] | None) -> int:

@@ -70,6 +70,16 @@ async def test_what_a_program_says_is_told_in_short_and_without_its_secrets() ->
     assert not any("of a key" in text for text in told)
 
 
+async def test_what_a_program_says_stays_readable_whatever_short_words_its_environment_holds() -> None:
+    code = "print('10 of 1001 in production, true', os.environ['KEY'], flush=True)\nserve()"
+    env = {"KEY": "k-1234", "WORKERS": "1", "STAGE": "prod", "COLOR": "true"}
+    with capture_logs() as logs:
+        async with opened(spec(code, env=env)) as session:
+            assert await call(session) == "done"
+    told = [str(entry["text"]) for entry in logs if entry["event"] == "upstream_said"]
+    assert told == ["10 of 1001 in production, true [hidden]"]
+
+
 async def test_the_last_words_of_a_program_that_cannot_start_are_told() -> None:
     with capture_logs() as logs, pytest.raises(UpstreamAwayError):
         async with opened(spec("sys.exit('no configuration')")):
