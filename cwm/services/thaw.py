@@ -14,6 +14,7 @@ from cwm.domain.errors import (
     CwmError,
     EngineResponseError,
     InvalidParameterError,
+    SessionNotActiveError,
     WindowIncompatibleError,
     WindowNotFoundError,
 )
@@ -140,9 +141,11 @@ class Thaw:
             turn = TurnInput(messages=[{"role": "user", "content": continuation_prompt}])
             try:
                 continuation = await self.generate(principal, session_id, turn)
-            except CwmError:
-                with suppress(CwmError):
-                    await self.end_session.now(thawed.session)
+            except CwmError as error:
+                # A session that moved on is in use by somebody who knows its id.
+                if not isinstance(error, SessionNotActiveError):
+                    with suppress(CwmError):
+                        await self.end_session.now(thawed.session)
                 raise
             return replace(thawed, continuation=continuation)
         return thawed

@@ -151,6 +151,7 @@ async def test_a_thaw_whose_caller_leaves_is_noted_no_more(
         journal=journal,
         meter=journal.meter,
         clock=SystemClock(),
+        end_session=NOTHING,
     )
     await left(late, lambda: thaw(ANN, "w1", "thawed"))
     assert await mine.intents_of_every_tenant() == []
