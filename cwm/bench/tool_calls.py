@@ -76,8 +76,8 @@ async def run(progress: Callable[[str], None], *, rounds: int) -> Report:
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as folder:
         log = Path(folder) / "servers.log"
         for title, started, suffix in (
-            ("CWM with all that a team has on", _team, ""),
-            ("CWM as it is without settings", _alone, "_without_settings"),
+            ("CWM with its defaults", _alone, ""),
+            ("CWM with API keys, limits, Valkey and traces", _team, "_team"),
         ):
             async with server(log, "bare") as bare, started(log, bare.url) as (cwm, credentials):
                 targets = (
