@@ -106,7 +106,10 @@ class ChainKeys:
 
     def signed_anchor(self, anchor: Anchor) -> bool:
         """Also for one before which nothing was pruned: there is nothing to sign."""
-        return anchor.pruned.seq == 0 or self._signed(anchor.key_id, anchor.signature, _told_anchor(anchor))
+        told = (_told_anchor(anchor), _told_older_anchor(anchor))
+        return anchor.pruned.seq == 0 or any(
+            self._signed(anchor.key_id, anchor.signature, one) for one in told
+        )
 
     def _signed(self, key_id: str, signature: str, told: bytes) -> bool:
         if key_id == CARRIED or key_id not in self._keys:
@@ -160,6 +163,12 @@ def _told_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def _told_anchor(anchor: Anchor) -> bytes:
+    pruned, through = anchor.pruned, anchor.carried_through
+    return canonical_json(["anchor 2", anchor.tenant, pruned.seq, pruned.digest, through, anchor.key_id])
+
+
+def _told_older_anchor(anchor: Anchor) -> bytes:
+    """As it was signed before that covered ``carried_through``; the next one that is signed takes its place."""
     pruned = anchor.pruned
     return canonical_json(["anchor", anchor.tenant, pruned.seq, pruned.digest, anchor.key_id])
 

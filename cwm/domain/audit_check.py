@@ -67,6 +67,7 @@ class ChainCheck:
     anchor: Anchor
     checkpoints: Sequence[Checkpoint] = ()
     _last: Place = field(init=False)
+    _carried_through: int = field(init=False)
     _records: int = field(default=0, init=False)
     _carried: int = field(default=0, init=False)
     _found: list[Finding] = field(default_factory=list, init=False)
@@ -74,6 +75,7 @@ class ChainCheck:
 
     def __post_init__(self) -> None:
         self._last = self.anchor.pruned
+        self._carried_through = self.anchor.carried_through
         if not self.keys.signed_anchor(self.anchor):
             self._find(Damage.UNSIGNED, self._last.seq, self._last.seq)
 
@@ -90,6 +92,11 @@ class ChainCheck:
         if any(point.place.seq == record.seq and point.place != record.place for point in self.checkpoints):
             self._find(Damage.CUT_OFF, record.seq, record.seq)
         self._last = record.place
+
+    @property
+    def carried_through(self) -> int:
+        """Up to where records older than the chain may be: as the anchor says, and none after one that is not."""
+        return self._carried_through
 
     @property
     def is_whole(self) -> bool:
@@ -114,13 +121,16 @@ class ChainCheck:
         )
 
     def _look_at(self, record: AuditRecord, *, follows: bool) -> None:
-        late = record.key_id == CARRIED and record.seq > self.anchor.carried_through
+        late = record.key_id == CARRIED and record.seq > self._carried_through
         if not self.keys.known(record.key_id):
             self._find(Damage.UNKNOWN_KEY, record.seq, record.seq)
         elif late or not self.keys.holds(record):
             self._find(Damage.CHANGED, record.seq, record.seq)
+            return
         elif follows and record.previous != self._last.digest:
             self._find(Damage.UNLINKED, record.seq, record.seq)
+        if record.key_id != CARRIED:
+            self._carried_through = min(self._carried_through, record.seq - 1)
 
     def _find(self, damage: Damage, first: int, last: int) -> None:
         if len(self._found) < MOST_FINDINGS:

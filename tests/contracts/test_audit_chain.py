@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, text, update
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.audit_trail import SqlAuditTrail
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.tables import audit_anchors as anchors
 from cwm.adapters.sql.tables import audit_log as table
 from cwm.domain.audit_chain import ChainKeys, Checkpoint, Place
 from cwm.domain.audit_check import Damage, Verdict
@@ -211,6 +212,24 @@ async def test_the_newest_record_stays_however_old(
     await other_log.record(an_event("next"))
     assert [record.seq for record in await trail.page("acme", 0, 10)] == [5, 6]
     assert (await verified(trail)).whole
+
+
+async def test_an_anchor_that_was_moved_is_not_signed_as_it_was_moved(
+    audit_log: SqlAuditLog, trail: SqlAuditTrail, database: Database
+) -> None:
+    await filled(audit_log)
+    moved = anchors.insert().values(
+        tenant="acme", pruned_through=0, pruned_digest="", carried_through=99, key_id="", signature=""
+    )
+    await database.write(lambda connection: connection.execute(moved))
+    assert await trail.prune("acme", NOW + timedelta(days=99), 2) == 2
+    assert (await trail.anchor("acme")).carried_through == 0
+    assert await trail.prune("acme", NOW + timedelta(days=99), 1) == 1
+    assert (await verified(trail)).whole
+
+    await database.write(lambda connection: connection.execute(update(anchors).values(carried_through=99)))
+    assert [found.damage for found in (await verified(trail)).findings] == [Damage.UNSIGNED]
+    assert await trail.prune("acme", NOW + timedelta(days=99), 2) == 0
 
 
 async def test_records_are_found_by_time_and_kind(audit_log: SqlAuditLog, trail: SqlAuditTrail) -> None:

@@ -243,6 +243,42 @@ def test_the_key_that_is_no_secret_is_good_for_nothing_newer() -> None:
     assert damages(looked_at([*CHAIN, forged])) == [(Damage.CHANGED, 13, 13)]
 
 
+# As gateways signed it that left out how far the older records reach.
+_OLDER_ANCHOR: Final = Anchor(
+    "acme",
+    carried_through=3,
+    key_id="7a9717f9651a",
+    signature="5ca194569aacf874676ac8c849ee20d833a912809924222a731da84713f5d450",
+)
+
+
+def test_how_far_the_older_records_reach_is_signed_with_where_the_chain_begins() -> None:
+    old = _carried_chain()
+    anchor = KEYS.sign_anchor(Anchor("acme", old[0].place, carried_through=3))
+    chain = old[1:] + chained([an_event(7)], old[-1].place)
+    assert looked_at(chain, (), anchor).whole
+    moved = looked_at(chain, (), replace(anchor, carried_through=4))
+    assert damages(moved) == [(Damage.UNSIGNED, 1, 1)]
+
+
+def test_an_anchor_from_before_that_was_signed_holds() -> None:
+    old = _carried_chain()
+    chain = old[1:] + chained([an_event(7)], old[-1].place)
+    assert looked_at(chain, (), replace(_OLDER_ANCHOR, pruned=old[0].place)).whole
+    assert not looked_at(chain, (), replace(_OLDER_ANCHOR, pruned=Place(1, "0" * 64))).whole
+
+
+@pytest.mark.parametrize("anchor", [Anchor("acme", carried_through=99), None])
+def test_an_unsigned_anchor_makes_no_room_for_the_key_that_is_no_secret_after_the_chain_began(
+    anchor: Anchor | None,
+) -> None:
+    old = _carried_chain()
+    anchor = anchor or replace(_OLDER_ANCHOR, pruned=old[0].place, carried_through=99)
+    chain = old[anchor.pruned.seq :] + chained([an_event(7)], old[-1].place)
+    forged = carried(an_event(8), chain[-1].place)
+    assert damages(looked_at([*chain, forged], (), anchor)) == [(Damage.CHANGED, 5, 5)]
+
+
 def test_a_checkpoint_and_an_anchor_hold_only_as_they_were_signed() -> None:
     made = KEYS.sign_checkpoint(CHECKPOINT)
     assert KEYS.signed_checkpoint(made)

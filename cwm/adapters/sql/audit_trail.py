@@ -112,7 +112,7 @@ class SqlAuditTrail:
             past = record.place
         if past == begins.pruned:
             return 0
-        anchor = self.keys.sign_anchor(replace(begins, pruned=past))
+        anchor = self.keys.sign_anchor(replace(begins, pruned=past, carried_through=check.carried_through))
         values = {
             "tenant": tenant,
             "pruned_through": past.seq,
