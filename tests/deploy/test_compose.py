@@ -15,6 +15,7 @@ from tests.deploy.tools import Tools, installed
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose.yaml"
+ASKED_BY_ITS_IMAGE = {"gateway"}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,25 @@ def test_nothing_is_published_but_on_loopback(compose: dict[str, Any]) -> None:
 def test_services_that_are_not_asked_for_stay_down(compose: dict[str, Any]) -> None:
     always = {name for name, service in compose["services"].items() if "profiles" not in service}
     assert always == {"proxy", "gateway", "migrate", "postgres", "valkey"}
+
+
+def test_every_service_says_whether_it_is_well_or_who_can_tell(compose: dict[str, Any]) -> None:
+    unasked = {
+        name
+        for name, service in compose["services"].items()
+        if not service.get("healthcheck", {"disable": True}).get("test") and name not in ASKED_BY_ITS_IMAGE
+    }
+    assert unasked == {"migrate", "otel-collector"}
+    # There is nothing in the collector's image that could ask it, so its own answer is published.
+    collector = compose["services"]["otel-collector"]
+    assert any(port.endswith(":13133") for port in collector["ports"])
+
+
+def test_no_service_may_take_all_of_the_machines_memory(compose: dict[str, Any]) -> None:
+    def bounded(service: dict[str, Any]) -> bool:
+        return "memory" in service.get("deploy", {}).get("resources", {}).get("limits", {})
+
+    assert {name for name, service in compose["services"].items() if not bounded(service)} == set()
 
 
 def made(folder: Path) -> dict[str, str]:
