@@ -17,7 +17,13 @@ from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
 if TYPE_CHECKING:
     from cwm.settings import Settings
 
-HostOption = Annotated[str | None, typer.Option(help="Address to listen on instead of CWM_HOST.")]
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Address to listen on instead of CWM_HOST; one that others reach takes authentication (CWM_API_KEYS, "
+        "CWM_OAUTH_ISSUER), or CWM_ALLOW_UNAUTHENTICATED=true."
+    ),
+]
 PortOption = Annotated[
     int | None, typer.Option(min=0, max=65535, help="Port instead of CWM_PORT; 0 takes a free one.")
 ]

@@ -115,3 +115,5 @@ def test_a_flag_is_checked_like_its_setting(tmp_path: Path) -> None:
     sentence = refused(cwm(tmp_path, "serve", "--host", "0.0.0.0"), "CWM-1003", status=2)
 
     assert "loopback" in sentence
+    assert "CWM_API_KEYS" in sentence
+    assert not (tmp_path / "cwm.db").exists()
