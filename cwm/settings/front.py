@@ -7,13 +7,14 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
-from cwm.domain.limits import NONE, LimitRules, parse_rates
+from cwm.domain.limits import NONE, LimitRules, Rate, parse_rates
 from cwm.settings.group import Group
 from cwm.settings.origins import Names, Origins
 
 AUTO: Final = "auto"
 
 _SESSION_RATES: Final = "60/minute, 1000/hour"
+_SESSIONS_OF_A_PRINCIPAL: Final = 10
 
 
 class Http(Group):
@@ -82,7 +83,9 @@ class Limits(Group):
         "none for a gateway without authentication on loopback.",
     )
     rate_limit_principal: str = Field(
-        NONE, description="Requests of one user, over all sessions: as above, without auto."
+        AUTO,
+        description="Requests of one user, over all sessions. auto is ten times what one session may ask for, and none "
+        "for a gateway without authentication, which cannot tell users apart.",
     )
     rate_limit_tenant: str = Field(NONE, description="Requests of one tenant, over all users.")
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
@@ -114,29 +117,37 @@ class Limits(Group):
         60.0, gt=0, description="Longest a client may take to send the body of a request."
     )
 
-    @field_validator("rate_limit_session")
+    @field_validator("rate_limit_session", "rate_limit_principal")
     @classmethod
     def _rates_or_auto(cls, value: str) -> str:
         if value.strip() != AUTO:
             parse_rates(value)
         return value.strip()
 
-    @field_validator(
-        "rate_limit_principal", "rate_limit_tenant", "token_budget_principal", "token_budget_tenant"
-    )
+    @field_validator("rate_limit_tenant", "token_budget_principal", "token_budget_tenant")
     @classmethod
     def _rates(cls, value: str) -> str:
         parse_rates(value)
         return value.strip()
 
-    def rules(self, *, shared_with_others: bool) -> LimitRules:
-        """``shared_with_others``: whether anybody but the user of this machine can ask for something."""
-        session = self.rate_limit_session
-        if session == AUTO:
-            session = _SESSION_RATES if shared_with_others else NONE
+    def rules(self, *, shared_with_others: bool, users_known: bool) -> LimitRules:
+        """What the settings come to.
+
+        ``shared_with_others``: whether anybody but the user of this machine can ask for something; ``users_known``:
+        whether callers show who they are.
+        """
+        session_rates = self.rate_limit_session
+        if session_rates == AUTO:
+            session_rates = _SESSION_RATES if shared_with_others else NONE
+        session = parse_rates(session_rates)
+        if self.rate_limit_principal == AUTO:
+            # A session costs nothing, so that a limit for each bounds nobody who makes up another.
+            principal = _of_all_sessions(session) if users_known else ()
+        else:
+            principal = parse_rates(self.rate_limit_principal)
         return LimitRules(
-            session=parse_rates(session),
-            principal=parse_rates(self.rate_limit_principal),
+            session=session,
+            principal=principal,
             tenant=parse_rates(self.rate_limit_tenant),
             running_principal=self.concurrent_principal or None,
             running_tenant=self.concurrent_tenant or None,
@@ -144,3 +155,7 @@ class Limits(Group):
             principal_tokens=parse_rates(self.token_budget_principal),
             tenant_tokens=parse_rates(self.token_budget_tenant),
         )
+
+
+def _of_all_sessions(session: tuple[Rate, ...]) -> tuple[Rate, ...]:
+    return tuple(Rate(rate.amount * _SESSIONS_OF_A_PRINCIPAL, rate.seconds) for rate in session)

@@ -54,8 +54,9 @@ def set_limits(limits: Limits, identity: Identity) -> Callable[[Settings], Await
 
 
 def _rules(settings: Settings, identity: Identity) -> LimitRules:
-    alone = isinstance(identity, LocalIdentity) and on_loopback(settings.http.host)
-    return settings.limits.rules(shared_with_others=not alone)
+    known = not isinstance(identity, LocalIdentity)
+    others = known or not on_loopback(settings.http.host)
+    return settings.limits.rules(shared_with_others=others, users_known=known)
 
 
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:

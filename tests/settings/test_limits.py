@@ -12,15 +12,31 @@ from cwm.settings.load import settings_from
 
 FILE = Path("cwm.yaml")
 SEED = (Rate(60, 60), Rate(1_000, 3_600))
+TEN_SESSIONS = (Rate(600, 60), Rate(10_000, 3_600))
 
 
-def rules(environ: dict[str, str], *, others: bool) -> LimitRules:
-    return settings_from(b"", environ, FILE).limits.rules(shared_with_others=others)
+def rules(environ: dict[str, str], *, others: bool, known: bool = False) -> LimitRules:
+    limits = settings_from(b"", environ, FILE).limits
+    return limits.rules(shared_with_others=others, users_known=known)
 
 
 def test_by_default_a_session_is_limited_where_others_ask_and_open_streams_everywhere() -> None:
     assert rules({}, others=True) == LimitRules(session=SEED, streams_principal=500)
     assert rules({}, others=False) == LimitRules(streams_principal=500)
+
+
+def test_by_default_a_user_who_is_known_has_what_ten_sessions_have_however_many_there_are() -> None:
+    known = LimitRules(session=SEED, principal=TEN_SESSIONS, streams_principal=500)
+    assert rules({}, others=True, known=True) == known
+    unlimited = rules({"CWM_RATE_LIMIT_PRINCIPAL": "none"}, others=True, known=True)
+    assert unlimited == LimitRules(session=SEED, streams_principal=500)
+
+
+def test_a_users_default_limit_goes_with_that_of_a_session() -> None:
+    assert rules({"CWM_RATE_LIMIT_SESSION": "900/minute"}, others=True, known=True).principal == (
+        Rate(9_000, 60),
+    )
+    assert rules({"CWM_RATE_LIMIT_SESSION": "none"}, others=True, known=True).principal == ()
 
 
 def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
@@ -53,7 +69,7 @@ def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
     ("variable", "value"),
     [
         ("CWM_RATE_LIMIT_SESSION", "60 per minute"),
-        ("CWM_RATE_LIMIT_PRINCIPAL", "auto"),
+        ("CWM_RATE_LIMIT_TENANT", "auto"),
         ("CWM_TOKEN_BUDGET_TENANT", "0/day"),
         ("CWM_RATE_LIMIT_ON_FAILURE", "maybe"),
         ("CWM_CONCURRENT_TENANT", "-1"),

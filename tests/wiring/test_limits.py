@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -15,16 +16,18 @@ from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.errors import RateLimitError
 from cwm.domain.limits import LimitRules, Rate
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
 from cwm.ports.identity import Identity
-from cwm.settings import Database, Http, Isolation, Limits, Settings, Shared
+from cwm.settings import Auth, Database, Http, Isolation, Limits, Settings, Shared
 from cwm.wiring.limits import build_limits
 from cwm.wiring.parts import build_parts
 
 OPEN = LimitRules(streams_principal=500)
 SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)), streams_principal=500)
+KNOWN = replace(SEED, principal=(Rate(600, 60), Rate(10_000, 3_600)))
 
 
 class Known:
@@ -43,12 +46,30 @@ def rules(settings: Settings, identity: Identity) -> LimitRules:
 def test_who_has_a_gateway_to_themselves_is_not_limited_and_who_shows_who_they_are_is(host: str) -> None:
     settings = Settings(http=Http(host=host))
     assert rules(settings, LocalIdentity("default")) == OPEN
-    assert rules(settings, Known()) == SEED
+    assert rules(settings, Known()) == KNOWN
 
 
-def test_a_gateway_that_others_reach_limits_their_sessions() -> None:
+def test_a_gateway_that_others_reach_limits_their_sessions_and_not_all_who_are_nobody_together() -> None:
     settings = Settings(http=Http(host="0.0.0.0", allow_unauthenticated=True))
     assert rules(settings, LocalIdentity("default")) == SEED
+
+
+async def test_who_makes_up_a_session_for_each_call_is_refused_as_a_user_and_nobody_else_is(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        database=Database(db_path=tmp_path / "cwm.db"),
+        isolation=Isolation(secret="a test's secret"),
+        auth=Auth(api_keys=True),
+    )
+    parts = build_parts(settings)
+    async with parts.close():
+        for made_up in range(600):
+            await parts.limits.admit(Principal("acme", "ann"), f"session {made_up}")
+        with pytest.raises(RateLimitError) as refused:
+            await parts.limits.admit(Principal("acme", "ann"), "one more")
+        await parts.limits.admit(Principal("acme", "bob"), "session 1")
+    assert refused.value.context["level"] == "principal"
 
 
 def test_what_is_set_holds_for_everybody() -> None:
