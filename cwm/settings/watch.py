@@ -37,6 +37,7 @@ _LIVE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "rate_limit_tenant",
         "concurrent_principal",
         "concurrent_tenant",
+        "streams_principal",
         "token_budget_principal",
         "token_budget_tenant",
     ),

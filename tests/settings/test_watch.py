@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from cwm.settings import Settings, load
+from cwm.settings import Limits, Settings, load
 from cwm.settings.watch import Outcome, watch
 
 _BOUND_SECONDS = 20
@@ -147,6 +148,25 @@ async def test_what_memory_may_take_and_what_leaves_it_first_is_applied(config: 
         "context.context_memory_mb",
     ]
     assert waits["settings"] == ["context.context_versions"]
+
+
+async def test_every_limit_on_how_much_a_caller_may_ask_for_is_applied(config: Path) -> None:
+    """How heads and bodies come in is set up with the socket, and the store that counts with the gateway."""
+    fixed = {
+        "rate_limit_on_failure",
+        "max_header_bytes",
+        "header_timeout_seconds",
+        "body_timeout_seconds",
+    }
+    limits = {
+        name: 7 if isinstance(field.default, int) else "7/hour"
+        for name, field in Limits.model_fields.items()
+        if name not in fixed
+    }
+    async with watching(config) as heard:
+        save(config, json.dumps({"limits": limits}))
+        applied = (await heard.upstreams()).limits
+    assert {name: getattr(applied, name) for name in limits} == limits
 
 
 async def test_a_file_saved_by_rename_is_applied_each_time(config: Path) -> None:
