@@ -26,7 +26,8 @@ engine:
 
 Three more keys stand in the file alone: `upstreams`, the MCP servers that CWM serves under its own URL, see
 [Upstream servers](upstreams.md), and `results` and `tools`, how much of a tool's result is delivered, see
-[Result budgets](result-budgets.md). They and the log level take effect while the gateway runs; all else at its next start.
+[Result budgets](result-budgets.md). They, the limits on requests, streams and tokens, the memory for shared context and the log level take effect
+while the gateway runs; all else at its next start.
 
 A secret may stand in a file: `CWM_DATABASE_URL_FILE` names one that holds what `CWM_DATABASE_URL` would, and so for
 every variable marked *secret*; setting both is an error.
