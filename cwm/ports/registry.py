@@ -100,8 +100,11 @@ class Registry(Protocol):
         Active and thawed ones, and frozen ones whose window is still pending: its chunks are on no list yet.
         """
 
-    async def expire_session(self, tenant: str, session_id: str, revision: int, at: datetime) -> bool:
-        """Make a live session that is still at ``revision`` read-only. False when it moved on."""
+    async def touch_session(self, session: Session, at: datetime) -> bool:
+        """Note that a turn of it begins. False, and nothing changed, when it is no longer live or another by now."""
+
+    async def expire_session(self, session: Session, at: datetime) -> bool:
+        """Make a live session read-only. False when it moved on, or a turn of it began, since it was read."""
 
     async def remove_session(
         self,

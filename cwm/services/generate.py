@@ -114,7 +114,7 @@ class Generate:
             if session is None:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
             details.update(of_another(principal, session.owner))
-            session.require_live("a turn")
+            await in_flight.continues(session)
             await self.limits.require_tokens(principal)
             generated = await self._turn(principal, session, turn, in_flight, on_text)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)

@@ -134,7 +134,7 @@ class PassThrough:
             if served is None:
                 return await self._admit(principal, request)
             session = await self._open(principal, session_id, served.model)
-        session.require_live("a turn")
+        await turn.continues(session)
         if served is None or served.model != session.model:
             raise InvalidParameterError(
                 f"Session '{session_id}' was begun with the model '{session.model}' and keeps it.",

@@ -16,6 +16,7 @@ from cwm.ports.registry import Registry
 from cwm.services.delete import Delete
 from cwm.services.end_session import EndSession
 from cwm.services.freeze import Freeze
+from cwm.services.turns import Turns
 
 _AT_ONCE: Final = 100
 _SET_ASIDE: Final = timedelta(hours=1)
@@ -33,6 +34,11 @@ class RetentionPolicy:
     session_kept: float
     auto_freeze: bool
 
+    @property
+    def touch_after(self) -> timedelta | None:
+        """After how long without one the beginning of a turn is noted: well before its session expires, and seldom."""
+        return timedelta(seconds=self.session_ttl / 10) if self.session_ttl else None
+
 
 @dataclass(slots=True)
 class Retain:
@@ -40,6 +46,7 @@ class Retain:
     freeze: Freeze
     delete: Delete
     end_session: EndSession
+    turns: Turns
     clock: Clock
     policy: RetentionPolicy
     _aside: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
@@ -93,17 +100,20 @@ class Retain:
         ]
 
     async def _expire(self, session: Session, *, dry_run: bool) -> list[Step]:
+        if self.turns.in_flight(session.tenant, session.id):
+            return []
         told = f"no turn since {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
         steps = []
         if self.policy.auto_freeze and session.token_count:
+            # Those before it may have taken long to freeze, and another gateway may have begun a turn meanwhile.
+            if await self.registry.session(session.tenant, session.id) != session:
+                return []
             steps.append(await self._freeze(session, dry_run=dry_run))
         if dry_run:
             return [*steps, Step("expire_session", session.tenant, session.id, Outcome.PLANNED, told)]
         if steps:
             return steps
-        moved_on = not await self.registry.expire_session(
-            session.tenant, session.id, session.revision, self.clock.now()
-        )
+        moved_on = not await self.registry.expire_session(session, self.clock.now())
         return [] if moved_on else [Step("expire_session", session.tenant, session.id, Outcome.DONE, told)]
 
     async def _freeze(self, session: Session, *, dry_run: bool) -> Step:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.errors import SessionNotActiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     from cwm.domain.principal import Principal
     from cwm.domain.session import Session
@@ -33,9 +35,12 @@ class _Lock:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
+    """``touch_after`` is how long a session may have been idle before a turn's beginning is noted; None for ever."""
+
     registry: Registry
     audit: AuditLog
     clock: Clock
+    touch_after: timedelta | None = None
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
 
@@ -84,6 +89,19 @@ class Turn:
     _turns: Turns
     _principal: Principal
     _session_id: str
+
+    async def continues(self, session: Session) -> None:
+        """Begin to go on with it, so that no gateway takes it for idle. CWM-3002 unless it is live."""
+        session.require_live("a turn")
+        turns = self._turns
+        now = turns.clock.now()
+        if turns.touch_after is None or now - session.updated_at < turns.touch_after:
+            return
+        if not await turns.registry.touch_session(session, now):
+            raise SessionNotActiveError(
+                f"Session '{session.id}' moved on or is no longer active; look at it and take the turn again.",
+                session_id=session.id,
+            )
 
     async def record(
         self,

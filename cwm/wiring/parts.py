@@ -132,7 +132,8 @@ def build_parts(settings: Settings) -> Parts:
     shared = shared_store(settings, database, clock, tracer)
     access = build_access(settings, database, audit, clock, meter)
     journal = Journal(audit, clock, meter, shared.changes, tracer)
-    turns = Turns(registry, audit, clock)
+    policy = _policy(settings)
+    turns = Turns(registry, audit, clock, policy.touch_after)
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
     store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
@@ -155,7 +156,7 @@ def build_parts(settings: Settings) -> Parts:
         release,
         PinAudit(registry, kv_tier, release, replicas),
         Patrol(registry, kv_tier, directory, freeze, clock),
-        Retain(registry, freeze, delete, end_session, clock, _policy(settings)),
+        Retain(registry, freeze, delete, end_session, turns, clock, policy),
         journal,
         settings.retention.patrol_windows,
     )

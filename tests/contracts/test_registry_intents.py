@@ -259,13 +259,24 @@ async def test_windows_are_due_when_their_time_is_over(registry: Registry) -> No
 async def test_an_idle_session_expires_unless_it_moved_on(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     assert [s.id for s in await registry.idle_sessions_of_every_tenant(LATER, 10)] == ["s1"]
-    assert not await registry.expire_session("acme", "s1", 7, LATER)
-    assert await registry.expire_session("acme", "s1", 0, LATER)
+    assert not await registry.expire_session(a_session(revision=7), LATER)
+    assert not await registry.expire_session(a_session(created_at=LATER), LATER)
+    assert await registry.expire_session(a_session(), LATER)
     assert await registry.record_turn("acme", "s1", (*IDS, 1), LATER) is None
     assert await registry.idle_sessions_of_every_tenant(LATER.replace(year=2030), 10) == []
     over = await registry.expired_sessions_of_every_tenant(LATER.replace(year=2030), 10)
     assert [(session.id, session.state) for session in over] == [("s1", SessionState.EXPIRED)]
     assert await registry.expired_sessions_of_every_tenant(LATER, 10) == []
+
+
+async def test_a_session_in_which_a_turn_began_meanwhile_does_not_expire(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    assert not await registry.touch_session(a_session(created_at=LATER), LATER)
+    assert await registry.touch_session(a_session(), LATER)
+    assert not await registry.expire_session(a_session(), LATER)
+    assert await registry.session("acme", "s1") == a_session(updated_at=LATER)
+    assert await registry.expire_session(a_session(updated_at=LATER), LATER)
+    assert not await registry.touch_session(a_session(), LATER)
 
 
 async def test_an_expired_session_is_frozen_as_it_is(registry: Registry) -> None:

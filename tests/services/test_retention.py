@@ -16,6 +16,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.domain.window import Window
 from cwm.services.retention import Retain, RetentionPolicy
+from cwm.services.turns import Turns
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze
 
 
@@ -39,10 +40,11 @@ class Failing:
         self.done.append(what if isinstance(what, str) else name)
 
 
-def retain(registry: SqlRegistry, does: Failing) -> Retain:
-    doing = cast("Any", does)
-    policy = RetentionPolicy(session_ttl=60.0, session_kept=0.0, auto_freeze=True)
-    return Retain(registry, doing.freeze, doing, doing, SystemClock(), policy)
+def retain(registry: SqlRegistry, does: Failing, *, auto_freeze: bool = True) -> Retain:
+    doing, clock = cast("Any", does), SystemClock()
+    policy = RetentionPolicy(session_ttl=60.0, session_kept=0.0, auto_freeze=auto_freeze)
+    turns = Turns(registry, cast("Any", None), clock)
+    return Retain(registry, doing.freeze, doing, doing, turns, clock, policy)
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +95,29 @@ async def test_what_is_frozen_of_two_sessions_never_has_one_name(registry: SqlRe
     for session in sessions:
         await look._freeze(session, dry_run=False)
     assert len(set(does.done)) == len(does.done) == len(sessions)
+
+
+@pytest.mark.parametrize("auto_freeze", [False, True])
+async def test_a_session_does_not_expire_in_the_middle_of_a_turn(
+    registry: SqlRegistry, *, auto_freeze: bool
+) -> None:
+    await registry.add_session(a_session(token_count=len(IDS)), IDS)
+    does = Failing()
+    look = retain(registry, does, auto_freeze=auto_freeze)
+    with look.turns.begin(Principal("acme", "ann"), "s1"):
+        assert await look(dry_run=False) == []
+    assert (await registry.session("acme", "s1")) == a_session(token_count=len(IDS))
+    assert len(await look(dry_run=False)) == 1
+
+
+async def test_a_session_that_another_gateway_goes_on_with_is_not_frozen_for_having_been_idle(
+    registry: SqlRegistry,
+) -> None:
+    """It was idle when the look began, which takes long where there is much to freeze."""
+    idle = a_session(token_count=len(IDS))
+    await registry.add_session(idle, IDS)
+    assert await registry.touch_session(idle, LATER)
+    does = Failing()
+    look = retain(registry, does)
+    assert await look._expire(idle, dry_run=False) == []
+    assert does.done == []

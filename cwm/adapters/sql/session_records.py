@@ -114,13 +114,16 @@ class SessionRecords:
             end_one(connection, session.tenant, intent_id)
 
     @writing
-    def expire_session(
-        self, connection: Connection, tenant: str, session_id: str, revision: int, at: datetime
-    ) -> bool:
+    def touch_session(self, connection: Connection, session: Session, at: datetime) -> bool:
+        touched = update(sessions).where(_is_still_live(session)).values(updated_at=at)
+        return connection.execute(touched).rowcount == 1
+
+    @writing
+    def expire_session(self, connection: Connection, session: Session, at: datetime) -> bool:
         idle = and_(
-            _is(tenant, session_id),
-            sessions.c.state.in_(LIVE_STATES),
-            sessions.c.revision == revision,
+            _is_still_live(session),
+            sessions.c.revision == session.revision,
+            sessions.c.updated_at == session.updated_at,
         )
         expired = update(sessions).where(idle).values(state=SessionState.EXPIRED.value, updated_at=at)
         return connection.execute(expired).rowcount == 1
@@ -263,6 +266,15 @@ def _this(tenant: str, session_id: str) -> dict[str, Any]:
 
 def _is(tenant: str, session_id: str) -> ColumnElement[bool]:
     return and_(sessions.c.tenant == tenant, sessions.c.id == session_id)
+
+
+def _is_still_live(session: Session) -> ColumnElement[bool]:
+    """Nor made again under its id by now."""
+    return and_(
+        _is(session.tenant, session.id),
+        sessions.c.created_at == session.created_at,
+        sessions.c.state.in_(LIVE_STATES),
+    )
 
 
 @cache

@@ -27,8 +27,9 @@ async def test_a_window_is_gone_on_with_by_its_chat_template_also_when_its_sessi
     ):
         registry = running.parts.registry
         assert not (await agent.call("session_create", {"session_id": "s"})).is_error
-        await registry.record_turn("acme", "s", (1, 2, 3), LATER, {"said": "secret", **TEMPLATE})
-        assert await registry.expire_session("acme", "s", 1, LATER)
+        turn = await registry.record_turn("acme", "s", (1, 2, 3), LATER, {"said": "secret", **TEMPLATE})
+        assert turn is not None
+        assert await registry.expire_session(turn, LATER)
         assert not (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).is_error
         assert not (await agent.call("session_delete", {"session_id": "s"})).is_error
         assert await registry.session("acme", "s") is None

@@ -20,11 +20,19 @@ from tests.transport.openai.gateway import settings_for
 pytestmark = pytest.mark.slow
 
 THEIRS: Final = (7, 8, 9)
+
+
+async def expired(registry: SqlRegistry) -> None:
+    session = await registry.session("acme", "s")
+    assert session is not None
+    assert await registry.expire_session(session, LATER)
+
+
 CHANGES: Final[dict[str, Callable[[SqlRegistry], Awaitable[Any]]]] = {
     "another gateway's turn": lambda r: r.record_turn("acme", "s", THEIRS, LATER, revision=1),
     "a turn of the pass-through": lambda r: r.record_turn("acme", "s", THEIRS, LATER),
     "a freeze": lambda r: r.begin_freeze(a_window(session_id="s", salt_scope="tenant:acme"), THEIRS, 1),
-    "an expiry": lambda r: r.expire_session("acme", "s", 1, LATER),
+    "an expiry": expired,
     "an end": lambda r: r.remove_session("acme", "s", LATER),
 }
 

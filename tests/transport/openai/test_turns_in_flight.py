@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.registry import SqlRegistry
+from cwm.domain.errors import SessionNotActiveError
 from cwm.domain.principal import Principal
+from cwm.domain.session import SessionState
 from cwm.services.turns import Turns
+from tests.contracts.nouns import a_session
 
 ALICE = Principal("acme", "alice")
 
@@ -81,3 +85,30 @@ async def test_a_turn_of_a_session_that_is_gone_is_written_down(turns: Turns, au
     (event,) = await audit_log.events("acme", 5)
     assert (event.event, event.outcome, event.session_id) == ("session.turn", "not_recorded", "s")
     assert event.details["token_count"] == 3
+
+
+async def test_a_turn_after_a_long_pause_is_noted_when_it_begins_and_the_next_one_is_not(
+    registry: SqlRegistry, audit_log: SqlAuditLog
+) -> None:
+    turns = Turns(registry, audit_log, SystemClock(), timedelta(minutes=6))
+    await registry.add_session(a_session(), ())
+    seen = []
+    with turns.begin(ALICE, "s1") as turn:
+        for _ in range(3):
+            session = await registry.session("acme", "s1")
+            assert session is not None
+            seen.append(session.updated_at)
+            await turn.continues(session)
+    assert seen[0] < seen[1] == seen[2]
+
+
+async def test_a_turn_of_a_session_that_has_just_expired_does_not_begin(
+    registry: SqlRegistry, audit_log: SqlAuditLog
+) -> None:
+    turns = Turns(registry, audit_log, SystemClock(), timedelta(minutes=6))
+    await registry.add_session(a_session(), ())
+    assert await registry.expire_session(a_session(), SystemClock().now())
+    with turns.begin(ALICE, "s1") as turn:
+        for stale in (a_session(), a_session(state=SessionState.EXPIRED)):
+            with pytest.raises(SessionNotActiveError):
+                await turn.continues(stale)
