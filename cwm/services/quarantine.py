@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.canary import Canary, Evidence
@@ -14,7 +15,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.window import Retention, Window
 from cwm.ports.engine import Completion, Engine
 from cwm.ports.registry import Registry
-from cwm.services.aside import to_its_end
+from cwm.services.aside import outlasting
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.release import Release, debt_of
@@ -55,6 +56,7 @@ class Quarantine:
     journal: Journal
     release: Release
     store_again: Callable[[Window, Intent, TokenIds], None]
+    _recovering: set[asyncio.Task[Recovered]] = field(default_factory=set)
 
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
@@ -63,7 +65,14 @@ class Quarantine:
 
         A caller who leaves does not stop it.
         """
-        return await to_its_end(self._recover(principal, window, prefix, canary, found))
+        task = asyncio.create_task(self._recover(principal, window, prefix, canary, found))
+        self._recovering.add(task)
+        task.add_done_callback(self._recovering.discard)
+        return await outlasting(task)
+
+    async def settle(self) -> None:
+        """Wait for those whose callers have left: the engine computes for them, and their windows are stored again."""
+        await asyncio.gather(*self._recovering, return_exceptions=True)
 
     async def _recover(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence

@@ -153,6 +153,7 @@ class Thaw:
     async def settle(self) -> None:
         """Wait for what the engine still does for callers who have left."""
         await asyncio.gather(*self._restoring, return_exceptions=True)
+        await self.quarantine.settle()
         await self.verify.settle()
         await self.planner.settle()
 

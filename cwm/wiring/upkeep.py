@@ -94,8 +94,9 @@ async def _drain(settings: Settings, parts: Parts) -> None:
     try:
         async with asyncio.timeout(settings.http.drain_seconds):
             await parts.services.generate.settle()
+            # A quarantine stores its window again: it ends before freezes do.
+            await parts.services.thaw.settle()
             await parts.services.freeze.settle()
             await parts.watchdog.settle()
-            await parts.services.thaw.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)

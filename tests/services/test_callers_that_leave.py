@@ -189,6 +189,36 @@ async def test_a_quarantine_whose_caller_leaves_is_gone_through_with(
     assert [event.event for event in await audit_log.events("acme", 5)] == ["window.quarantine"]
 
 
+async def test_a_quarantine_that_nobody_waits_for_any_more_is_waited_for_at_the_end(
+    mine: SqlRegistry, journal: Journal, replicas: Replicas, audit_log: SqlAuditLog
+) -> None:
+    """The engine computes the whole context for it, and must not lose that request half-way."""
+    window = await freeze(mine, "w1", "aa", "bb", pinned=True)
+    late, one, tier = Late(OneEngine(), "complete"), cast("Any", OneEngine()), cast("Any", Tier())
+    quarantine = Quarantine(
+        mine,
+        cast("Any", late),
+        one,
+        Scopes(mine, SystemClock()),
+        one,
+        journal,
+        Release(mine, tier, replicas),
+        lambda *_: None,
+    )
+    canary, found = Canary((7,), ({7: -0.25},)), Evidence(Verification.MISMATCH)
+    prefix = Prefix(IDS, window.cache_salt, IDENTITY)
+    caller = asyncio.create_task(quarantine(ANN, window, prefix, canary, found))
+    await asyncio.wait_for(late.done.wait(), 20)
+    caller.cancel()
+    settled = asyncio.create_task(quarantine.settle())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not settled.done()
+    late.go_on.set()
+    await asyncio.wait_for(settled, 20)
+    assert [event.event for event in await audit_log.events("acme", 5)] == ["window.quarantine"]
+
+
 async def test_a_clone_whose_caller_leaves_is_noted_no_more(
     mine: SqlRegistry, journal: Journal, replicas: Replicas
 ) -> None:
