@@ -162,8 +162,8 @@ class Registry(Protocol):
         CWM-4002 when ``source`` is no longer the window that ``clone`` was made after.
         """
 
-    async def proven(self, tenant: str, name: str, at: datetime) -> None:
-        """Note that all chunks of a window were read back."""
+    async def proven(self, window: Window, at: datetime) -> None:
+        """Note that all chunks of a window were read back. Nothing when it is pending, another or under another salt by now."""
 
     async def guaranteed_bytes(self, tenant: str) -> int:
         """What counts against the quota: one copy of each chunk that guaranteed windows refer to."""
@@ -206,12 +206,11 @@ class Registry(Protocol):
     async def chunks_of_other_windows(self, tenant: str, name: str) -> set[str]:
         """Hashes of this window's chunks that another window under the same cache_salt refers to."""
 
-    async def remove_window(
-        self, tenant: str, name: str, at: datetime, debt: Debt | None = None
-    ) -> Intent | None:
+    async def remove_window(self, window: Window, at: datetime, debt: Debt | None = None) -> Intent | None:
         """Remove the window, its references, and its snapshot when nothing else needs it. CWM-2002.
 
-        With its last window a frozen or deleted session goes too, and its tokens with it.
+        CWM-4002, and nothing changes, when it is another, was stored otherwise or is being stored since it was read:
+        ``debt`` is not what it has. With its last window a frozen or deleted session goes too, and its tokens with it.
         """
 
     # intents

@@ -100,9 +100,7 @@ class Clone:
         try:
             await self.kv_tier.pin(prefix.key)
         except BaseException:
-            owed = await self.registry.remove_window(
-                clone.tenant, clone.name, self.clock.now(), debt_of(prefix, pinned=True)
-            )
+            owed = await self.registry.remove_window(clone, self.clock.now(), debt_of(prefix, pinned=True))
             await self.release.leave(owed)
             raise
         await self.registry.end_intent(intent.tenant, intent.id)

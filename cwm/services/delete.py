@@ -53,7 +53,7 @@ class Delete:
         """Remove a window and its tokens at once, and then what it has in the cache.
 
         CWM-1002, CWM-2002; CWM-3004 names the windows and live sessions that depend on it, unless
-        ``force``; CWM-4002 (retryable) while it is being stored; CWM-5001 while LMCache cannot be told, and
+        ``force``; CWM-4002 (retryable) while it is being stored, or when it changed meanwhile; CWM-5001 while LMCache cannot be told, and
         nothing is removed then.
         """
         require_window_name(window_name)
@@ -79,7 +79,7 @@ class Delete:
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
         hashes = tuple(chunk.hash for chunk in unshared)
         debt = debt_of(prefix, pinned=window.pinned, hashes=hashes)
-        owed = await self.registry.remove_window(window.tenant, window.name, self.clock.now(), debt)
+        owed = await self.registry.remove_window(window, self.clock.now(), debt)
         paid = await self.release(owed)
         freed = sum(chunk.size_bytes for chunk in unshared)
         return Deleted(window.name, len(unshared), freed, None if paid else _LATER)

@@ -89,7 +89,7 @@ class Patrol:
                     self._set_aside(window)
                     return None
                 if not dry_run:
-                    await self.registry.proven(window.tenant, window.name, self.clock.now())
+                    await self.registry.proven(window, self.clock.now())
                 return None
             told = (
                 "blocks are left on one disk only"

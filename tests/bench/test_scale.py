@@ -38,7 +38,7 @@ async def test_what_is_filled_in_is_found_as_what_gateways_write(empty_database_
                 found.total <= case.query.offset
             ), case.name
         name = every.windows[0].name
-        await registry.remove_window(scale_rows.TENANT, name, every.windows[0].created_at)
+        await registry.remove_window(every.windows[0], every.windows[0].created_at)
         assert (await registry.windows(scale_rows.TENANT, WindowQuery(search=name))).total == 0
         assert (await registry.windows(scale_rows.TENANT, WindowQuery())).total == 1_799
     finally:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from cwm.domain.engine import EngineIdentity, Tier
-from cwm.domain.intent import Operation
+from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.prefix import digest
 from cwm.domain.session import Session, SessionState
 from cwm.domain.window import Chunk, Durability, Window
@@ -105,6 +105,14 @@ async def clone(registry: Registry, source: Window, name: str, **given: Any) -> 
     added, intent = await registry.add_clone(replace(copy, **given), source.name)
     await registry.end_intent(intent.tenant, intent.id)
     return added
+
+
+async def remove(
+    registry: Registry, name: str, debt: Debt | None = None, *, tenant: str = "acme"
+) -> Intent | None:
+    """As it is now."""
+    window = await registry.window(tenant, name)
+    return await registry.remove_window(window or a_window(name, tenant), LATER, debt)
 
 
 async def being_frozen(registry: Registry) -> list[str]:

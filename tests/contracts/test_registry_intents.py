@@ -20,7 +20,18 @@ from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability, Retention
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, being_frozen, clone, freeze, stored
+from tests.contracts.nouns import (
+    IDS,
+    LATER,
+    NOW,
+    a_session,
+    a_window,
+    being_frozen,
+    clone,
+    freeze,
+    remove,
+    stored,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +103,7 @@ async def test_a_failed_freeze_gives_up_its_pin_and_owes_it(registry: Registry) 
 
 async def test_what_a_removed_window_owes_outlives_it(registry: Registry) -> None:
     await freeze(registry, "w1", "aa", "bb", pinned=True)
-    owed = await registry.remove_window("acme", "w1", LATER, DEBT)
+    owed = await remove(registry, "w1", DEBT)
     assert owed is not None
     assert (owed.cache_salt, owed.debt, owed.begun_at) == ("salt-of-acme", DEBT, LATER)
     assert await registry.window("acme", "w1") is None
@@ -101,13 +112,13 @@ async def test_what_a_removed_window_owes_outlives_it(registry: Registry) -> Non
 
 async def test_a_removal_that_owes_nothing_leaves_no_note(registry: Registry) -> None:
     await freeze(registry, "w1")
-    assert await registry.remove_window("acme", "w1", LATER, replace(DEBT, pinned=False, hashes=())) is None
+    assert await remove(registry, "w1", replace(DEBT, pinned=False, hashes=())) is None
     assert await registry.intents_of_every_tenant() == []
 
 
 async def test_removing_a_window_ends_what_was_being_done_to_it(registry: Registry) -> None:
     await begun(registry)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert await registry.intents_of_every_tenant() == []
 
 
@@ -131,7 +142,7 @@ async def test_a_thaw_is_noted_and_its_session_ends_the_note(registry: Registry)
 async def test_a_thaw_keeps_the_tokens_of_a_window_that_is_deleted_meanwhile(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa")
     intent = await registry.begin_thaw(window, "thawed", LATER)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert await snapshot_is_kept(registry)
     await registry.end_intent("acme", intent.id)
     assert not await snapshot_is_kept(registry)
@@ -142,7 +153,7 @@ async def test_a_thaw_that_ends_leaves_no_tokens_of_a_window_that_was_deleted_me
 ) -> None:
     window = await freeze(registry, "w1", "aa")
     intent = await registry.begin_thaw(window, "thawed", LATER)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     await registry.add_session(a_session("thawed", thawed_from="w1"), IDS, intent.id)
     assert not await snapshot_is_kept(registry)
     assert await registry.session_tokens("acme", "thawed") == IDS
@@ -152,7 +163,7 @@ async def test_a_thaw_of_an_unknown_window_or_into_a_taken_session_is_refused(re
     window = await freeze(registry, "w1", "aa")
     with pytest.raises(SessionAlreadyExistsError):
         await registry.begin_thaw(window, window.session_id, LATER)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     with pytest.raises(WindowNotFoundError):
         await registry.begin_thaw(window, "thawed", LATER)
     assert await registry.intents_of_every_tenant() == []
@@ -242,7 +253,7 @@ async def test_guaranteed_windows_are_proven_in_turn(registry: Registry) -> None
     await freeze(registry, "loose", "aa", retention=Retention.BEST_EFFORT)
     await begun(registry, "broken")
     await registry.fail_freeze(a_window("broken", session_id="of-broken"), "full", LATER)
-    await registry.proven("acme", "a", NOW)
+    await registry.proven(a_window("a", session_id="of-a"), NOW)
     due = await registry.windows_to_prove_of_every_tenant(10, LATER.replace(year=2030))
     assert [window.name for window in due] == ["a", "b", "broken"]
     assert [w.name for w in await registry.windows_to_prove_of_every_tenant(10, LATER)] == ["a"]
@@ -308,7 +319,7 @@ async def test_a_removed_session_with_a_window_leaves_nothing_but_its_id(registr
     with pytest.raises(SessionAlreadyExistsError):
         await registry.add_session(a_session(), IDS)
     assert await snapshot_is_kept(registry)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     await registry.add_session(a_session(), IDS)
 
 
@@ -320,7 +331,7 @@ async def test_of_a_removed_sessions_metadata_only_what_its_windows_need_is_left
     await registry.remove_session("acme", "s1", LATER)
     left = await registry.session("acme", "s1", any_state=True)
     assert left == replace(session, state=SessionState.DELETED, token_count=0, metadata=kept)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert await registry.session("acme", "s1", any_state=True) is None
 
 

@@ -17,7 +17,7 @@ from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.window import Window, WindowQuery
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, stored
+from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, a_window, clone, remove, stored
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ _CALLS: Final[dict[str, Call]] = {
     "begin_quarantine": lambda r, t, n: r.begin_quarantine(_of(t, n), LATER),
     "begin_thaw": lambda r, t, n: r.begin_thaw(a_window(n, t), "thawed", LATER),
     "intents": lambda r, t, n: r.intents(t, n),
-    "proven": lambda r, t, n: r.proven(t, n, LATER),
+    "proven": lambda r, t, n: r.proven(_of(t, n), LATER),
     "guaranteed_bytes": lambda r, t, n: r.guaranteed_bytes(t),
     "unreferenced": lambda r, t, n: r.unreferenced(t, "salt", ["aa", "bb"]),
     "expire_session": lambda r, t, n: r.expire_session(a_session(f"of-{n}", t), LATER),
@@ -88,7 +88,7 @@ _CALLS: Final[dict[str, Call]] = {
     "chunks": lambda r, t, n: r.chunks(t, n),
     "dependents": lambda r, t, n: r.dependents(t, n),
     "chunks_of_other_windows": lambda r, t, n: r.chunks_of_other_windows(t, n),
-    "remove_window": lambda r, t, n: r.remove_window(t, n, LATER, _DEBT),
+    "remove_window": lambda r, t, n: remove(r, n, _DEBT, tenant=t),
     "totals": lambda r, t, n: r.totals(t),
 }
 

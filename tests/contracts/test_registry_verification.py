@@ -13,7 +13,7 @@ from cwm.domain.prefix import digest
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from cwm.ports.registry import Registry
-from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, freeze, stored
+from tests.contracts.nouns import IDS, LATER, a_session, a_window, clone, freeze, remove, stored
 
 CANARY = Canary((7, 8), ({7: -0.25, 9: -3.5}, {8: -0.5}))
 
@@ -45,9 +45,9 @@ async def test_a_canary_goes_with_the_last_window_of_its_tokens(registry: Regist
     window = await registry.window("acme", "w1")
     assert window is not None
     await clone(registry, window, "w2")
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert await registry.canary("acme", snapshot, "salt-of-acme") == CANARY
-    await registry.remove_window("acme", "w2", LATER)
+    await remove(registry, "w2")
     assert await registry.canary("acme", snapshot, "salt-of-acme") is None
 
 
@@ -95,7 +95,7 @@ async def test_a_window_that_left_its_salt_or_is_another_by_now_is_not_quarantin
     assert found is not None
     assert await registry.begin_quarantine(window, LATER) is None
     assert await registry.intents("acme", "w1") == [found[1]]
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     await registry.add_session(a_session("other"), (7, 8))
     again = a_window("w1", session_id="other", snapshot_id=digest((7, 8)))
     freezing = await registry.begin_freeze(again, (7, 8), 0)

@@ -9,7 +9,7 @@ import pytest
 
 from cwm.domain.window import WindowList, WindowQuery, WindowSort
 from cwm.ports.registry import Registry, StoredChunks
-from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, clone, freeze, stored
+from tests.contracts.nouns import IDS, LATER, NOW, a_session, a_window, clone, freeze, remove, stored
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +151,6 @@ async def test_filters_narrow_each_other(shelf: Registry) -> None:
 
 
 async def test_what_is_removed_is_found_no_more(shelf: Registry) -> None:
-    await shelf.remove_window("acme", "a", LATER)
+    await remove(shelf, "a")
     assert await _found(shelf, tags=("even",)) == ["D"]
     assert (await shelf.windows("acme", WindowQuery())).total == 3

@@ -32,6 +32,7 @@ from tests.contracts.nouns import (
     being_frozen,
     clone,
     freeze,
+    remove,
     stored,
 )
 
@@ -247,7 +248,7 @@ async def test_a_clone_of_an_unknown_window_is_refused(registry: Registry) -> No
 
 async def another(registry: Registry, window: Window) -> Window:
     """Deleted, and made again of another session under the same name."""
-    await registry.remove_window("acme", window.name, LATER)
+    await remove(registry, window.name)
     await registry.add_session(a_session("another"), (7, 8))
     made = a_window(window.name, session_id="another", snapshot_id=digest((7, 8)))
     await registry.begin_freeze(made, (7, 8), 0)
@@ -318,31 +319,65 @@ async def test_a_clone_under_a_name_that_is_taken_is_refused(registry: Registry)
 
 async def test_a_removed_window_takes_its_tokens_and_references_with_it(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa", tags=("t",))
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert await registry.window("acme", "w1") is None
     assert await registry.chunks("acme", "w1") == []
     assert (await registry.totals("acme")).chunks == 0
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", window.snapshot_id)
     with pytest.raises(WindowNotFoundError):
-        await registry.remove_window("acme", "w1", LATER)
+        await remove(registry, "w1")
 
 
 async def test_a_frozen_session_goes_with_its_last_window(registry: Registry) -> None:
     source = await freeze(registry, "source", "aa")
     await clone(registry, source, "copy")
-    await registry.remove_window("acme", "source", LATER)
+    await remove(registry, "source")
     assert await registry.session("acme", source.session_id) is not None
-    await registry.remove_window("acme", "copy", LATER)
+    await remove(registry, "copy")
     assert await registry.session("acme", source.session_id) is None
     with pytest.raises(SessionNotFoundError):
         await registry.session_tokens("acme", source.session_id)
 
 
+async def test_who_removes_a_window_that_changed_meanwhile_removes_nothing(registry: Registry) -> None:
+    """What it owes would be worked out from what it no longer has."""
+    read = await freeze(registry, "w1", "aa", pinned=True)
+    again = await registry.store_again(read, "acme#1", "salt-2", read.identity, LATER, pinned=True)
+    assert again is not None
+    for stale in (
+        read,
+        replace(again[0], durability=Durability.DURABLE),
+        replace(again[0], pinned=False),
+        replace(again[0], created_at=LATER),
+    ):
+        with pytest.raises(StorageReadError):
+            await registry.remove_window(stale, LATER)
+    assert await registry.window("acme", "w1") == again[0]
+    await registry.remove_window(again[0], LATER)
+
+
+async def test_a_window_that_changed_meanwhile_is_not_proven(registry: Registry) -> None:
+    read = await freeze(registry, "w1", "aa")
+    again = await registry.store_again(read, "acme#1", "salt-2", read.identity, LATER, pinned=True)
+    assert again is not None
+    later = LATER.replace(year=2030)
+    for stale in (read, again[0]):
+        await registry.proven(stale, later)
+    window = await registry.window("acme", "w1")
+    assert window is not None
+    assert window.proven_at == LATER
+    finished = await registry.finish_freeze(window, stored("aa"), LATER)
+    await registry.proven(finished, later)
+    window = await registry.window("acme", "w1")
+    assert window is not None
+    assert window.proven_at == later
+
+
 async def test_a_pending_window_is_removed_with_its_tokens(registry: Registry) -> None:
     await registry.add_session(a_session(), IDS)
     await registry.begin_freeze(a_window(), IDS, 0)
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert await being_frozen(registry) == []
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", digest(IDS))
@@ -352,9 +387,9 @@ async def test_a_pending_window_is_removed_with_its_tokens(registry: Registry) -
 async def test_shared_tokens_stay_until_the_last_window_goes(registry: Registry, first: str) -> None:
     source = await freeze(registry, "source", "aa")
     copy = await clone(registry, source, "copy")
-    await registry.remove_window("acme", first, LATER)
+    await remove(registry, first)
     assert (await registry.snapshot("acme", source.snapshot_id)).token_ids == IDS
-    await registry.remove_window("acme", "copy" if first == "source" else "source", LATER)
+    await remove(registry, "copy" if first == "source" else "source")
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", copy.snapshot_id)
 
@@ -366,7 +401,7 @@ async def test_windows_that_come_and_go_at_once_never_lose_shared_tokens(registr
         await registry.add_session(a_session(coming), IDS)
         await asyncio.gather(
             registry.begin_freeze(a_window(coming, session_id=coming), IDS, 0),
-            registry.remove_window("acme", going, LATER),
+            remove(registry, going),
         )
         assert (await registry.snapshot("acme", digest(IDS))).token_ids == IDS
 
@@ -376,7 +411,7 @@ async def test_a_clone_and_the_removal_of_its_source_at_once_never_lose_tokens(r
     for turn in range(1, 10):
         cloned, removed = await asyncio.gather(
             clone(registry, source, f"w{turn}"),
-            registry.remove_window("acme", source.name, LATER),
+            remove(registry, source.name),
             return_exceptions=True,
         )
         assert removed is None
@@ -390,7 +425,7 @@ async def test_a_clone_and_the_removal_of_its_source_at_once_never_lose_tokens(r
 async def test_equal_ids_of_two_tenants_are_two_snapshots(registry: Registry) -> None:
     window = await freeze(registry, "w1", "aa", tenant="acme")
     await freeze(registry, "w1", "aa", tenant="bolt")
-    await registry.remove_window("acme", "w1", LATER)
+    await remove(registry, "w1")
     assert (await registry.snapshot("bolt", window.snapshot_id)).token_ids == IDS
     with pytest.raises(StorageCorruptionError):
         await registry.snapshot("acme", window.snapshot_id)
@@ -434,7 +469,7 @@ async def test_a_window_made_again_under_a_name_inherits_no_dependents(registry:
     source = await freeze(registry, "source", "aa")
     await clone(registry, source, "copy")
     await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
-    await registry.remove_window("acme", "source", LATER)
+    await remove(registry, "source")
     await registry.add_session(a_session("again"), IDS)
     await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
     assert not await registry.dependents("acme", "source")
@@ -451,7 +486,7 @@ async def test_a_continuation_descends_from_the_window_its_session_was_thawed_fr
     """Not from the one that has the name by the time of the freeze."""
     await freeze(registry, "source", "aa")
     await registry.add_session(a_session("thawed", state=SessionState.THAWED, thawed_from="source"), IDS)
-    await registry.remove_window("acme", "source", LATER)
+    await remove(registry, "source")
     await registry.add_session(a_session("again"), IDS)
     await registry.begin_freeze(a_window("source", session_id="again"), IDS, 0)
     await registry.begin_freeze(a_window("heir", session_id="thawed", parent_window="source"), IDS, 0)

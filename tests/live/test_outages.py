@@ -179,7 +179,7 @@ async def test_what_cannot_be_done_while_the_coordinator_is_away_is_done_when_it
     name, _ = await home.window()
     window = await record(home, name)
     hashes = [chunk.hash for chunk in await home.parts.registry.chunks("acme", name)]
-    owed = await home.parts.registry.remove_window("acme", name, window.created_at, _debt(window, hashes))
+    owed = await home.parts.registry.remove_window(window, window.created_at, _debt(window, hashes))
     assert owed is not None
     with live_engine.held_down("coordinator"):
         assert not await home.parts.reconcile.release(owed)

@@ -33,7 +33,7 @@ from cwm.services.scopes import Scopes
 from cwm.services.store import Prefix
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns
-from tests.contracts.nouns import IDENTITY, IDS, LATER, a_session, freeze
+from tests.contracts.nouns import IDENTITY, IDS, a_session, freeze, remove
 from tests.services.replicas_of import ANN
 
 DEBT = Debt("/models/tiny", 1, 32, len(IDS), pinned=True, hashes=("aa",))
@@ -257,7 +257,7 @@ async def test_what_is_still_owed_when_its_payer_leaves_is_left_to_whoever_looks
     mine: SqlRegistry, replicas: Replicas
 ) -> None:
     await freeze(mine, "w1", "aa", pinned=True)
-    owed = await mine.remove_window("acme", "w1", LATER, DEBT)
+    owed = await remove(mine, "w1", DEBT)
     assert owed is not None
     late = Late(Tier(), "unpin")
     release = Release(mine, cast("Any", late), replicas)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, and_, bindparam, select, update
 
 from cwm.adapters.sql import snapshots, window_search, window_terms
 from cwm.adapters.sql.database import Database
@@ -19,7 +19,7 @@ from cwm.adapters.sql.window_writes import (
     forget_ended_session,
     guaranteed_bytes,
     intent_about,
-    is_window,
+    is_still,
     not_found,
     owe,
     referred_to,
@@ -32,7 +32,7 @@ from cwm.adapters.sql.window_writes import (
 from cwm.domain.canary import Canary
 from cwm.domain.errors import StorageReadError
 from cwm.domain.intent import Debt, Intent, Operation
-from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
+from cwm.domain.window import Chunk, Durability, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.registry import Dependents
 
 # Built once: that takes longer than running it.
@@ -74,12 +74,18 @@ class WindowRecords:
 
     @writing
     def remove_window(
-        self, connection: Connection, tenant: str, name: str, at: datetime, debt: Debt | None = None
+        self, connection: Connection, window: Window, at: datetime, debt: Debt | None = None
     ) -> Intent | None:
+        tenant, name = window.tenant, window.name
         row = window_row(connection, tenant, name, lock=True)
         if row is None:
             raise not_found(name)
-        window = window_of(row)
+        found = window_of(row)
+        if not same_content(row, window) or _owed_by(found) != _owed_by(window):
+            raise StorageReadError(
+                f"Window '{name}' changed meanwhile; look at it and delete it again.", window_name=name
+            )
+        window = found
         owed = owe(connection, window, debt, self.holder, at)
         remove(connection, window)
         forget_ended_session(connection, tenant, window.session_id)
@@ -87,8 +93,9 @@ class WindowRecords:
         return owed
 
     @writing
-    def proven(self, connection: Connection, tenant: str, name: str, at: datetime) -> None:
-        connection.execute(update(windows).where(is_window(tenant, name)).values(proven_at=at))
+    def proven(self, connection: Connection, window: Window, at: datetime) -> None:
+        durable = and_(is_still(window), windows.c.durability == Durability.DURABLE.value)
+        connection.execute(update(windows).where(durable).values(proven_at=at))
 
     @glancing
     def window(self, connection: Connection, tenant: str, name: str) -> Window | None:
@@ -152,3 +159,8 @@ class WindowRecords:
     @reading
     def guaranteed_bytes(self, connection: Connection, tenant: str) -> int:
         return guaranteed_bytes(connection, tenant)
+
+
+def _owed_by(window: Window) -> tuple[datetime, Durability, bool]:
+    """What says, beside its content, what it has in the cache, and that it was not made again of the same."""
+    return window.created_at, window.durability, window.pinned

@@ -28,7 +28,7 @@ from cwm.domain.errors import (
     StorageReadError,
     StorageWriteError,
 )
-from tests.contracts.nouns import IDS, LATER, a_session, freeze
+from tests.contracts.nouns import IDS, LATER, a_session, a_window, freeze
 from tests.contracts.test_audit_log import an_event
 
 _NOBODY_LISTENS = "postgresql+asyncpg://cwm:hunter2@127.0.0.1:1/cwm"
@@ -89,7 +89,7 @@ async def test_a_database_nobody_listens_for_is_told_without_its_password() -> N
     for call, code in (
         (registry.ping(), "CWM-4002"),
         (registry.session("acme", "s1"), "CWM-4002"),
-        (registry.remove_window("acme", "w1", LATER), "CWM-4001"),
+        (registry.remove_window(a_window(), LATER), "CWM-4001"),
         (SqlAuditLog(database, ChainKeys([b"a secret"])).record(an_event("e")), "CWM-4001"),
     ):
         with pytest.raises(CwmError) as failed:

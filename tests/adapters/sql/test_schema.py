@@ -156,7 +156,7 @@ async def test_windows_of_an_older_schema_are_found_as_before(empty_database_url
                 partial(window_search.find, tenant="acme", query=query, effort=effort)
             )
             assert again.windows == found.windows
-        await registry.remove_window("acme", "old", found.windows[0].created_at)
+        await registry.remove_window(found.windows[0], found.windows[0].created_at)
         assert (await registry.windows("acme", WindowQuery())).total == 0
     finally:
         await database.dispose()

@@ -18,7 +18,7 @@ from cwm.adapters.sql.tables import window_counts, window_terms
 from cwm.adapters.sql.window_search import Effort
 from cwm.adapters.sql.window_terms import RAREST, grams_of
 from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort
-from tests.contracts.nouns import LATER, NOW, clone, freeze
+from tests.contracts.nouns import NOW, clone, freeze, remove
 
 # From always sorting all that match to always reading row by row.
 _EFFORTS = [
@@ -141,7 +141,7 @@ async def test_a_list_by_mark_is_not_moved_by_what_comes_and_goes(registry: SqlR
     query = WindowQuery(sort_by=WindowSort.NAME, descending=False, limit=2)
     page = await registry.windows("acme", query)
     await clone(registry, source, "a")
-    await registry.remove_window("acme", "d", LATER)
+    await remove(registry, "d")
     onward = await registry.windows("acme", replace(query, after=query.mark(page.windows[-1])))
     assert [window.name for window in onward.windows] == ["f", "h"]
     assert onward.total == 4
@@ -151,7 +151,7 @@ async def test_what_is_kept_for_lists_goes_with_its_window(registry: SqlRegistry
     source = await freeze(registry, "w1", description="some words", tags=("red", "blue"))
     await clone(registry, source, "w2")
     for name in ("w1", "w2"):
-        await registry.remove_window("acme", name, LATER)
+        await remove(registry, name)
     assert await database.read(lambda c: c.execute(window_terms.select()).all()) == []
     counts = await database.read(lambda c: c.execute(window_counts.select()).all())
     assert [tuple(row) for row in counts] == [("acme", "", 0)]
@@ -187,7 +187,7 @@ async def test_windows_that_come_and_go_at_once_are_counted_right(
     )
     await asyncio.gather(
         *(
-            each.remove_window("acme", name, LATER)
+            remove(each, name)
             for name, each in zip(names[:15], (other_replica, registry, registry) * 5, strict=True)
         )
     )
