@@ -67,8 +67,11 @@ class Registry(Protocol):
 
     async def add_session(
         self, session: Session, token_ids: Sequence[int], intent_id: str | None = None
-    ) -> None:
-        """Create a session, and end the intent that it fulfils. CWM-3001 when the id is taken, in any state."""
+    ) -> Session:
+        """Create a session, and end the intent that it fulfils. CWM-3001 when the id is taken, in any state.
+
+        As it was created: in the salt scope that is in force, unless it was thawed.
+        """
 
     async def session(self, tenant: str, session_id: str, *, any_state: bool = False) -> Session | None:
         """None for a deleted one too, unless ``any_state``: what is left of it while windows refer to it."""

@@ -64,5 +64,4 @@ class OpenSession:
                 updated_at=now,
                 metadata=metadata or {},
             )
-            await self.registry.add_session(session, ())
-        return session
+            return await self.registry.add_session(session, ())

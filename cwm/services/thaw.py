@@ -339,8 +339,7 @@ class Thaw:
             branch_token=len(token_ids),
             metadata=template.as_metadata(),
         )
-        await self.registry.add_session(session, token_ids, intent.id)
-        return session
+        return await self.registry.add_session(session, token_ids, intent.id)
 
 
 def _session_id_for(window_name: str) -> str:

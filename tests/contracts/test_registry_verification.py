@@ -121,6 +121,31 @@ async def test_live_sessions_leave_a_retired_scope_and_new_ones_never_enter_it(r
     }
 
 
+async def test_a_session_that_is_added_to_a_retired_scope_gets_the_one_in_force_unless_it_was_thawed(
+    registry: Registry,
+) -> None:
+    """Of a thawed one all KV is under the salt of its window."""
+    await freeze(registry, "w1", "aa")
+    await registry.retire_scope("acme", "acme")
+    added = await registry.add_session(a_session(), IDS)
+    assert added == await registry.session("acme", "s1") == a_session(salt_scope="acme#1")
+    thawed = a_session("thawed", thawed_from="w1")
+    assert await registry.add_session(thawed, IDS) == await registry.session("acme", "thawed") == thawed
+
+
+async def test_no_session_stays_in_a_scope_that_is_retired_as_it_is_added(
+    registry: Registry, other_replica: Registry
+) -> None:
+    for turn in range(10):
+        name = f"shared{turn}"
+        await asyncio.gather(
+            registry.add_session(a_session(f"s{turn}", salt_scope=name), IDS),
+            other_replica.retire_scope("acme", name),
+        )
+    scopes = {session.salt_scope for session in await registry.sessions("acme", None, 100)}
+    assert scopes == {f"shared{turn}#1" for turn in range(10)}
+
+
 async def test_an_expired_session_leaves_a_retired_scope_too_for_it_can_still_be_frozen(
     registry: Registry,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, select, text, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.snapshots import put
@@ -28,6 +28,7 @@ class ScopeRecords:
     @writing
     def retire_scope(self, connection: Connection, tenant: str, salt_scope: str) -> str:
         """One that was retired already, by another replica say, is not retired again."""
+        _lock(connection, tenant, "pg_advisory_xact_lock")
         base = salt_scope.partition(_MARK)[0]
         epoch = _epoch(connection, tenant, base)
         if salt_scope == _named(base, epoch):
@@ -51,6 +52,19 @@ def in_force(connection: Connection, tenant: str, salt_scope: str) -> str:
     """The scope itself, or what took its place."""
     base = salt_scope.partition(_MARK)[0]
     return _named(base, _epoch(connection, tenant, base))
+
+
+def in_force_until_committed(connection: Connection, tenant: str, salt_scope: str) -> str:
+    """As :func:`in_force`, and nobody retires it before the transaction ends. To be asked before a row is locked."""
+    _lock(connection, tenant, "pg_advisory_xact_lock_shared")
+    return in_force(connection, tenant, salt_scope)
+
+
+def _lock(connection: Connection, tenant: str, function: str) -> None:
+    """Who retires a scope could not see a session that is being added to it. SQLite has one writer at a time."""
+    if connection.dialect.name == "postgresql":
+        alone = text(f"SELECT {function}(hashtextextended(:tenant, 2001))")
+        connection.execute(alone, {"tenant": tenant})
 
 
 def _epoch(connection: Connection, tenant: str, base: str) -> int:

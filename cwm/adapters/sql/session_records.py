@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -29,6 +30,7 @@ from sqlalchemy.exc import IntegrityError
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values
+from cwm.adapters.sql.scope_records import in_force_until_committed
 from cwm.adapters.sql.snapshots import put, upsert
 from cwm.adapters.sql.tables import intents, session_tokens, sessions, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing, writing_at_once
@@ -99,7 +101,11 @@ class SessionRecords:
         session: Session,
         token_ids: Sequence[int],
         intent_id: str | None = None,
-    ) -> None:
+    ) -> Session:
+        if session.thawed_from is None:
+            # Whoever chose it may not have heard yet that it was retired. A thawed one goes on where its KV is.
+            scope = in_force_until_committed(connection, session.tenant, session.salt_scope)
+            session = replace(session, salt_scope=scope)
         values = session_values(session) | {"head": head_of(token_ids), "thawed_from_uid": None}
         if session.thawed_from is not None:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
@@ -112,6 +118,7 @@ class SessionRecords:
         put(connection, session_tokens, _tokens_values(session.tenant, session.id, token_ids))
         if intent_id is not None:
             end_one(connection, session.tenant, intent_id)
+        return session
 
     @writing
     def touch_session(self, connection: Connection, session: Session, at: datetime) -> bool:
