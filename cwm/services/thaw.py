@@ -35,7 +35,7 @@ from cwm.services.audited import Journal, of_another
 from cwm.services.end_session import EndSession
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.generate import Generate, Generated, TurnInput
-from cwm.services.grow import template_from
+from cwm.services.grow import Template, template_from
 from cwm.services.origins import Origins
 from cwm.services.planner import Planner
 from cwm.services.quarantine import Quarantine
@@ -123,10 +123,13 @@ class Thaw:
             if window is None:
                 raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
             details.update(of_another(principal, window.owner))
+            # It goes with its last window, which may be deleted from here on.
+            source = await self.registry.session(window.tenant, window.session_id, any_state=True)
+            template = template_from(source.metadata if source else {})
             intent = await self._begun(window, session_id)
             try:
                 thawed = await self._thaw(
-                    principal, window, intent, accept_template=accept_template, verify=verify
+                    principal, window, intent, template, accept_template=accept_template, verify=verify
                 )
             except BaseException:
                 await to_its_end(self._end(intent))
@@ -180,6 +183,7 @@ class Thaw:
         principal: Principal,
         window: Window,
         intent: Intent,
+        template: Template,
         *,
         accept_template: bool,
         verify: bool,
@@ -233,7 +237,7 @@ class Thaw:
             engine_changes=changes,
         )
         self._count(receipt)
-        session = await self._open(principal, window, intent, snapshot.token_ids, salt_scope)
+        session = await self._open(principal, window, intent, template, snapshot.token_ids, salt_scope)
         warning = warning_of(window, prefix, receipt)
         if warning is not None:
             self.meter.event("thaw_partial")
@@ -318,12 +322,11 @@ class Thaw:
         principal: Principal,
         window: Window,
         intent: Intent,
+        template: Template,
         token_ids: TokenIds,
         salt_scope: str,
     ) -> Session:
         now = self.clock.now()
-        frozen = await self.registry.session(window.tenant, window.session_id, any_state=True)
-        template = template_from(frozen.metadata if frozen else {})
         session = Session(
             tenant=principal.tenant,
             id=intent.session_id or "",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.adapters.vllm.fake_vllm import fake_vllm
+from tests.adapters.vllm.fake_vllm import Behaviour, fake_vllm
 from tests.contracts.nouns import LATER
 from tests.transport.mcp.gateway import fastmcp_agent, gateway
 from tests.transport.openai.gateway import settings_for
@@ -35,5 +36,31 @@ async def test_a_window_is_gone_on_with_by_its_chat_template_also_when_its_sessi
         assert await registry.session("acme", "s") is None
         thawed = (await agent.call("window_thaw", {"window_name": "w"})).value["session_id"]
         session = await registry.session("acme", thawed)
+    assert session is not None
+    assert session.metadata == TEMPLATE
+
+
+async def test_a_thaw_is_gone_on_with_by_its_chat_template_also_when_its_window_is_deleted_meanwhile(
+    tmp_path: Path, era: str
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        fake_vllm() as vllm,
+        gateway(tmp_path, engine=settings_for(vllm.url)) as running,
+        fastmcp_agent(running.url, era, "acme") as agent,
+    ):
+        registry = running.parts.registry
+        assert not (await agent.call("session_create", {"session_id": "s"})).is_error
+        await registry.record_turn("acme", "s", (1, 2, 3), LATER, TEMPLATE)
+        assert not (await agent.call("window_freeze", {"session_id": "s", "window_name": "w"})).is_error
+        vllm.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+        thaw = asyncio.create_task(agent.call("window_thaw", {"window_name": "w", "new_session_id": "t"}))
+        await vllm.waiting.wait()
+        gone = await agent.call("window_delete", {"window_name": "w", "force": True})
+        assert not gone.is_error
+        assert await registry.session("acme", "s", any_state=True) is None
+        vllm.release.set()
+        assert not (await thaw).is_error
+        session = await registry.session("acme", "t")
     assert session is not None
     assert session.metadata == TEMPLATE
