@@ -225,7 +225,7 @@ class Registry(Protocol):
         """It is done or undone; tokens that only it needed go with it."""
 
     async def hand_over(self, tenant: str, intent_id: str) -> None:
-        """Nobody is at it any more: whoever reconciles next goes on."""
+        """Nobody is at it any more: whoever reconciles next goes on. Nothing when another process is at it by now."""
 
     async def take_over(self, intent: Intent, holder: str) -> bool:
         """Go on in another's place; False when somebody else already does."""

@@ -78,6 +78,7 @@ class Reconcile:
             try:
                 await self.replicas.beat()
                 await self._tell_loss()
+                await self.replicas.hand_over(self._hand_over)
                 if await self.replicas.lead():
                     loss = await self.replicas.lost_at()
                     if due or clock.monotonic() >= next_look or loss not in {None, self._tried}:
@@ -117,6 +118,9 @@ class Reconcile:
         if (lost_at := self._lost_at) is not None:
             await self.replicas.tell_loss(lost_at)
             self._lost_at = None if self._lost_at == lost_at else self._lost_at
+
+    async def _hand_over(self, intent: Intent) -> None:
+        await self.registry.hand_over(intent.tenant, intent.id)
 
     async def _background_look(self, loss: datetime | None) -> bool:
         """Whether something had to be postponed that may be possible soon; ``loss`` is one not all was read back after."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,7 +30,7 @@ class Replicas:
     clock: Clock
     me: str
     has_ended: Callable[[str], bool | None]
-    _let_go: set[str] = field(default_factory=set)
+    _let_go: dict[str, Intent] = field(default_factory=dict)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def beat(self) -> None:
@@ -40,15 +40,28 @@ class Replicas:
 
     def let_go(self, intent: Intent) -> None:
         """Give up on it for this process, whether or not that can be written down now."""
-        self._let_go.add(intent.id)
+        self._let_go[intent.id] = intent
 
     def take_up(self, intent: Intent) -> None:
         """Its own process is at it again."""
-        self._let_go.discard(intent.id)
+        self._let_go.pop(intent.id, None)
 
     async def abandoned(self, intent: Intent) -> bool:
         """Whether nobody is at it any more."""
-        return intent.id in self._let_go or await self.gone(intent.holder)
+        given_up = intent.holder == self.me and intent.id in self._let_go
+        return given_up or await self.gone(intent.holder)
+
+    async def hand_over(self, write: Callable[[Intent], Awaitable[None]]) -> None:
+        """Have it written of all that was let go that nobody is at it, so that whoever leads goes on.
+
+        Not while this process looks after the whole: it may be taking some of that up again.
+        """
+        if self._looking.locked():
+            return
+        async with self._looking:
+            for intent in list(self._let_go.values()):
+                await write(intent)
+                self.take_up(intent)
 
     async def gone(self, holder: str) -> bool:
         """Whether nobody is left who could end what ``holder`` began."""

@@ -191,9 +191,12 @@ async def test_of_many_that_take_over_an_intent_one_has_it(
     assert (await registry.intents_of_every_tenant())[0].holder == f"heir-{taken.index(True)}"
 
 
-async def test_an_intent_that_is_handed_over_belongs_to_nobody(registry: SqlRegistry) -> None:
-    intent = await begun(SqlRegistry(registry.database, "me"))
-    await registry.hand_over("acme", intent.id)
+async def test_an_intent_that_its_holder_hands_over_belongs_to_nobody(registry: SqlRegistry) -> None:
+    me, other = SqlRegistry(registry.database, "me"), SqlRegistry(registry.database, "other")
+    intent = await begun(me)
+    await other.hand_over("acme", intent.id)
+    assert [i.holder for i in await registry.intents_of_every_tenant()] == ["me"]
+    await me.hand_over("acme", intent.id)
     assert [i.holder for i in await registry.intents_of_every_tenant()] == [""]
 
 

@@ -17,7 +17,7 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit import AuditEvent
-from cwm.domain.errors import EngineConnectionError
+from cwm.domain.errors import EngineConnectionError, StorageWriteError
 from cwm.domain.intent import Intent
 from cwm.domain.upkeep import Outcome, Step
 from cwm.services.reconcile import Reconcile
@@ -39,6 +39,9 @@ class Follower:
         self.beaten.set()
         if self.fails:
             raise KeyError("an answer that nobody expected")
+
+    async def hand_over(self, write: Any) -> None:
+        pass
 
     async def lead(self) -> bool:
         return False
@@ -136,6 +139,25 @@ async def resumed(database: Database, fails: Exception | None = None) -> tuple[R
         await reconcile()
     (left,) = await reconcile.registry.intents_of_every_tenant()
     return resuming, await reconcile.replicas.abandoned(left)
+
+
+@dataclass
+class AwayOnce:
+    """A registry that cannot be written the first time that something is handed over."""
+
+    real: Any
+    asked: int = 0
+    handed_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def hand_over(self, tenant: str, intent_id: str) -> None:
+        self.asked += 1
+        if self.asked == 1:
+            raise StorageWriteError("The database cannot be reached.")
+        await self.real.hand_over(tenant, intent_id)
+        self.handed_over.set()
 
 
 @asynccontextmanager
@@ -248,3 +270,42 @@ async def test_what_a_gateway_took_up_in_vain_is_given_up_again(database: Databa
     resuming, given_up_again = await resumed(database, fails)
     assert resuming.given_up is False
     assert given_up_again
+
+
+async def test_what_a_gateway_gives_up_while_the_database_is_away_is_left_to_whoever_leads(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.services.reconcile.BEAT_SECONDS", 0.02)
+    leader, follower = gateway("a", database, Looks()), gateway("b", database, Looks())
+    assert await leader.replicas.lead()
+    await follower.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    intent = await follower.registry.begin_freeze(a_window(), IDS, 0)
+    away = AwayOnce(follower.registry)
+    follower.registry = cast("Any", away)
+    follower.release = Release(follower.registry, follower.kv_tier, follower.replicas)
+    await follower.release.leave(intent)
+    await follower.replicas.beat()
+    (left,) = await leader.registry.intents_of_every_tenant()
+    assert not await leader.replicas.abandoned(left)
+    async with running(follower):
+        await asyncio.wait_for(away.handed_over.wait(), 20)
+    (left,) = await leader.registry.intents_of_every_tenant()
+    assert await leader.replicas.abandoned(left)
+    await follower.replicas.hand_over(follower._hand_over)
+    assert away.asked == 2
+
+
+async def test_what_is_taken_over_from_a_gateway_that_gave_it_up_is_not_its_own_any_more(
+    database: Database,
+) -> None:
+    leader, follower = gateway("a", database, Looks()), gateway("b", database, Looks())
+    await leader.replicas.beat()
+    await follower.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    intent = await follower.registry.begin_freeze(a_window(), IDS, 0)
+    await follower.release.leave(intent)
+    (left,) = await leader.registry.intents_of_every_tenant()
+    assert await leader.registry.take_over(left, "a")
+    await follower.replicas.hand_over(follower._hand_over)
+    (taken,) = await follower.registry.intents_of_every_tenant()
+    assert taken.holder == "a"
+    assert not await follower.replicas.abandoned(taken)

@@ -40,8 +40,8 @@ class IntentRecords:
 
     @writing
     def hand_over(self, connection: Connection, tenant: str, intent_id: str) -> None:
-        change = update(intents).where(intents.c.tenant == tenant, intents.c.id == intent_id)
-        connection.execute(change.values(holder=""))
+        mine = and_(intents.c.tenant == tenant, intents.c.id == intent_id, intents.c.holder == self.holder)
+        connection.execute(update(intents).where(mine).values(holder=""))
 
     @writing
     def take_over(self, connection: Connection, intent: Intent, holder: str) -> bool:
