@@ -184,7 +184,13 @@ class Reconcile:
         return steps
 
     async def _finish(self, intent: Intent, step: Step) -> Step:
-        if not await self.registry.take_over(intent, self.replicas.me):
+        try:
+            taken = await self.registry.take_over(intent, self.replicas.me)
+        except BaseException:
+            # It may be this process's by now, although it was not told so.
+            self.replicas.let_go(intent)
+            raise
+        if not taken:
             return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
         self.replicas.take_up(intent)
         try:

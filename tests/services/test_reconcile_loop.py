@@ -309,3 +309,36 @@ async def test_what_is_taken_over_from_a_gateway_that_gave_it_up_is_not_its_own_
     (taken,) = await follower.registry.intents_of_every_tenant()
     assert taken.holder == "a"
     assert not await follower.replicas.abandoned(taken)
+
+
+@dataclass
+class Unheard:
+    """A registry whose first answer about what was taken over gets lost on the way."""
+
+    real: Any
+    lost: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    async def take_over(self, intent: Intent, holder: str) -> bool:
+        taken: bool = await self.real.take_over(intent, holder)
+        if not self.lost:
+            self.lost = True
+            raise StorageWriteError("The database cannot be reached.")
+        return taken
+
+
+async def test_what_was_taken_over_without_an_answer_is_taken_over_again(database: Database) -> None:
+    reconcile = gateway("a", database, Looks())
+    await reconcile.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    await SqlRegistry(database, "gone").begin_freeze(a_window(), IDS, 0)
+    reconcile.registry = cast("Any", Unheard(reconcile.registry))
+    resuming = Resuming(reconcile.replicas)
+    reconcile.freeze = cast("Any", resuming)
+    await reconcile()
+    assert resuming.given_up is None
+    (ours,) = await reconcile.registry.intents_of_every_tenant()
+    assert ours.holder == "a"
+    await reconcile()
+    assert resuming.given_up is False
