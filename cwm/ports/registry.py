@@ -87,11 +87,12 @@ class Registry(Protocol):
         at: datetime,
         metadata: Mapping[str, Any] | None = None,
         revision: int | None = None,
+        created_at: datetime | None = None,
     ) -> Session | None:
         """Replace the session's ids (and its metadata, where given), make it active, count the revision up.
 
-        None, and nothing changed, when the session is no longer active or thawed, or no longer at ``revision``,
-        where that is given.
+        None, and nothing changed, when the session is no longer active or thawed, or, where those are given, no
+        longer at ``revision`` or not the one that was made at ``created_at``.
         """
 
     async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:

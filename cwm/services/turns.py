@@ -14,7 +14,7 @@ from cwm.domain.errors import SessionNotActiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from cwm.domain.principal import Principal
     from cwm.domain.session import Session
@@ -82,17 +82,19 @@ class Turns:
                 del self._running[key]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turn:
     """A turn in flight; it keeps a freeze of its session out."""
 
     _turns: Turns
     _principal: Principal
     _session_id: str
+    _created_at: datetime | None = None
 
     async def continues(self, session: Session) -> None:
         """Begin to go on with it, so that no gateway takes it for idle. CWM-3002 unless it is live."""
         session.require_live("a turn")
+        self._created_at = session.created_at
         turns = self._turns
         now = turns.clock.now()
         if turns.touch_after is None or now - session.updated_at < turns.touch_after:
@@ -112,13 +114,13 @@ class Turn:
     ) -> Session | None:
         """Make ``token_ids`` the session's context.
 
-        None, and an audit event, when the session was frozen or ended meanwhile, or is no longer at the
-        ``revision`` that the turn continues. CWM-4001.
+        None, and an audit event, when the session was frozen or ended meanwhile, also where there is another under
+        its id now, or is no longer at the ``revision`` that the turn continues. CWM-4001.
         """
         turns, principal = self._turns, self._principal
         now = turns.clock.now()
         session = await turns.registry.record_turn(
-            principal.tenant, self._session_id, token_ids, now, metadata, revision
+            principal.tenant, self._session_id, token_ids, now, metadata, revision, self._created_at
         )
         if session is None:
             await self.lost("session moved on or no longer live", len(token_ids))

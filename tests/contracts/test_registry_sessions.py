@@ -125,6 +125,20 @@ async def test_a_turn_that_continues_a_revision_is_recorded_at_that_one_alone(re
     assert await registry.session_tokens("acme", "s1") == (*IDS, 1)
 
 
+async def test_a_turn_of_a_session_is_not_recorded_in_another_one_of_the_same_id(registry: Registry) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.remove_session("acme", "s1", LATER)
+    again = a_session(created_at=LATER)
+    await registry.add_session(again, ())
+    for revision in (0, None):
+        assert await registry.record_turn("acme", "s1", IDS, LATER, None, revision, NOW) is None
+    assert await registry.session("acme", "s1") == again
+    assert await registry.session_tokens("acme", "s1") == ()
+    turn = await registry.record_turn("acme", "s1", IDS, LATER, None, 0, LATER)
+    assert turn is not None
+    assert turn.revision == 1
+
+
 async def test_of_turns_that_continue_a_revision_at_once_one_is_recorded(
     registry: Registry, other_replica: Registry
 ) -> None:

@@ -32,7 +32,7 @@ from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values
 from cwm.adapters.sql.scope_records import in_force_until_committed
 from cwm.adapters.sql.snapshots import put, upsert
-from cwm.adapters.sql.tables import intents, session_tokens, sessions, windows
+from cwm.adapters.sql.tables import UtcDateTime, intents, session_tokens, sessions, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing, writing_at_once
 from cwm.adapters.sql.window_writes import end_one
 from cwm.domain.errors import (
@@ -66,6 +66,8 @@ _TURN: Final = (
         _THIS,
         sessions.c.state.in_(LIVE_STATES),
         sessions.c.revision == func.coalesce(bindparam("at_revision", type_=Integer), sessions.c.revision),
+        sessions.c.created_at
+        == func.coalesce(bindparam("made_at", type_=UtcDateTime), sessions.c.created_at),
     )
     .values(
         state=SessionState.ACTIVE.value,
@@ -200,9 +202,11 @@ class SessionRecords:
         at: datetime,
         metadata: Mapping[str, Any] | None = None,
         revision: int | None = None,
+        created_at: datetime | None = None,
     ) -> Session | None:
         changed = {
             "at_revision": revision,
+            "made_at": created_at,
             "to_token_count": len(token_ids),
             "to_head": head_of(token_ids),
             "to_updated_at": at,

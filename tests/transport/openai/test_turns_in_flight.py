@@ -14,7 +14,7 @@ from cwm.domain.errors import SessionNotActiveError
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionState
 from cwm.services.turns import Turns
-from tests.contracts.nouns import a_session
+from tests.contracts.nouns import LATER, a_session
 
 ALICE = Principal("acme", "alice")
 
@@ -112,3 +112,17 @@ async def test_a_turn_of_a_session_that_has_just_expired_does_not_begin(
         for stale in (a_session(), a_session(state=SessionState.EXPIRED)):
             with pytest.raises(SessionNotActiveError):
                 await turn.continues(stale)
+
+
+@pytest.mark.parametrize("revision", [0, None])
+async def test_a_turn_is_no_part_of_a_session_that_was_made_again_under_the_same_id(
+    turns: Turns, registry: SqlRegistry, audit_log: SqlAuditLog, revision: int | None
+) -> None:
+    await registry.add_session(a_session(), ())
+    with turns.begin(ALICE, "s1") as turn:
+        await turn.continues(a_session())
+        await registry.remove_session("acme", "s1", LATER)
+        await registry.add_session(a_session(created_at=LATER), ())
+        assert await turn.record((1, 2, 3), revision=revision) is None
+    assert await registry.session_tokens("acme", "s1") == ()
+    assert [event.outcome for event in await audit_log.events("acme", 5)] == ["not_recorded"]
