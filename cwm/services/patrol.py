@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from cwm.domain.engine import Tier, differences
-from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.engine import EngineIdentity, Tier, differences
+from cwm.domain.errors import CwmError, InvalidParameterError, StorageCorruptionError
 from cwm.domain.prefix import TokenIds
 from cwm.domain.upkeep import Outcome, Step
 from cwm.domain.window import Durability, Window
@@ -54,8 +54,10 @@ class Patrol:
     async def _look(self, window: Window, *, shared: bool, after_loss: bool, dry_run: bool) -> Step | None:
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-            identity = await self.directory.identity(window.model)
-            if any(not change.changes_tokens for change in differences(window.identity, identity)):
+            identity = await self._served(window.model)
+            if identity is None or any(
+                not change.changes_tokens for change in differences(window.identity, identity)
+            ):
                 # Its KV is another engine's, which may come back; nothing can be read here.
                 self._set_aside(window)
                 return None
@@ -66,6 +68,12 @@ class Patrol:
             return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
         except CwmError as error:
             return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, error.message)
+
+    async def _served(self, model: str) -> EngineIdentity | None:
+        try:
+            return await self.directory.identity(model)
+        except InvalidParameterError:
+            return None
 
     def _set_aside(self, window: Window) -> None:
         """What cannot be proven now must not stand in the way of the others."""

@@ -13,6 +13,7 @@ import pytest
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql.registry import SqlRegistry
 from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.errors import InvalidParameterError
 from cwm.domain.upkeep import Outcome
 from cwm.ports.kv_tier import KvTierFacts, Placement, Prefetched, PrefixKey
 from cwm.services.patrol import Patrol
@@ -21,7 +22,11 @@ from tests.contracts.nouns import IDENTITY, LATER, freeze
 
 @dataclass
 class OneEngine:
+    serves: str = "tiny"
+
     async def identity(self, model: str | None = None) -> EngineIdentity:
+        if model != self.serves:
+            raise InvalidParameterError(f"The engine does not serve '{model}'.", model=model)
         return IDENTITY
 
 
@@ -45,15 +50,15 @@ class HoldingTier:
         return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(2)]
 
 
-async def patrol(registry: SqlRegistry, tier: HoldingTier) -> Patrol:
+async def patrol(registry: SqlRegistry, tier: HoldingTier, serves: str = "tiny") -> Patrol:
     """Of one window that was stored before ``LATER``."""
     await freeze(registry, "w1", "a", "b")
     nothing = cast("Any", None)
-    return Patrol(registry, cast("Any", tier), cast("Any", OneEngine()), nothing, SystemClock())
+    return Patrol(registry, cast("Any", tier), cast("Any", OneEngine(serves)), nothing, SystemClock())
 
 
-async def proven(registry: SqlRegistry) -> bool:
-    window = await registry.window("acme", "w1")
+async def proven(registry: SqlRegistry, name: str = "w1") -> bool:
+    window = await registry.window("acme", name)
     assert window is not None
     assert window.proven_at is not None
     return window.proven_at > LATER
@@ -87,3 +92,15 @@ async def test_of_what_l1_does_not_let_go_of_the_directory_decides_unless_someth
     tier.in_l1 = 0
     assert await look(8, SystemClock().now(), dry_run=False, after_loss=after_loss) == []
     assert await proven(registry)
+
+
+@pytest.mark.parametrize("after_loss", [False, True])
+async def test_a_window_of_a_model_that_is_not_served_any_more_stands_in_nobodys_way(
+    registry: SqlRegistry, *, after_loss: bool
+) -> None:
+    look = await patrol(registry, HoldingTier(frozenset(), in_l1=0), serves="other")
+    await freeze(registry, "w2", "c", "d", model="other")
+    for _ in range(2):
+        assert await look(1, SystemClock().now(), dry_run=False, after_loss=after_loss) == []
+    assert not await proven(registry)
+    assert await proven(registry, "w2")
