@@ -94,7 +94,11 @@ class WindowRecords:
 
     @writing
     def proven(self, connection: Connection, window: Window, at: datetime) -> None:
-        durable = and_(is_still(window), windows.c.durability == Durability.DURABLE.value)
+        durable = and_(
+            windows.c.tenant == window.tenant,
+            is_still(window),
+            windows.c.durability == Durability.DURABLE.value,
+        )
         connection.execute(update(windows).where(durable).values(proven_at=at))
 
     @glancing
