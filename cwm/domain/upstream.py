@@ -156,8 +156,8 @@ def answers_alike(definition: Definition) -> bool:
 
 
 def may_repeat(definition: Definition) -> bool:
-    """True for a tool that says that calling it twice is as good as once."""
-    return only_reads(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True
+    """True for a tool that says that calling it twice is as good as once, or that reads and does not deny it."""
+    return answers_alike(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True
 
 
 def with_exposed_uris(upstream: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:

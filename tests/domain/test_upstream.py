@@ -113,6 +113,11 @@ def test_only_a_tool_that_says_so_may_be_repeated() -> None:
     assert not may_repeat({})
 
 
+def test_a_tool_that_says_that_it_is_not_idempotent_is_not_repeated_though_it_only_reads() -> None:
+    assert not may_repeat({"annotations": {"readOnlyHint": True, "idempotentHint": False}})
+    assert may_repeat({"annotations": {"readOnlyHint": False, "idempotentHint": True}})
+
+
 def test_links_and_embedded_resources_are_spelled_as_the_gateway_serves_them() -> None:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "file:///a"},
