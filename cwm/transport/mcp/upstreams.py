@@ -315,9 +315,22 @@ def _takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
 def _forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
     """What the request says beside what it asks for; not what it says of the connection that it came by."""
     meta = meta_of(context)
-    kept = {name: value for name, value in meta.items() if name not in _OF_A_CONNECTION}
+    kept = _of_no_connection(meta)
     kept |= can_be_asked(context, meta)
     return {**given_now(context), "_meta": kept} if kept else given_now(context)
+
+
+def _of_no_connection(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in meta.items() if name not in _OF_A_CONNECTION}
+
+
+def _without_its_connection(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer as the upstream gave it, but for what its ``_meta`` says of the connection that it came by."""
+    meta = answer.get("_meta")
+    if not isinstance(meta, Mapping) or _OF_A_CONNECTION.isdisjoint(meta):
+        return answer
+    others = {name: value for name, value in answer.items() if name != "_meta"}
+    return {**others, "_meta": kept} if (kept := _of_no_connection(meta)) else others
 
 
 def _asked_for(
@@ -373,6 +386,6 @@ def _result(upstream: str, answer: dict[str, Any]) -> ToolResult:
 
 def _valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _Result:
     try:
-        return result.model_validate(answer)
+        return result.model_validate(_without_its_connection(answer))
     except ValidationError:
         raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} answered something that is not MCP.") from None

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 from fastmcp import Client as FastMcpClient
+from fastmcp import FastMCP
 from fastmcp.exceptions import McpError
+from fastmcp.tools import ToolResult
+from mcp_types import PromptReference
 
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Override, Selection, UpstreamSpec
@@ -84,6 +87,32 @@ async def test_an_upstreams_own_failure_reaches_the_caller_as_it_is(
         answer = await agent.call("notes_fail")
         assert (answer.is_error, answer.text) == (True, "I can not.")
         assert (await agent.call("notes_echo", {"message": 5})).is_error
+
+
+async def test_a_result_says_nothing_of_the_upstreams_connection_and_all_else_that_the_upstream_adds(
+    tmp_path: Path, era: str
+) -> None:
+    def extend(server: FastMCP[Any]) -> None:
+        @server.tool
+        def marked() -> ToolResult:
+            return ToolResult(content="marked", meta={"org.notes/own": 1})
+
+    async with (
+        hosted(legacy=False, extend=extend) as host,
+        fronted(tmp_path, era, host.spec("notes")) as (agent, _),
+    ):
+        client: FastMcpClient[Any] = agent.client
+        marked = await client.call_tool_mcp("notes_marked", {})
+        read = await client.read_resource_mcp("notes://notes/today")
+        prompt = await client.get_prompt_mcp("notes_greet", {"name": "Ada"})
+        completed = await client.complete_mcp(
+            PromptReference(name="notes_greet"), {"name": "name", "value": "A"}
+        )
+    for answer in (marked, read, prompt, completed):
+        named = (answer.meta or {}).get("io.modelcontextprotocol/serverInfo")
+        assert (named and named["name"]) == ("cwm" if era == MODERN else None)
+    assert marked.meta is not None
+    assert marked.meta["org.notes/own"] == 1
 
 
 @ERAS
