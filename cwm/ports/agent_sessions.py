@@ -33,8 +33,13 @@ class AgentSessions(Protocol):
     async def alive(self, key: str) -> bool:
         """Whether the id, or state under the key, is still kept. Does not count as use."""
 
-    async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
-        """Keep ``value`` under ``name`` unless another than ``instead_of`` is kept already; what is kept now."""
+    async def remember(
+        self, key: str, name: str, value: str, *, instead_of: str | None = None, anew: bool = False
+    ) -> str | None:
+        """Keep ``value`` under ``name`` unless another than ``instead_of`` is kept already; what is kept now.
+
+        None, and nothing is kept, for what is not kept any more; a key that is no id may begin ``anew``.
+        """
 
     async def recall(self, key: str) -> Mapping[str, str]:
         """All that is kept for ``key``, by name; empty when nothing is. Counts as use."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from cwm.domain.changes import Change, ChangeKind
@@ -133,10 +134,17 @@ class Agents:
         return kept
 
     async def sweep(self) -> None:
-        """Close what has been idle for the TTL, every now and then, for ever."""
+        """Keep what is busy, and close what has been idle for the TTL, every now and then, for ever."""
         while True:
-            await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds))
+            await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds / 2))
+            self.keep_busy()
             self.close_idle()
+
+    def keep_busy(self) -> None:
+        """A call that takes longer than the TTL is use of its agent session for as long as it takes."""
+        for held in self:
+            if not held.idle and not held.listening:
+                self._in_background(self._keep(held))
 
     def close_idle(self) -> None:
         oldest = self._clock.monotonic() - self.ttl_seconds
@@ -207,6 +215,11 @@ class Agents:
         if ended and self._held.get(key) is held and held.listening:
             del self._held[key]
             await self._close(held, end=True)
+
+    async def _keep(self, held: ContextManager) -> None:
+        # Without the store it is served all the same.
+        with suppress(CwmError):
+            await self.store.recall(held.key)
 
     async def _say(self, farewell: Farewell, kept: Mapping[str, str]) -> None:
         try:

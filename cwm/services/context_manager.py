@@ -221,11 +221,15 @@ class ContextManager:
             if ours is None:
                 return _Upstream(session, Catalogue(link.spec), None)
             try:
-                kept = await self._store.remember(self.key, name, ours, instead_of=gone)
+                anew = self.agent_session is None
+                kept = await self._store.remember(self.key, name, ours, instead_of=gone, anew=anew)
             except BaseException:
                 await session.close(end=True)
                 raise
             self._gone.pop(link, None)
+            if kept is None:
+                # Expired meanwhile: nobody else goes on with it.
+                return _Upstream(session, Catalogue(link.spec), None)
             if kept == ours:
                 return _Upstream(session, Catalogue(link.spec), ours)
             # Another replica opened one for this agent session at the same moment: go on with that.

@@ -82,7 +82,7 @@ async def test_what_is_remembered_comes_back_by_name(sessions: AgentSessions) ->
 
 
 async def test_a_key_without_an_id_keeps_state_and_opens_nothing(sessions: AgentSessions) -> None:
-    assert await sessions.remember("principal", "upstream", "1") == "1"
+    assert await sessions.remember("principal", "upstream", "1", anew=True) == "1"
     assert await sessions.recall("principal") == {"upstream": "1"}
     assert not await sessions.touch("principal", ANN)
 
@@ -124,6 +124,14 @@ async def test_an_addition_brings_nothing_back_that_ended(sessions: AgentSession
     assert not await sessions.alive(key)
 
 
+async def test_nothing_is_remembered_of_an_id_that_ended(sessions: AgentSessions) -> None:
+    key = await sessions.begin(ANN)
+    await sessions.end(key)
+    assert await sessions.remember(key, "upstream", "1") is None
+    assert await sessions.remember(key, "upstream", "2", instead_of="1") is None
+    assert not await sessions.alive(key)
+
+
 class Hands:
     """A clock moved by hand."""
 
@@ -156,7 +164,7 @@ async def test_in_process_the_one_idle_longest_makes_room() -> None:
     sessions = InProcessAgentSessions(limit=2)
     first, second = await sessions.begin(ANN), await sessions.begin(ANN)
     assert await sessions.touch(first, ANN)
-    await sessions.remember("principal", "name", "value")
+    await sessions.remember("principal", "name", "value", anew=True)
     assert await sessions.touch(first, ANN)
     assert not await sessions.touch(second, ANN)
     assert len(sessions) == 2

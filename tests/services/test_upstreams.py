@@ -436,6 +436,41 @@ async def test_what_expired_in_the_shared_store_is_ended_by_each_replica_that_he
     await client.aclose()
 
 
+async def test_what_expired_before_its_upstream_session_was_kept_ends_that_when_it_closes(redis_url: str) -> None:
+    shared, client = Shared(), connect(redis_url)
+    shared.store = RedisAgentSessions(client, 60)
+    async with bad_server() as server, replica(shared, [server.spec()]) as one:
+        await one.upstreams.offering(await one.caller(None), Kind.TOOLS)
+        handle = await shared.store.begin(ANN)
+
+        async def greet(_: Request, message: dict[str, Any]) -> Response:
+            await client.delete(session_key(handle))
+            return server.greeting(message)
+
+        server.on["initialize"] = greet
+        assert await one.call(await one.caller(handle), "bad_do") == "done"
+        shared.clock.seconds += 61
+        one.agents.close_idle()
+        await eventually(lambda: len(server.sessions) == 1)
+    await client.aclose()
+
+
+async def test_an_agent_session_that_is_busy_for_longer_than_its_ttl_is_in_use() -> None:
+    shared = Shared()
+    async with bad_server() as server, replica(shared, [server.spec()]) as one:
+        server.on["tools/call"] = server.holding
+        handle = await shared.store.begin(ANN)
+        calling = asyncio.create_task(one.call(await one.caller(handle), "bad_do"))
+        await server.began.wait()
+        for _ in range(3):
+            shared.clock.seconds += 40
+            one.agents.keep_busy()
+            await eventually(lambda: not one.agents._closing)
+        server.go_on.set()
+        assert await calling == "held"
+        assert await shared.store.touch(handle, ANN)
+
+
 async def test_what_a_principal_uses_on_one_replica_is_ended_by_no_other_and_gone_on_with_by_the_next() -> (
     None
 ):

@@ -55,9 +55,13 @@ class InProcessAgentSessions:
         self._drop_idle()
         return key in self._kept
 
-    async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
+    async def remember(
+        self, key: str, name: str, value: str, *, instead_of: str | None = None, anew: bool = False
+    ) -> str | None:
         self._drop_idle()
-        kept = self._use(key) or self._keep(key, None)
+        kept = self._use(key) or (self._keep(key, None) if anew else None)
+        if kept is None:
+            return None
         if kept.state.get(name) in {None, instead_of}:
             kept.state[name] = value
         return kept.state[name]

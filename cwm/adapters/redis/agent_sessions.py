@@ -27,6 +27,7 @@ if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 _REMEMBER: Final = """
+if ARGV[6] == '0' and redis.call('EXISTS', KEYS[1]) == 0 then return false end
 local kept = redis.call('HGET', KEYS[1], ARGV[1])
 if not kept or (ARGV[4] == '1' and kept == ARGV[5]) then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
@@ -85,13 +86,15 @@ class RedisAgentSessions:
         async with _reading():
             return bool(await self._client.exists(session_key(key)))
 
-    async def remember(self, key: str, name: str, value: str, *, instead_of: str | None = None) -> str:
+    async def remember(
+        self, key: str, name: str, value: str, *, instead_of: str | None = None, anew: bool = False
+    ) -> str | None:
         replaces = ["0", ""] if instead_of is None else ["1", instead_of]
         async with _writing():
             kept = await self._remember(
-                keys=[session_key(key)], args=[_field(name), value, self._ttl_ms, *replaces]
+                keys=[session_key(key)], args=[_field(name), value, self._ttl_ms, *replaces, int(anew)]
             )
-        return str(kept)
+        return None if kept is None else str(kept)
 
     async def recall(self, key: str) -> Mapping[str, str]:
         async with _reading():

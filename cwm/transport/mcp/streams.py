@@ -202,7 +202,7 @@ class EventStreams:
         before = state.get(_VOICE)
         while True:
             kept = await self.sessions.remember(stream.session_id, _VOICE, stream.id, instead_of=before)
-            if kept == stream.id:
+            if kept in {stream.id, None}:
                 break
             before = kept
         await self._tell_state(stream)
