@@ -11,10 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import (
-    InvalidParameterError,
-    UpstreamUnavailableError,
-)
+from cwm.domain.errors import CwmError, InvalidParameterError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
 from cwm.ports.changes import Changes
@@ -282,16 +279,31 @@ class Upstreams:
             yield
             link.reached()
         except UpstreamAwayError:
-            link.doubt()
+            self._doubt(link, caller)
             raise
         except UpstreamExpiredError:
             self._drop(link, caller, session)
             raise
         except UpstreamLostError:
-            link.doubt()
+            self._doubt(link, caller)
             if not session.is_open:
                 self._drop(link, caller, session)
             raise
+
+    def _doubt(self, link: Link, caller: CallerOf) -> None:
+        """See whether it is still there; for this caller, where it is told who calls."""
+        if not link.by_caller:
+            link.doubt()
+            return
+        for kind in Kind:
+            caller.agent.outdated(link, kind)
+        self._background(self._look(link, caller))
+
+    async def _look(self, link: Link, caller: CallerOf) -> None:
+        if self._links.get(link.spec.name) is link:
+            # Whoever asks next is told what became of it.
+            with suppress(CwmError):
+                await self._offers(link, Kind.TOOLS, caller, hurried=False)
 
     async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
         await link.settled()

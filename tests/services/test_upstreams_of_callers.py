@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import UpstreamUnavailableError
+from cwm.domain.errors import OutcomeUnknownError, UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind
 from cwm.services.context_manager import state_key
 from cwm.services.upstream_link import LONGEST_RETRY_SECONDS, LinkState
@@ -121,6 +121,28 @@ async def test_one_that_is_down_is_away_until_somebody_meets_it() -> None:
             server.on = {}
             assert await one.call(await one.caller(None, BOB, "Bearer bob"), "bad_do") == "done"
             assert [(each.state, each.reason) for each in one.upstreams.health()] == [(LinkState.READY, None)]
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_after_a_call_that_hung_it_is_seen_whether_the_upstream_does(*, hangs: bool) -> None:
+    shared = Shared()
+    async with bad_server() as server:
+        spec = server.spec(credentials=Credentials.FORWARD, connect_seconds=1, call_seconds=0.2)
+        async with replica(shared, [spec]) as one:
+            ann = await one.caller(None, authorization="Bearer ann")
+            assert await tools(one, ann) == {"bad_do"}
+            server.on = dict.fromkeys(["tools/call"] + ["tools/list"] * hangs, server.holding)
+            listed = server.methods().count("tools/list")
+            with pytest.raises(OutcomeUnknownError):
+                await one.call(ann, "bad_do")
+            await eventually(lambda: server.methods().count("tools/list") > listed)
+            if hangs:
+                await eventually(lambda: one.upstreams.health()[0].state is LinkState.AWAY)
+                assert await tools(one, ann) == set()
+                server.on = {}
+                shared.clock.seconds += LONGEST_RETRY_SECONDS
+            assert await tools(one, ann) == {"bad_do"}
+            assert one.upstreams.health()[0].state is LinkState.READY
 
 
 @pytest.mark.parametrize("credentials", [Credentials.NONE, Credentials.FORWARD])
