@@ -179,9 +179,11 @@ async def _shared_store(answers: Callable[[], Awaitable[None]]) -> tuple[Status,
 
 
 async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
-    if upstream.state is LinkState.READY:
-        return Status.HEALTHY, f"offers {upstream.tools} tools"
-    return Status.DEGRADED, upstream.reason or upstream.state.value
+    if upstream.state is not LinkState.READY:
+        return Status.DEGRADED, upstream.reason or upstream.state.value
+    if upstream.tools is None:
+        return Status.HEALTHY, "what it offers depends on who calls"
+    return Status.HEALTHY, f"offers {upstream.tools} tools"
 
 
 def _overall(components: list[Component]) -> Status:

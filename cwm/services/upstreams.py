@@ -51,11 +51,13 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
+    """``tools`` is how many it offers; None where that is each caller's own matter."""
+
     name: str
     state: LinkState
     since: datetime
     reason: str | None
-    tools: int
+    tools: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,10 @@ class Upstreams:
 
     def health(self) -> list[UpstreamHealth]:
         return [
-            UpstreamHealth(name, link.state, link.since, link.reason, len(link.catalogue.of(Kind.TOOLS)))
+            UpstreamHealth(
+                *(name, link.state, link.since, link.reason),
+                None if link.by_caller else len(link.catalogue.of(Kind.TOOLS)),
+            )
             for name, link in self._links.items()
         ]
 

@@ -17,7 +17,7 @@ from fastmcp.tools import ToolResult
 from mcp_types import PromptReference
 
 from cwm.domain.principal import Principal
-from cwm.domain.upstream import Override, Selection, UpstreamSpec
+from cwm.domain.upstream import Credentials, Override, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from tests.eventually import eventually
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, gateway
@@ -256,6 +256,19 @@ async def test_a_dead_upstream_leaves_the_others_and_is_named(tmp_path: Path, er
             link = running.parts.upstreams._links["dead"]
             await eventually(lambda: link.state is LinkState.READY)
             assert "dead_echo" in await names(agent)
+
+
+async def test_health_counts_no_tools_of_an_upstream_that_offers_each_caller_its_own(
+    tmp_path: Path, era: str
+) -> None:
+    async with (
+        hosted(legacy=True) as host,
+        fronted(tmp_path, era, host.spec("notes", credentials=Credentials.FORWARD)) as (agent, _),
+    ):
+        assert "notes_echo" in await names(agent)
+        components = (await agent.call("health_check")).value["components"]
+        (told,) = [each for each in components if each["name"] == "upstream:notes"]
+        assert (told["status"], told["message"]) == ("healthy", "what it offers depends on who calls")
 
 
 async def test_every_list_names_the_upstreams_that_are_missing_from_it(tmp_path: Path, era: str) -> None:
