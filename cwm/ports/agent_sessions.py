@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from cwm.domain.principal import Principal
@@ -34,11 +34,19 @@ class AgentSessions(Protocol):
         """Whether the id, or state under the key, is still kept. Does not count as use."""
 
     async def remember(
-        self, key: str, name: str, value: str, *, instead_of: str | None = None, anew: bool = False
+        self,
+        key: str,
+        name: str,
+        value: str,
+        *,
+        instead_of: str | None = None,
+        anew: bool = False,
+        leaves: bool = False,
     ) -> str | None:
         """Keep ``value`` under ``name`` unless another than ``instead_of`` is kept already; what is kept now.
 
-        None, and nothing is kept, for what is not kept any more; a key that is no id may begin ``anew``.
+        None, and nothing is kept, for what is not kept any more; a key that is no id may begin ``anew``. It
+        ``leaves`` what somebody has to see to when it has expired: see :meth:`abandoned`.
         """
 
     async def recall(self, key: str) -> Mapping[str, str]:
@@ -51,3 +59,6 @@ class AgentSessions(Protocol):
         """
 
     async def forget(self, key: str, name: str) -> None: ...
+
+    async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
+        """Keys that expired, and what they left by name. Each is given once, to one gateway; one that ended never."""

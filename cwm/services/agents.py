@@ -129,8 +129,7 @@ class Agents:
         )
         if ended and not serves:
             # Whoever served it may have closed it, or crashed, and left open what others could go on with.
-            for farewell in self._on_farewell:
-                self._in_background(self._say(farewell, kept))
+            self._say_farewell(kept)
         return kept
 
     async def sweep(self) -> None:
@@ -138,6 +137,7 @@ class Agents:
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds / 2))
             self.keep_busy()
+            await self.see_off()
             self.close_idle()
 
     def keep_busy(self) -> None:
@@ -145,6 +145,16 @@ class Agents:
         for held in self:
             if not held.idle and not held.listening:
                 self._in_background(self._keep(held))
+
+    async def see_off(self) -> None:
+        """Have what expired leave its upstreams, where whoever served it made room for others, or crashed."""
+        with suppress(CwmError):
+            abandoned = await self.store.abandoned()
+            # One that is held here leaves when it is closed.
+            here = {held.key for held in self}
+            for key, kept in abandoned:
+                if key not in here:
+                    self._say_farewell(kept)
 
     def close_idle(self) -> None:
         oldest = self._clock.monotonic() - self.ttl_seconds
@@ -215,6 +225,10 @@ class Agents:
         if ended and self._held.get(key) is held and held.listening:
             del self._held[key]
             await self._close(held, end=True)
+
+    def _say_farewell(self, kept: Mapping[str, str]) -> None:
+        for farewell in self._on_farewell:
+            self._in_background(self._say(farewell, kept))
 
     async def _keep(self, held: ContextManager) -> None:
         # Without the store it is served all the same.

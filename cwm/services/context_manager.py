@@ -222,7 +222,9 @@ class ContextManager:
                 return _Upstream(session, Catalogue(link.spec), None)
             try:
                 anew = self.agent_session is None
-                kept = await self._store.remember(self.key, name, ours, instead_of=gone, anew=anew)
+                kept = await self._store.remember(
+                    self.key, name, ours, instead_of=gone, anew=anew, leaves=True
+                )
             except BaseException:
                 await session.close(end=True)
                 raise

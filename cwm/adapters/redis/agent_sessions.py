@@ -1,12 +1,13 @@
 """Agent sessions that several gateways share: one hash a key, which Redis drops when it is idle.
 
-Its fields are ``owner`` and, for each name that is remembered, ``=<name>``.
+Its fields are ``owner`` and, for each name that is remembered, ``=<name>``. What it leaves is kept beside it, in a
+hash of the same fields, and by when it may have expired, in a sorted set of keys: whoever looks then finds out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 from uuid import uuid4
@@ -14,10 +15,19 @@ from uuid import uuid4
 import redis.asyncio as redis
 
 from cwm.adapters.redis.connection import told_as
-from cwm.adapters.redis.keys import session_key
+from cwm.adapters.redis.keys import key_of_every_tenant, left_key, session_key
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.principal import Principal
 
+_DUE: Final = "agent-sessions-due"
+_AT_ONCE: Final = 1000
+# When no gateway looks for so long, none will.
+_LEFT_FOR_MS: Final = 7 * 24 * 3600 * 1000
+
+_NOW: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
 _BEGIN: Final = """
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -26,7 +36,9 @@ _TOUCH: Final = """
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
-_REMEMBER: Final = """
+_REMEMBER: Final = (
+    _NOW
+    + """
 if ARGV[6] == '0' and redis.call('EXISTS', KEYS[1]) == 0 then return false end
 local kept = redis.call('HGET', KEYS[1], ARGV[1])
 if not kept or (ARGV[4] == '1' and kept == ARGV[5]) then
@@ -34,8 +46,33 @@ if not kept or (ARGV[4] == '1' and kept == ARGV[5]) then
   kept = ARGV[2]
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
+if ARGV[7] == '1' then
+  redis.call('HSET', KEYS[2], ARGV[1], kept)
+  redis.call('PEXPIRE', KEYS[2], ARGV[3] + ARGV[8])
+  redis.call('ZADD', KEYS[3], now + ARGV[3], ARGV[9])
+end
 return kept
 """
+)
+_ABANDONED: Final = (
+    _NOW
+    + """
+local found = {}
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])) do
+  local left = ARGV[3] .. key
+  local lasts = redis.call('PTTL', ARGV[2] .. key)
+  if lasts > 0 then
+    redis.call('ZADD', KEYS[1], now + lasts, key)
+    redis.call('PEXPIRE', left, lasts + ARGV[4])
+  else
+    found[#found + 1] = {key, redis.call('HGETALL', left)}
+    redis.call('DEL', left)
+    redis.call('ZREM', KEYS[1], key)
+  end
+end
+return found
+"""
+)
 _ADD: Final = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -47,6 +84,7 @@ return redis.call('HGETALL', KEYS[1])
 """
 _FORGET: Final = """
 redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[2], ARGV[1])
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 
@@ -61,6 +99,7 @@ class RedisAgentSessions:
         self._add = client.register_script(_ADD)
         self._recall = client.register_script(_RECALL)
         self._forget = client.register_script(_FORGET)
+        self._abandoned = client.register_script(_ABANDONED)
 
     @property
     def outlives_us(self) -> bool:
@@ -79,28 +118,39 @@ class RedisAgentSessions:
             )
 
     async def end(self, session_id: str) -> bool:
-        async with _writing():
-            return bool(await self._client.delete(session_key(session_id)))
+        async with _writing(), self._client.pipeline() as pipeline:
+            pipeline.delete(session_key(session_id))
+            pipeline.delete(left_key(session_id))
+            pipeline.zrem(key_of_every_tenant(_DUE), session_id)
+            return bool((await pipeline.execute())[0])
 
     async def alive(self, key: str) -> bool:
         async with _reading():
             return bool(await self._client.exists(session_key(key)))
 
     async def remember(
-        self, key: str, name: str, value: str, *, instead_of: str | None = None, anew: bool = False
+        self,
+        key: str,
+        name: str,
+        value: str,
+        *,
+        instead_of: str | None = None,
+        anew: bool = False,
+        leaves: bool = False,
     ) -> str | None:
         replaces = ["0", ""] if instead_of is None else ["1", instead_of]
+        may = int(anew), int(leaves)
         async with _writing():
             kept = await self._remember(
-                keys=[session_key(key)], args=[_field(name), value, self._ttl_ms, *replaces, int(anew)]
+                keys=[session_key(key), left_key(key), key_of_every_tenant(_DUE)],
+                args=[_field(name), value, self._ttl_ms, *replaces, *may, _LEFT_FOR_MS, key],
             )
         return None if kept is None else str(kept)
 
     async def recall(self, key: str) -> Mapping[str, str]:
         async with _reading():
             flat = await self._recall(keys=[session_key(key)], args=[self._ttl_ms])
-        fields = zip(flat[::2], flat[1::2], strict=True)
-        return {name.removeprefix("="): value for name, value in fields if name.startswith("=")}
+        return _remembered(flat)
 
     async def add(self, key: str, name: str, amount: int) -> int | None:
         async with _writing():
@@ -109,7 +159,20 @@ class RedisAgentSessions:
 
     async def forget(self, key: str, name: str) -> None:
         async with _writing():
-            await self._forget(keys=[session_key(key)], args=[_field(name), self._ttl_ms])
+            await self._forget(keys=[session_key(key), left_key(key)], args=[_field(name), self._ttl_ms])
+
+    async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
+        async with _writing():
+            found = await self._abandoned(
+                keys=[key_of_every_tenant(_DUE)],
+                args=[_AT_ONCE, session_key(""), left_key(), _LEFT_FOR_MS],
+            )
+        return [(key, _remembered(flat)) for key, flat in found if flat]
+
+
+def _remembered(flat: Sequence[str]) -> dict[str, str]:
+    fields = zip(flat[::2], flat[1::2], strict=True)
+    return {name.removeprefix("="): value for name, value in fields if name.startswith("=")}
 
 
 def _field(name: str) -> str:

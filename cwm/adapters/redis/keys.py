@@ -37,6 +37,11 @@ def session_key(agent_session: str) -> str:
     return f"{_PREFIX}agent-session:{agent_session}"
 
 
+def left_key(agent_session: str = "") -> str:
+    """What an agent session leaves when it expires; without an id, what such keys begin with."""
+    return f"{_PREFIX}agent-session-left:{agent_session}"
+
+
 def digest_key(kind: str, digest: str = "") -> str:
     """By a digest that the tenant went into; without one, what such keys begin with."""
     return f"{_PREFIX}{kind}:{digest}" if digest else f"{_PREFIX}{kind}"
