@@ -102,7 +102,9 @@ class Shared(Group):
         1800.0, ge=60, description="An agent session that nobody uses for so long ends."
     )
     agent_session_limit: int = Field(
-        10_000, ge=1, description="Most agent sessions kept in process; the one idle longest makes room."
+        10_000,
+        ge=1,
+        description="Most agent sessions kept in process; of the tenant with most, the one idle longest makes room.",
     )
 
 

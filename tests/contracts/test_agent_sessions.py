@@ -236,6 +236,31 @@ async def test_in_process_the_one_idle_longest_makes_room() -> None:
     assert len(sessions) == 2
 
 
+async def test_in_process_room_is_made_by_the_tenant_that_has_most() -> None:
+    sessions, carl = InProcessAgentSessions(limit=4), Principal("c", "carl")
+    others = [await sessions.begin(carl), await sessions.begin(carl)]
+    floods = [await sessions.begin(ANN) for _ in range(10)]
+    assert [await sessions.touch(each, carl) for each in others] == [True, True]
+    assert [await sessions.touch(each, ANN) for each in floods] == [False] * 8 + [True] * 2
+    # Nobody has more than the one who comes: the most idle of that one's own goes, as it was used.
+    assert await sessions.touch(floods[8], ANN)
+    newest = await sessions.begin(ANN)
+    assert [await sessions.touch(each, ANN) for each in (*floods[8:], newest)] == [True, False, True]
+    await sessions.end(newest)
+    await sessions.begin(carl)
+    await sessions.begin(Principal("d", "dora"))
+    assert not await sessions.touch(others[0], carl)
+    assert await sessions.touch(floods[8], ANN)
+    assert len(sessions) == 4
+
+
+async def test_in_process_of_tenants_with_one_each_some_other_makes_room() -> None:
+    sessions = InProcessAgentSessions(limit=2)
+    ids = [(await sessions.begin(owner), owner) for owner in (Principal(name, name) for name in "abcd")]
+    assert [await sessions.touch(*each) for each in ids].count(True) == len(sessions) == 2
+    assert await sessions.touch(*ids[-1])
+
+
 async def test_redis_forgets_the_idle_by_itself(redis_url: str) -> None:
     client = connect(redis_url)
     sessions = RedisAgentSessions(client, ttl_seconds=0.05)

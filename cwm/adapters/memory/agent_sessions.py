@@ -21,12 +21,16 @@ class _Kept:
 
 @dataclass(slots=True)
 class InProcessAgentSessions:
-    """At ``limit`` keys the one that was idle longest is dropped."""
+    """At ``limit`` keys the one that was idle longest is dropped, of the tenant that has most of them.
+
+    Keys that are no ids count as one tenant's.
+    """
 
     ttl_seconds: float = 1800.0
     limit: int = 10_000
     monotonic: Callable[[], float] = time.monotonic
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
+    _of: dict[str | None, OrderedDict[str, None]] = field(default_factory=dict)
     _left: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -52,7 +56,7 @@ class InProcessAgentSessions:
     async def end(self, session_id: str) -> bool:
         self._drop_idle()
         self._left.pop(session_id, None)
-        return self._kept.pop(session_id, None) is not None
+        return self._pop(session_id) is not None
 
     async def alive(self, key: str) -> bool:
         self._drop_idle()
@@ -105,9 +109,14 @@ class InProcessAgentSessions:
 
     def _keep(self, key: str, owner: Principal | None) -> _Kept:
         self._drop_idle()
+        kept = _Kept(owner, self.monotonic())
+        tenant = _tenant(kept)
         while len(self._kept) >= self.limit:
-            self._drop_oldest()
-        kept = self._kept[key] = _Kept(owner, self.monotonic())
+            # With the one that is to come.
+            most = max(self._of, key=lambda each: len(self._of[each]) + (each == tenant))
+            self._drop(next(iter(self._of[most])))
+        self._kept[key] = kept
+        self._of.setdefault(tenant, OrderedDict())[key] = None
         return kept
 
     def _use(self, key: str) -> _Kept | None:
@@ -115,14 +124,28 @@ class InProcessAgentSessions:
         if kept is not None:
             kept.used_at = self.monotonic()
             self._kept.move_to_end(key)
+            self._of[_tenant(kept)].move_to_end(key)
         return kept
 
     def _drop_idle(self) -> None:
         oldest = self.monotonic() - self.ttl_seconds
         while self._kept and next(iter(self._kept.values())).used_at < oldest:
-            self._drop_oldest()
+            self._drop(next(iter(self._kept)))
 
-    def _drop_oldest(self) -> None:
-        key, kept = self._kept.popitem(last=False)
-        if left := {name: kept.state[name] for name in kept.leaves & kept.state.keys()}:
+    def _drop(self, key: str) -> None:
+        kept = self._pop(key)
+        if kept and (left := {name: kept.state[name] for name in kept.leaves & kept.state.keys()}):
             self._left[key] = left
+
+    def _pop(self, key: str) -> _Kept | None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            own = self._of[_tenant(kept)]
+            del own[key]
+            if not own:
+                del self._of[_tenant(kept)]
+        return kept
+
+
+def _tenant(kept: _Kept) -> str | None:
+    return None if kept.owner is None else kept.owner.tenant
