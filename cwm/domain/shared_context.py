@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -201,3 +202,26 @@ def refusal_of(write: Write, current: Entry | None, now: datetime) -> Refusal | 
         return Refusal.IMMUTABLE
     version = current.version if there and current is not None else 0
     return Refusal.VERSION if write.if_version not in {None, version} else None
+
+
+def difference(wanted: Mapping[str, Entry], current: Mapping[str, Entry]) -> list[Write]:
+    """What makes ``current`` be as ``wanted``."""
+    writes = [
+        Write(
+            key,
+            entry.digest,
+            entry.size,
+            entry.priority,
+            entry.immutable,
+            expires_at=entry.expires_at,
+        )
+        for key, entry in wanted.items()
+        if key not in current
+        or (current[key].version != entry.version and _told(current[key]) != _told(entry))
+    ]
+    writes.extend(Write(key) for key in current if key not in wanted)
+    return writes
+
+
+def _told(entry: Entry) -> tuple[object, ...]:
+    return entry.digest, entry.priority, entry.immutable, entry.expires_at

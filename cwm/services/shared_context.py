@@ -24,6 +24,7 @@ from cwm.domain.shared_context import (
     Scope,
     Snapshot,
     Write,
+    difference,
     require_key,
     require_label,
     uri_of,
@@ -163,7 +164,7 @@ class SharedContext:
             for _ in range(_RESTORES_TRIED):
                 wanted = {entry.key: entry for entry in await self.index.state(scope, snapshot.version)}
                 view = await self.views.now(scope)
-                writes = _difference(
+                writes = difference(
                     wanted, {key: each for key, each in view.entries.items() if each.is_there(view.head.now)}
                 )
                 if not writes:
@@ -286,26 +287,3 @@ def _begin_of_all(keys: Sequence[str]) -> str:
     first, last = min(keys), max(keys)
     alike = zip(first, last, strict=False)
     return first[: next((n for n, (one, other) in enumerate(alike) if one != other), len(first))]
-
-
-def _difference(wanted: dict[str, Entry], current: dict[str, Entry]) -> list[Write]:
-    """What makes ``current`` be as ``wanted``."""
-    writes = [
-        Write(
-            key,
-            entry.digest,
-            entry.size,
-            entry.priority,
-            entry.immutable,
-            expires_at=entry.expires_at,
-        )
-        for key, entry in wanted.items()
-        if key not in current
-        or (current[key].version != entry.version and _told(current[key]) != _told(entry))
-    ]
-    writes.extend(Write(key) for key in current if key not in wanted)
-    return writes
-
-
-def _told(entry: Entry) -> tuple[object, ...]:
-    return entry.digest, entry.priority, entry.immutable, entry.expires_at

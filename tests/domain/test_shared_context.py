@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +13,16 @@ from hypothesis import strategies as st
 
 from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.shared_context import named_by, scope_by_key, scope_of, uri_of, watches
+from cwm.domain.shared_context import (
+    Entry,
+    Write,
+    difference,
+    named_by,
+    scope_by_key,
+    scope_of,
+    uri_of,
+    watches,
+)
 
 SCOPES = st.sampled_from(["session", "tenant", "workspace:a", "workspace:b.c"])
 KEYS = st.text(min_size=1, max_size=40).filter(lambda key: key.isprintable())
@@ -113,3 +124,15 @@ def test_what_is_too_deep_is_refused() -> None:
         value = [value]
     with pytest.raises(InvalidParameterError, match="too deep"):
         canonical_json(value)
+
+
+def test_a_restore_writes_what_is_another_and_deletes_what_was_not() -> None:
+    kept = Entry("kept", 1, "a", 1, 5, False, "ann", datetime.fromtimestamp(0, UTC))
+    wanted = {"kept": kept, "gone": replace(kept, key="gone"), "other": replace(kept, key="other")}
+    current = {
+        # Written again, as it was.
+        "kept": replace(kept, version=2),
+        "other": replace(kept, key="other", version=3, priority=7),
+        "new": replace(kept, key="new", version=4),
+    }
+    assert difference(wanted, current) == [Write("gone", "a", 1), Write("other", "a", 1), Write("new")]
