@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from cwm.domain.access import NOTHING, OF_AN_AGENT, spelled
 from cwm.domain.access import Scope as Permission
@@ -37,6 +38,8 @@ _NEEDED: Final[Mapping[str, frozenset[Permission]]] = {
 @dataclass(frozen=True, slots=True)
 class Authentication:
     """ASGI middleware: finds out whose a request is (``scope[PRINCIPAL]``), or answers it.
+
+    From then on lines of log name the tenant, and nobody in it.
 
     A path needs credentials unless it stands in ``_OPEN``: a new route is closed until somebody opens it.
     """
@@ -71,7 +74,8 @@ class Authentication:
             return
         # In the scope itself: those outside learn from it which route was taken.
         scope[PRINCIPAL] = principal
-        await self.app(scope, receive, send)
+        with bound_contextvars(tenant=principal.tenant):
+            await self.app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
         return path in _OPEN or (self.public_metrics and path == _METRICS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from mcp import MCPError
@@ -11,9 +11,10 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp_types import CallToolResult
 from structlog.contextvars import bound_contextvars
 
+from cwm.domain.errors import CwmError
 from cwm.ports.tracing import Carrier, Span, Tracer, named
 from cwm.transport.http.correlation import ARRIVAL, Arrival
-from cwm.transport.mcp.agent import meta_of
+from cwm.transport.mcp.agent import Agency, meta_of
 from cwm.transport.mcp.errors import META_KEY
 from cwm.transport.mcp.scope import PRINCIPAL
 
@@ -31,11 +32,12 @@ class Messages:
     """Middleware of the low-level server, the outermost.
 
     The parent is what ``_meta`` names, else what the HTTP request named. Over stdio there is no HTTP request to
-    give lines of log an id, so the message's own does.
+    give lines of log an id and a tenant, so the message's own do.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, agency: Agency) -> None:
         self._tracer = tracer
+        self._agency = agency
 
     async def __call__(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
         if ctx.request_id is None or ctx.method in _STREAMS:
@@ -43,6 +45,10 @@ class Messages:
         with ExitStack() as around:
             if ctx.request is None:
                 around.enter_context(bound_contextvars(request_id=str(ctx.request_id)))
+                # Who may not ask is told so by whoever answers.
+                with suppress(CwmError):
+                    tenant = (await self._agency.principal(ctx)).tenant
+                    around.enter_context(bound_contextvars(tenant=tenant))
             if not self._tracer.on:
                 return await call_next(ctx)
             return await self._traced(ctx, call_next)

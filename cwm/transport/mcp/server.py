@@ -109,7 +109,7 @@ def build_mcp(
         client_log_level="error",
         tasks=False,
     )
-    face.watch_messages(Messages(tracer))
+    face.watch_messages(Messages(tracer, agency))
     for each in (
         *window_tools(),
         *session_tools(),
