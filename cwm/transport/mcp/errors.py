@@ -37,6 +37,7 @@ from cwm.domain.errors import (
 )
 from cwm.services.audited import Journal
 from cwm.transport.mcp.agent import Agency, request_of
+from cwm.transport.mcp.retry_after import tell_limit
 
 META_KEY: Final = "dev.cwm/error"
 
@@ -90,6 +91,7 @@ class CodedErrors(Middleware):
             return await call_next(context)
         except RefusedError as refused:
             _tell(refused, context.message.name)
+            tell_limit(request_of(context), refused.error)
             await self._note(context, context.message.name, refused.error)
             return error_result(refused.error)
         except ValidationError as invalid:
@@ -112,6 +114,7 @@ class CodedErrors(Middleware):
             return await call_next(context)
         except ResourceError as failed:
             error = coded(failed)
+            tell_limit(request_of(context), error)
             await self._note(context, "resource", error)
             if isinstance(error, InternalError):
                 _log.exception("resource_failed", uri=str(context.message.uri)[:_LONGEST_NAME])

@@ -18,6 +18,7 @@ from cwm.services.limits import Limits
 from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of
 from cwm.transport.mcp.errors import error_result
 from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.retry_after import tell_limit
 
 _TOOLS: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
@@ -50,7 +51,7 @@ class Limited:
                 async with self._limits.listening(await self._agency.principal(context)):
                     return await own(context, params)
             except LimitError as refused:
-                return _refusal(_LISTEN, refused)
+                return _refusal(context, _LISTEN, refused)
 
         return listening
 
@@ -64,15 +65,16 @@ class Limited:
                 named = handle if isinstance(handle, str) else session
                 release = await self._limits.admit(principal, named, tool)
             except CwmError as refused:
-                return _refusal(method, refused)
+                return _refusal(context, method, refused)
             with held_by_its_work(release):
                 return await own(context, params)
 
         return limited
 
 
-def _refusal(method: str, refused: CwmError) -> CallToolResult:
+def _refusal(context: ServerRequestContext[Any, Any], method: str, refused: CwmError) -> CallToolResult:
     """A tool's result that says why; the other methods have no other form than a JSON-RPC error."""
+    tell_limit(context, refused, as_429=method == _LISTEN)
     if method != _TOOLS:
         raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
     result = error_result(refused)

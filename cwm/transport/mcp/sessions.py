@@ -21,6 +21,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.identity import Identity
 from cwm.services.audited import Journal
+from cwm.transport.mcp.retry_after import REFUSED, Refused
 from cwm.transport.mcp.scope import AGENT_SESSION, PRINCIPAL
 from cwm.transport.mcp.streams import EventStreams
 from cwm.transport.mcp.subscriptions import Subscriptions
@@ -69,7 +70,8 @@ class SessionLayer:
         except CwmError as refused:
             await _refuse_coded(scope, send, INVALID_REQUEST, refused)
             return
-        scope = {**scope, PRINCIPAL: principal}
+        answer = Refused()
+        scope, send = {**scope, PRINCIPAL: principal, REFUSED: answer}, answer.on(send)
         version = headers.get(_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             await self.app(_without_session(scope), receive, send)

@@ -87,6 +87,44 @@ async def test_a_client_without_sessions_is_limited_by_its_handle_or_else_as_a_p
         assert [bool(result.is_error) for result in called] == [False, False, False, True]
 
 
+async def test_what_is_over_a_limit_says_in_a_header_too_when_to_come_again(tmp_path: Path, era: str) -> None:
+    limits = Limits(rate_limit_principal="2/minute")
+    async with running_gateway(tmp_path, limits=limits) as gateway, wired(gateway.url) as wire:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("tools/call", {"name": "session_list", "arguments": {}}),
+            ("resources/read", {"uri": "cwm://sessions"}),
+        ]
+        for refused in (False, True):
+            for method, params in asked:
+                answer = await wire.ask_as(era, method, params)
+                assert answer.status_code == 200
+                assert ("CWM-7001" in answer.text) == refused
+                assert ("retry-after" in answer.headers) == refused
+                if refused:
+                    assert 1 <= int(answer.headers["retry-after"]) <= 61
+        assert "retry-after" not in (await wire.ask_as(era, "tools/list", {})).headers
+
+
+async def test_a_turn_without_tokens_left_says_in_a_header_too_when_to_come_again(
+    tmp_path: Path, era: str
+) -> None:
+    limits = Limits(token_budget_principal="1/hour")
+    async with (
+        fake_vllm() as vllm,
+        running_gateway(tmp_path, limits=limits, engine=settings_for(vllm.url)) as gateway,
+        wired(gateway.url) as wire,
+    ):
+        created = {"name": "session_create", "arguments": {"session_id": "s"}}
+        turn = {"name": "session_generate", "arguments": {"session_id": "s", "text": "hey"}}
+        for named in (created, turn):
+            answer = await wire.ask_as(era, "tools/call", named)
+            assert "retry-after" not in answer.headers, answer.text
+        answer = await wire.ask_as(era, "tools/call", turn)
+    assert "CWM-7003" in answer.text
+    assert answer.status_code == 200
+    assert int(answer.headers["retry-after"]) > 60
+
+
 class WaitingBrowse:
     """Answers when told to."""
 
@@ -183,6 +221,9 @@ async def test_one_user_cannot_hold_all_the_streams_that_tell_what_changes(tmp_p
         told = refused.json()["error"]["data"]
         assert (told["code"], told["error"]) == ("CWM-7002", "Concurrency limit exceeded")
         assert told["retry_after_seconds"] == 15
+        listen = {"notifications": wanted}
+        also_refused = await wire.ask_as(MODERN, "subscriptions/listen", listen, x_tenant="a")
+        assert (also_refused.status_code, also_refused.headers["retry-after"]) == (429, "15")
         async with sdk_agent(gateway.url, MODERN, "a") as agent:
             with pytest.raises(MCPError, match="2 open streams") as also:
                 await held.enter_async_context(agent.client.listen(tools_list_changed=True))

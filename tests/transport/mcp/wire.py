@@ -74,6 +74,16 @@ class Wire:
         body = {"jsonrpc": "2.0", "id": 3, "method": method, "params": params}
         return await self.post(body, mcp_session_id=session_id)
 
+    async def ask_as(self, era: str, method: str, params: dict[str, Any], **headers: str) -> httpx2.Response:
+        """The same in either era; in the one of handshakes a session begins for it."""
+        body = {"jsonrpc": "2.0", "id": 3, "method": method, "params": params}
+        if era == "legacy":
+            return await self.post(body, mcp_session_id=await self.session(**headers), **headers)
+        if (named := params.get("name", params.get("uri"))) is not None:
+            headers["mcp_name"] = named
+        body["params"] = {**params, "_meta": MODERN_META}
+        return await self.post(body, mcp_protocol_version="2026-07-28", mcp_method=method, **headers)
+
     @asynccontextmanager
     async def stream(self, session_id: str, **headers: str) -> AsyncIterator[EventStream]:
         sent = {"accept": "text/event-stream", "mcp-session-id": session_id, **dashed(headers)}

@@ -1,0 +1,63 @@
+"""``Retry-After`` of the HTTP answer to a message that was over a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp.server.context import ServerRequestContext
+from starlette.types import Message, Send
+
+from cwm.domain.errors import CwmError, LimitError
+
+REFUSED: Final = "cwm.refused"
+"""In the ASGI scope: the request's ``Refused``."""
+
+_TOO_MANY: Final = 429
+
+
+@dataclass(slots=True)
+class Refused:
+    """What whoever answers a message found out, for the head of the HTTP answer.
+
+    ``retry_after_seconds`` is None for what was not over a limit; ``as_429`` where the whole request was refused.
+    """
+
+    retry_after_seconds: int | None = None
+    as_429: bool = False
+
+    def on(self, send: Send) -> Send:
+        """A ``send`` that keeps the head back until there is something to say.
+
+        In the handshake era the SDK sends it before the message is even looked at.
+        """
+        head: Message | None = None
+
+        async def heard(message: Message) -> None:
+            nonlocal head
+            if message["type"] == "http.response.start":
+                head = message
+                return
+            if head is not None:
+                first, head = head, None
+                after = self.retry_after_seconds
+                await send(first if after is None else self._marked(first, after))
+            await send(message)
+
+        return heard
+
+    def _marked(self, head: Message, after: int) -> Message:
+        headers = [*head["headers"], (b"retry-after", b"%d" % after)]
+        return {**head, "headers": headers, "status": _TOO_MANY if self.as_429 else head["status"]}
+
+
+def tell_limit(
+    context: ServerRequestContext[Any, Any] | None, error: CwmError, *, as_429: bool = False
+) -> None:
+    """Have the HTTP answer say when to come again, where ``error`` is a limit's and there is an HTTP answer."""
+    request = None if context is None else context.request
+    if not isinstance(error, LimitError) or request is None:
+        return
+    refused = request.scope.get(REFUSED)
+    if isinstance(refused, Refused):
+        refused.retry_after_seconds, refused.as_429 = error.retry_after_seconds, as_429
