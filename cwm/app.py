@@ -32,7 +32,7 @@ from cwm.wiring.access import guard, refuse_open_socket
 from cwm.wiring.front import stand_before
 from cwm.wiring.memory import settle_memory
 from cwm.wiring.parts import Parts, build_parts
-from cwm.wiring.upkeep import kept_up, require_schema
+from cwm.wiring.upkeep import Drain, kept_up, require_schema
 
 
 @asynccontextmanager
@@ -54,10 +54,15 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     """Put the faces before the parts."""
     face = _face(settings, parts, parts.identity)
     mcp = mcp_app(face)
+    drain = Drain(settings.http.drain_seconds, SystemClock())
+
+    def end_streams() -> None:
+        drain.begin()
+        face.end_streams()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with kept_up(settings, parts), mcp.lifespan(mcp):
+        async with kept_up(settings, parts, drain), mcp.lifespan(mcp):
             settle_memory()
             yield
 
@@ -71,7 +76,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
         # Its spans, metrics and logs would be second ones.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.state.parts, app.state.face, app.state.end_streams = parts, face, face.end_streams
+    app.state.parts, app.state.face, app.state.end_streams = parts, face, end_streams
     app.add_middleware(Shortcut, path=MCP_PATH, to=mcp)
     app.add_middleware(BodyLimit, max_bytes=settings.http.max_body_bytes)
     app.router.routes.extend(health_routes(parts.services.inspect, parts.meter))
@@ -96,7 +101,7 @@ def _paths(app: FastAPI) -> frozenset[str]:
 async def run_stdio(settings: Settings) -> None:
     """Serve MCP on standard input and output until the client closes them, or until cancelled."""
     parts = build_parts(settings)
-    async with kept_up(settings, parts):
+    async with kept_up(settings, parts, Drain(settings.http.drain_seconds, SystemClock())):
         settle_memory()
         # Whoever started this process is its only client.
         await serve_stdio(_face(settings, parts, LocalIdentity(settings.isolation.tenant)))

@@ -38,6 +38,13 @@ class Replicas:
         now = self.clock.now()
         await self.leases.take(f"replica:{self.me}", self.me, now, now - _STALE)
 
+    async def beat_on(self) -> None:
+        """Say so until cancelled, for a process that looks after nothing else any more."""
+        while True:
+            with suppress(CwmError):
+                await self.beat()
+            await asyncio.sleep(BEAT_SECONDS)
+
     def let_go(self, intent: Intent) -> None:
         """Give up on it for this process, whether or not that can be written down now."""
         self._let_go[intent.id] = intent

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from cwm.adapters.sql import schema
 from cwm.adapters.telemetry.event_loop import watch_event_loop
 from cwm.domain.errors import CwmError
+from cwm.ports.clock import Clock
 from cwm.settings import Settings
 from cwm.settings.watch import Outcome, watch
 from cwm.wiring.front import hide_secrets
@@ -23,8 +25,27 @@ _WATCH_SECONDS: Final = 1.0
 _CANCEL_AGAIN_SECONDS: Final = 1.0
 
 
+@dataclass(slots=True)
+class Drain:
+    """How long running work may still take: ``seconds`` in all, from when the gateway was told to stop."""
+
+    seconds: float
+    clock: Clock
+    _until: float | None = None
+
+    def begin(self) -> None:
+        """The first call counts."""
+        if self._until is None:
+            self._until = self.clock.monotonic() + self.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.seconds if self._until is None else max(0.0, self._until - self.clock.monotonic())
+
+
 @asynccontextmanager
-async def kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
+async def kept_up(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterator[None]:
     """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
     await hide_secrets(settings)
     async with parts.close():
@@ -37,18 +58,24 @@ async def kept_up(settings: Settings, parts: Parts) -> AsyncIterator[None]:
             asyncio.create_task(parts.shared.read()),
             asyncio.create_task(parts.agents.sweep()),
             asyncio.create_task(parts.context_upkeep.run()),
-            asyncio.create_task(parts.limits.running.keep()),
             asyncio.create_task(parts.services.results.sweep()),
             asyncio.create_task(parts.watchdog.watch(settings.verification.watchdog_seconds)),
             asyncio.create_task(parts.audit_upkeep.run(settings.audit.audit_checkpoint_seconds)),
             asyncio.create_task(watch_event_loop(parts.meter.event_loop_lag)),
             asyncio.create_task(_reload(settings, parts)),
         ]
+        living = [asyncio.create_task(parts.limits.running.keep())]
         try:
             yield
         finally:
-            await _stop(upkeep)
-            await _drain(settings, parts)
+            drain.begin()
+            # Others would take over what still goes on here, and give its places to more of it.
+            living.append(asyncio.create_task(parts.replicas.beat_on()))
+            try:
+                await _stop(upkeep)
+                await _finish(parts, drain)
+            finally:
+                await _stop(living)
             with contextlib.suppress(CwmError):
                 await parts.audit_upkeep.checkpoint()
             with contextlib.suppress(CwmError):
@@ -89,14 +116,14 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
             raise failed
 
 
-async def _drain(settings: Settings, parts: Parts) -> None:
-    await parts.pass_through.drain(settings.http.drain_seconds)
+async def _finish(parts: Parts, drain: Drain) -> None:
+    await parts.pass_through.drain(drain.left)
     try:
-        async with asyncio.timeout(settings.http.drain_seconds):
+        async with asyncio.timeout(drain.left):
             await parts.services.generate.settle()
             # A quarantine stores its window again: it ends before freezes do.
             await parts.services.thaw.settle()
             await parts.services.freeze.settle()
             await parts.watchdog.settle()
     except TimeoutError:
-        structlog.get_logger("cwm").warning("drain_incomplete", seconds=settings.http.drain_seconds)
+        structlog.get_logger("cwm").warning("drain_incomplete", seconds=drain.seconds)
