@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,6 +21,7 @@ from cwm.ports.identity import Identity
 from cwm.settings import Auth, Database, Http, Isolation, Limits, Settings, Shared
 from cwm.wiring.limits import build_limits
 from cwm.wiring.parts import build_parts
+from tests.lost_answers import losing_one_answer
 
 OPEN = LimitRules(streams_principal=500)
 SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)), streams_principal=500)
@@ -78,33 +76,6 @@ def test_what_is_set_holds_for_everybody() -> None:
     )
     for identity in (LocalIdentity("default"), Known()):
         assert rules(settings, identity) == LimitRules(principal=(Rate(7, 3_600),))
-
-
-@asynccontextmanager
-async def losing_one_answer(url: str, to: bytes) -> AsyncIterator[str]:
-    """The URL of the same store, but the answer to the first command that holds ``to`` is lost with its connection."""
-    lost, parts = False, urlsplit(url)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal lost
-        behind, ahead = await asyncio.open_connection(parts.hostname, parts.port)
-        while command := await reader.read(65_536):
-            ahead.write(command)
-            answer = await behind.read(65_536)
-            # The library's scripts are not in the store yet when they are asked for the first time.
-            if to in command and not answer.startswith(b"-NOSCRIPT") and not lost:
-                lost = True
-                break
-            writer.write(answer)
-        for each in (ahead, writer):
-            each.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    password = "" if parts.password is None else f":{parts.password}@"
-    yield f"redis://{password}127.0.0.1:{server.sockets[0].getsockname()[1]}{parts.path}"
-    assert lost
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import redis.asyncio as redis
 
@@ -71,7 +72,14 @@ class RedisContextIndex:
     ) -> Written | None:
         spelled = json.dumps([_spelled(write) for write in writes], ensure_ascii=False)
         where = [_prefix(scope), room(scope.tenant), scope.key, self._now()]
-        how: list[str | int | bytes] = [author, -1 if at is None else at, keep, spelled, _name(scope)]
+        how: list[str | int | bytes] = [
+            author,
+            -1 if at is None else at,
+            keep,
+            spelled,
+            _name(scope),
+            _request(),
+        ]
         if new is not None:
             how += [new.digest, new.stored, -1 if new.quota_bytes is None else new.quota_bytes]
         async with writing():
@@ -90,7 +98,9 @@ class RedisContextIndex:
         self, scope: Scope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
         async with writing():
-            taken, dropped = await self._snapshot(args=[_prefix(scope), self._now(), label, author, most])
+            taken, dropped = await self._snapshot(
+                args=[_prefix(scope), self._now(), label, author, most, _request()]
+            )
         if not taken:
             raise ContextConflictError(
                 "There is a snapshot of that label already.", label=label, reason="label"
@@ -140,6 +150,11 @@ class RedisContextIndex:
 
 def _prefix(scope: Scope) -> str:
     return tenant_prefix("context", scope.tenant, scope.key)
+
+
+def _request() -> str:
+    """By which a request that is sent again is known."""
+    return uuid4().hex
 
 
 def _name(scope: Scope) -> str:

@@ -3,8 +3,9 @@
 Under the prefix of a scope: ``head`` (version, floor), ``keys`` (what each key is now, as JSON), ``log`` (keys by
 the version that wrote or deleted them), ``deleted`` (those that are not there), ``ends`` (by when they expire),
 ``past:<key>`` (what it was, by version), ``superseded`` and ``shown`` (``<version>:<key>`` by the version that
-superseded it; ``shown`` are those that only a snapshot keeps), ``snapshots`` (by label, as JSON). All scopes
-stand in one sorted set by when they were written.
+superseded it; ``shown`` are those that only a snapshot keeps), ``snapshots`` (by label, as JSON), ``done:<request>``
+(what was answered, for a moment: who did not hear it asks again). All scopes stand in one sorted set by when they
+were written.
 """
 
 from __future__ import annotations
@@ -21,12 +22,26 @@ _VACUUM_EVERY: Final = 16
 _VACUUMED_AT_ONCE: Final = 256
 # A value never ends before its key.
 _GRACE_MS: Final = 60_000
+# Longer than a client waits for an answer and then for that to its second try.
+_ANSWERED_MS: Final = 20_000
 
 _HEAD: Final = """
 local p = ARGV[1]
 local function head_of()
   local found = redis.call('HMGET', p .. 'head', 'version', 'floor')
   return tonumber(found[1] or '0'), tonumber(found[2] or '0')
+end
+"""
+
+_ONCE: Final = f"""
+local function answered(request)
+  local before = redis.call('GET', p .. 'done:' .. request)
+  return before and cjson.decode(before)
+end
+
+local function answering(request, answer)
+  redis.call('SET', p .. 'done:' .. request, cjson.encode(answer), 'PX', {_ANSWERED_MS})
+  return answer
 end
 """
 
@@ -99,11 +114,14 @@ end
 
 WRITE: Final = (
     _INDEX
+    + _ONCE
     + _VACUUM
     + f"""
 local author, at, keep = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local writes, name = cjson.decode(ARGV[8]), ARGV[9]
-local digest, stored, quota = ARGV[10], ARGV[11], tonumber(ARGV[12])
+local writes, name, request = cjson.decode(ARGV[8]), ARGV[9], ARGV[10]
+local digest, stored, quota = ARGV[11], ARGV[12], tonumber(ARGV[13])
+local before = answered(request)
+if before then return before end
 local version, floor = head_of()
 if at >= 0 and at ~= version then return {{'moved'}} end
 
@@ -176,7 +194,8 @@ end
 answer[2] = {{string.format('%d', version), string.format('%d', floor), string.format('%.0f', now)}}
 answer[3] = written
 answer[4] = gone
-return answer
+if #changing == 0 then return answer end
+return answering(request, answer)
 """
 )
 
@@ -249,8 +268,12 @@ return {rows, string.format('%.0f', now_ms(ARGV[2]))}
 SNAPSHOT: Final = (
     FUNCTIONS
     + _HEAD
+    + _ONCE
     + """
 local label, author, most, now = ARGV[3], ARGV[4], tonumber(ARGV[5]), now_ms(ARGV[2])
+local request = ARGV[6]
+local before = answered(request)
+if before then return before end
 if redis.call('HEXISTS', p .. 'snapshots', label) == 1 then return {'', {}} end
 local kept = {}
 for _, json in ipairs(redis.call('HVALS', p .. 'snapshots')) do kept[#kept + 1] = cjson.decode(json) end
@@ -270,7 +293,7 @@ if #dropped > 0 then
 end
 local taken = cjson.encode({label = label, version = head_of(), author = author, at = now})
 redis.call('HSET', p .. 'snapshots', label, taken)
-return {taken, dropped}
+return answering(request, {taken, dropped})
 """
 )
 

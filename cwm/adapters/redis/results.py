@@ -30,7 +30,8 @@ end
 """
 _KEEP: Final = f"""
 local owned, at = KEYS[2], ARGV[3]
-if ARGV[5] ~= '' then
+-- Kept already: the answer to that was lost.
+if ARGV[5] ~= '' and redis.call('GET', KEYS[1]) ~= ARGV[1] then
   {_SUM}
   if used + tonumber(ARGV[4]) > tonumber(ARGV[5]) then return 0 end
 end
