@@ -14,8 +14,11 @@ class RequestCounts(Protocol):
     Every method raises CWM-4001 when the store is away.
     """
 
-    async def count(self, bucket: Bucket) -> float | None:
-        """Count one request. Where there is no room it is not counted: seconds until there is some."""
+    async def count(self, *buckets: Bucket) -> tuple[Bucket, float] | None:
+        """Count one request against each in turn, up to the first that has no room, which does not count it either.
+
+        That one, and the seconds until there is room in it.
+        """
 
     async def used_up(self, bucket: Bucket) -> float | None:
         """Seconds until there are tokens again; None while some are left. Counts nothing."""

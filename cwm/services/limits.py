@@ -155,10 +155,11 @@ class Limits:
 
     async def _count(self, principal: Principal, session: str | None, tool: str | None) -> None:
         own = NO_TOOL if tool is None else self.policies.of(tool).rates
-        for bucket in self.rules.buckets(principal, session, tool, own):
-            wait = await self.store.ask(lambda bucket=bucket: self.counts.count(bucket))  # type: ignore[misc]
-            if wait is not None:
-                await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
+        buckets = tuple(self.rules.buckets(principal, session, tool, own))
+        full = await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
+        if full is not None:
+            bucket, wait = full
+            await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
 
     async def _begin(self, principal: Principal) -> Release:
         places = self.rules.places(principal)

@@ -38,9 +38,10 @@ async def test_requests_fit_up_to_the_limit_and_then_wait_for_the_window(counts:
     limited = bucket(3)
     assert [await counts.count(limited) for _ in range(3)] == [None] * 3
     for _ in range(5):
-        wait = await counts.count(limited)
-        assert wait is not None
-        assert 0 < wait <= 60.1
+        full = await counts.count(limited)
+        assert full is not None
+        assert full[0] == limited
+        assert 0 < full[1] <= 60.1
 
 
 async def test_what_is_counted_apart_is_limited_apart(counts: RequestCounts) -> None:
@@ -50,6 +51,19 @@ async def test_what_is_counted_apart_is_limited_apart(counts: RequestCounts) -> 
     assert await counts.count(one) is not None
     # Another rate of the same requests.
     assert await counts.count(Bucket(one.level, Rate(1, 3_600), one.key)) is None
+
+
+async def test_up_to_the_first_that_has_no_room_each_in_turn_is_counted_and_none_behind_it(
+    counts: RequestCounts,
+) -> None:
+    narrow, middle, wide = bucket(5), bucket(3), bucket(4)
+    assert [await counts.count(narrow, middle, wide) for _ in range(3)] == [None] * 3
+    full = await counts.count(narrow, middle, wide)
+    assert full is not None
+    assert full[0] == middle
+    assert 0 < full[1] <= 60.1
+    assert [await counts.count(wide) is None for _ in range(2)] == [True, False]
+    assert [await counts.count(narrow) is None for _ in range(2)] == [True, False]
 
 
 async def test_of_requests_at_the_same_moment_no_more_get_through(counts: RequestCounts) -> None:
@@ -135,9 +149,9 @@ async def test_who_waits_as_long_as_told_gets_through_and_none_gets_through_twic
     passed: list[float] = []
     for step in steps:
         time.now += step
-        wait = await counts.count(limited)
-        if wait is not None:
-            time.now += wait
+        full = await counts.count(limited)
+        if full is not None:
+            time.now += full[1]
             assert await counts.count(limited) is None
         passed.append(time.now)
         # A window that slides by weight lets through a burst of one limit, and then what the last one leaves.

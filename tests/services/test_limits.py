@@ -173,6 +173,31 @@ async def over_redis(url: str, audit: SqlAuditLog, *, refuse: bool) -> AsyncIter
     await client.aclose()
 
 
+@pytest.mark.slow
+async def test_all_rates_of_a_request_are_one_trip_to_the_store(redis_url: str, audit: SqlAuditLog) -> None:
+    both = (PER_MINUTE, Rate(100, 3_600))
+    client = connect(redis_url)
+    async with over_redis(redis_url, audit, refuse=True) as limits:
+        limits.rules = LimitRules(session=both, principal=both, tenant=both)
+        await limits.admit(ANN, "a")
+        before = await client.info("commandstats")
+        await limits.admit(ANN, "a")
+        after = await client.info("commandstats")
+    await client.aclose()
+    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == 1
+
+
+@pytest.mark.slow
+async def test_what_a_narrow_limit_refuses_is_not_counted_against_a_wider_one_in_the_store_either(
+    redis_url: str, audit: SqlAuditLog
+) -> None:
+    async with over_redis(redis_url, audit, refuse=True) as limits:
+        limits.rules = LimitRules(session=(Rate(1, 60), Rate(3, 3_600)), tenant=(Rate(2, 60),))
+        assert [await refused(limits, ANN, "a") for _ in range(20)].count("") == 1
+        assert await refused(limits, BOB, "b") == ""
+        assert await refused(limits, BOB, "c") == "CWM-7001"
+
+
 async def counted_again(limits: Limits) -> None:
     """Wait until the store is asked again, and answers."""
     async with asyncio.timeout(20):

@@ -16,7 +16,7 @@ from cwm.domain.limits import Bucket, Rate
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
-    from limits.aio.strategies import FixedWindowRateLimiter, SlidingWindowCounterRateLimiter
+    from limits.aio.strategies import FixedWindowRateLimiter
 
 # At the very moment there is not quite room yet; the library rounds to milliseconds.
 _EDGE_SECONDS: Final = 0.002
@@ -24,19 +24,21 @@ _EDGE_SECONDS: Final = 0.002
 
 @dataclass
 class LimitsRequestCounts:
-    """``storage`` makes the library's storage; ``guard`` tells its failures as CWM-4001."""
+    """``storage`` makes the library's storage, which has ``acquire_in_order`` as well; ``guard`` tells its failures as CWM-4001."""
 
     storage: Callable[[], Any]
     guard: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     now: Callable[[], float] = time.time
 
-    async def count(self, bucket: Bucket) -> float | None:
-        item, sliding = _item(bucket.rate), self._sliding
+    async def count(self, *buckets: Bucket) -> tuple[Bucket, float] | None:
+        entries = [_entry(bucket) for bucket in buckets]
         async with self.guard():
-            if await sliding.hit(item, bucket.key):
+            full = await self._storage.acquire_in_order(entries)
+            if full is None:
                 return None
-            window = await self._storage.get_sliding_window(item.key_for(bucket.key), item.get_expiry())
-        return seconds_to_wait(bucket.rate, *window)
+            key, _, seconds = entries[full]
+            window = await self._storage.get_sliding_window(key, seconds)
+        return buckets[full], seconds_to_wait(buckets[full].rate, *window)
 
     async def used_up(self, bucket: Bucket) -> float | None:
         item, fixed = _item(bucket.rate), self._fixed
@@ -53,12 +55,6 @@ class LimitsRequestCounts:
     @cached_property
     def _storage(self) -> Any:
         return self.storage()
-
-    @cached_property
-    def _sliding(self) -> SlidingWindowCounterRateLimiter:
-        from limits.aio.strategies import SlidingWindowCounterRateLimiter
-
-        return SlidingWindowCounterRateLimiter(self._storage)
 
     @cached_property
     def _fixed(self) -> FixedWindowRateLimiter:
@@ -78,6 +74,11 @@ def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, no
     if not before:
         return 0.0
     return max(0.0, before_ends_in - room * rate.seconds / before) + _EDGE_SECONDS
+
+
+def _entry(bucket: Bucket) -> tuple[str, int, int]:
+    item = _item(bucket.rate)
+    return item.key_for(bucket.key), item.amount, item.get_expiry()
 
 
 def _item(rate: Rate) -> RateLimitItem:

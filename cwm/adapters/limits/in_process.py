@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,13 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         window.count += amount
         _put(self._windows, key, window, self._most)
         return True
+
+    async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
+        """Count one for each key, limit and seconds, up to the first without room: which that is, or None."""
+        for at, (key, limit, expiry) in enumerate(entries):
+            if not await self.acquire_sliding_window_entry(key, limit, expiry):
+                return at
+        return None
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
         now = self._now()

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
-    """Each limit is one of the library's scripts: a request is counted once, on whatever replica.
+    """What a request counts against is one script: it is counted once, on whatever replica.
 
     ``client`` must not send anything again: a script whose answer was lost may have counted.
     """
 
     def storage() -> Any:
-        from limits.aio.storage import RedisStorage
+        from cwm.adapters.redis.limit_storage import LimitStorage
 
-        return RedisStorage(
+        return LimitStorage(
             "redis://",
             implementation="redispy",
             key_prefix=digest_key("limit"),
-            connection_pool=client.connection_pool,  # type: ignore[arg-type]
+            connection_pool=client.connection_pool,
         )
 
     return LimitsRequestCounts(storage, _writing)
