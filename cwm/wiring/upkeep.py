@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,15 +71,12 @@ async def kept_up(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
             drain.begin()
             # Others would take over what still goes on here, and give its places to more of it.
             living.append(asyncio.create_task(parts.replicas.beat_on()))
-            try:
+            # Each whatever became of those before: a part that failed must not take running work along.
+            async with AsyncExitStack() as stopping:
+                stopping.push_async_callback(_leave, parts)
+                stopping.push_async_callback(_stop, living)
+                stopping.push_async_callback(_finish, parts, drain)
                 await _stop(upkeep)
-                await _finish(parts, drain)
-            finally:
-                await _stop(living)
-            with contextlib.suppress(CwmError):
-                await parts.audit_upkeep.checkpoint()
-            with contextlib.suppress(CwmError):
-                await parts.replicas.leave()
 
 
 async def require_schema(settings: Settings, parts: Parts) -> None:
@@ -114,6 +111,13 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if not task.cancelled() and (failed := task.exception()) is not None:
             raise failed
+
+
+async def _leave(parts: Parts) -> None:
+    with contextlib.suppress(CwmError):
+        await parts.audit_upkeep.checkpoint()
+    with contextlib.suppress(CwmError):
+        await parts.replicas.leave()
 
 
 async def _finish(parts: Parts, drain: Drain) -> None:

@@ -42,6 +42,15 @@ class Watched:
         self.draining.set()
 
 
+@dataclass
+class FailingUpkeep:
+    ran: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        self.ran.set()
+        raise ZeroDivisionError
+
+
 def settings(folder: Path, vllm_url: str = "http://127.0.0.1:9") -> Settings:
     return Settings(
         engine=settings_for(vllm_url),
@@ -124,3 +133,16 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
         again = build_parts(of)
         async with again.close():
             assert await SqlLeases(again.database).seen(f"replica:{me}") is None
+
+
+async def test_what_fails_of_its_upkeep_takes_no_running_work_along(tmp_path: Path) -> None:
+    watched, of = Watched(), settings(tmp_path)
+    failing = FailingUpkeep()
+    parts = replace(watched_parts(of, watched), context_upkeep=cast("Any", failing))
+    with pytest.raises(ZeroDivisionError):
+        async with kept_up(of, parts, Drain(LONG, HandClock())):
+            await failing.ran.wait()
+    assert watched.draining.is_set()
+    gone = build_parts(of)
+    async with gone.close():
+        assert await SqlLeases(gone.database).seen(f"replica:{parts.replicas.me}") is None
