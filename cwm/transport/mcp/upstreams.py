@@ -44,7 +44,7 @@ from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_expos
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.shared_answers import Given, SharedAnswers
 from cwm.services.upstreams import Upstreams
-from cwm.transport.mcp.agent import HANDLE_META, Agency, meta_of, request_of
+from cwm.transport.mcp.agent import Agency, meta_of, request_of
 from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.face import McpFace
 from cwm.transport.mcp.permissions import OF_UPSTREAMS, protocol_error
@@ -69,10 +69,11 @@ _OF_A_CONNECTION: Final = frozenset(
         CLIENT_INFO_META_KEY,
         CLIENT_CAPABILITIES_META_KEY,
         SERVER_INFO_META_KEY,
-        HANDLE_META,
         "progressToken",
     }
 )
+# What CWM says itself, to its own clients; an upstream that says such things would be taken for it.
+_OURS: Final = "dev.cwm/"
 _LISTS: Final[Mapping[str, tuple[Kind, str]]] = {
     "tools/list": (Kind.TOOLS, "tools"),
     "resources/list": (Kind.RESOURCES, "resources"),
@@ -142,7 +143,7 @@ class UpstreamCalls(Middleware):
         given = await self._answers.call(caller, offer, name, arguments, ask, alone=bool(given_now(request)))
         if asks_for_input(given.answer):
             return InputRequiredToolResult(_asked_for(request, offer.upstream, given.answer))
-        return _result(offer.upstream, _marked(given))
+        return _result(offer.upstream, given)
 
 
 class UpstreamLists:
@@ -315,22 +316,23 @@ def _takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
 def _forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
     """What the request says beside what it asks for; not what it says of the connection that it came by."""
     meta = meta_of(context)
-    kept = _of_no_connection(meta)
+    kept = {name: value for name, value in meta.items() if _crosses(name)}
     kept |= can_be_asked(context, meta)
     return {**given_now(context), "_meta": kept} if kept else given_now(context)
 
 
-def _of_no_connection(meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in meta.items() if name not in _OF_A_CONNECTION}
+def _crosses(name: str) -> bool:
+    return name not in _OF_A_CONNECTION and not name.startswith(_OURS)
 
 
-def _without_its_connection(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer as the upstream gave it, but for what its ``_meta`` says of the connection that it came by."""
+def _crossing(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer as the upstream gave it, but for what in its ``_meta`` is not its own to say."""
     meta = answer.get("_meta")
-    if not isinstance(meta, Mapping) or _OF_A_CONNECTION.isdisjoint(meta):
+    if not isinstance(meta, Mapping) or all(map(_crosses, meta)):
         return answer
     others = {name: value for name, value in answer.items() if name != "_meta"}
-    return {**others, "_meta": kept} if (kept := _of_no_connection(meta)) else others
+    kept = {name: value for name, value in meta.items() if _crosses(name)}
+    return {**others, "_meta": kept} if kept else others
 
 
 def _asked_for(
@@ -372,20 +374,17 @@ class _Relay:
             await self._asked.report_progress(progress, total, message)
 
 
-def _marked(given: Given) -> dict[str, Any]:
-    if given.age_seconds is None:
-        return given.answer
-    told = {SHARED_META: {"age_seconds": round(given.age_seconds, 3)}}
-    return {**given.answer, "_meta": {**given.answer.get("_meta", {}), **told}}
-
-
-def _result(upstream: str, answer: dict[str, Any]) -> ToolResult:
-    content = with_exposed_uris(upstream, list(answer.get("content", ())))
-    return ToolResult.from_mcp_result(_valid(CallToolResult, upstream, {**answer, "content": content}))
+def _result(upstream: str, given: Given) -> ToolResult:
+    content = with_exposed_uris(upstream, list(given.answer.get("content", ())))
+    result = _valid(CallToolResult, upstream, {**given.answer, "content": content})
+    if given.age_seconds is not None:
+        told = {SHARED_META: {"age_seconds": round(given.age_seconds, 3)}}
+        result = result.model_copy(update={"meta": {**(result.meta or {}), **told}})
+    return ToolResult.from_mcp_result(result)
 
 
 def _valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _Result:
     try:
-        return result.model_validate(_without_its_connection(answer))
+        return result.model_validate(_crossing(answer))
     except ValidationError:
         raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} answered something that is not MCP.") from None

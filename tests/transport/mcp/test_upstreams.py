@@ -89,13 +89,14 @@ async def test_an_upstreams_own_failure_reaches_the_caller_as_it_is(
         assert (await agent.call("notes_echo", {"message": 5})).is_error
 
 
-async def test_a_result_says_nothing_of_the_upstreams_connection_and_all_else_that_the_upstream_adds(
+async def test_a_result_says_what_the_upstream_adds_but_nothing_of_its_connection_and_nothing_in_cwms_name(
     tmp_path: Path, era: str
 ) -> None:
     def extend(server: FastMCP[Any]) -> None:
         @server.tool
         def marked() -> ToolResult:
-            return ToolResult(content="marked", meta={"org.notes/own": 1})
+            ours = {"dev.cwm/error": {"code": "CWM-4001"}, "dev.cwm/shared": {"age_seconds": 0}}
+            return ToolResult(content="marked", meta={"org.notes/own": 1, **ours})
 
     async with (
         hosted(legacy=False, extend=extend) as host,
@@ -113,6 +114,7 @@ async def test_a_result_says_nothing_of_the_upstreams_connection_and_all_else_th
         assert (named and named["name"]) == ("cwm" if era == MODERN else None)
     assert marked.meta is not None
     assert marked.meta["org.notes/own"] == 1
+    assert not [name for name in marked.meta if name.startswith("dev.cwm/")]
 
 
 @ERAS
