@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
@@ -14,9 +13,9 @@ from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit import AuditEvent
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import InsufficientScopeError, UnauthenticatedError
-from cwm.domain.origin import ORIGIN, Face, Origin
 from cwm.domain.principal import Principal
 from cwm.services.refusals import Refusals
+from tests.origins import coming_from
 
 FORGED = UnauthenticatedError("The access token is forged.", why="forged")
 LACKS = InsufficientScopeError("This needs the scope admin.", reason="insufficient_scope", required=["admin"])
@@ -49,15 +48,6 @@ def clock() -> ManualClock:
 @pytest.fixture
 def refusals(audit: SqlAuditLog, clock: ManualClock) -> Refusals:
     return Refusals(audit, clock, PrometheusMeter(), "default")
-
-
-@contextmanager
-def coming_from(address: str) -> Iterator[None]:
-    token = ORIGIN.set(Origin(Face.MCP, address))
-    try:
-        yield
-    finally:
-        ORIGIN.reset(token)
 
 
 async def written(audit: SqlAuditLog, tenant: str) -> list[AuditEvent]:

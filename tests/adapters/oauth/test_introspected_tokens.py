@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,8 +11,8 @@ from cwm.adapters.oauth.claims import Expected
 from cwm.adapters.oauth.fetch import Fetch
 from cwm.adapters.oauth.introspected_tokens import IntrospectedTokens
 from cwm.domain.errors import AuthorityUnavailableError, UnauthenticatedError
-from cwm.domain.origin import ORIGIN, Face, Origin
 from tests.adapters.oauth.authority import AUDIENCE, Authority, authority
+from tests.origins import coming_from
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +34,6 @@ async def tokens(issuer: Authority) -> AsyncIterator[IntrospectedTokens]:
     yield made
     await made.aclose()
     await fetch.aclose()
-
-
-@contextmanager
-def coming_from(address: str) -> Iterator[None]:
-    token = ORIGIN.set(Origin(Face.MCP, address))
-    try:
-        yield
-    finally:
-        ORIGIN.reset(token)
 
 
 @pytest.mark.parametrize(
