@@ -117,19 +117,28 @@ class Registry(Protocol):
         at: datetime,
         cache_salt: str = "",
         debt: Debt | None = None,
+        created_at: datetime | None = None,
     ) -> Intent | None:
-        """Remove a session and its tokens. CWM-2001; CWM-3002 for a frozen one.
+        """Remove a session and its tokens.
 
-        While windows refer to it, its id stays taken, and CWM's own metadata is kept for them.
+        CWM-2001, also when it is not the one that was made at ``created_at``, where that is given; CWM-3002 for a
+        frozen one. While windows refer to it, its id stays taken, and CWM's own metadata is kept for them.
         """
 
     # windows. What a call begins, it notes as an intent in the same transaction; ``debt`` likewise.
 
-    async def begin_freeze(self, window: Window, token_ids: Sequence[int], session_revision: int) -> Intent:
+    async def begin_freeze(
+        self,
+        window: Window,
+        token_ids: Sequence[int],
+        session_revision: int,
+        session_created_at: datetime | None = None,
+    ) -> Intent:
         """The window (pending), its snapshot, and its session as frozen; an expired one stays as it is.
 
-        CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile, or left its salt scope. The snapshot id
-        is the digest of the ids; windows with equal ids share it.
+        CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile, left its salt scope or, where that is
+        given, was not made at ``session_created_at``. The snapshot id is the digest of the ids; windows with equal ids
+        share it.
         """
 
     async def finish_freeze(
@@ -220,7 +229,7 @@ class Registry(Protocol):
     # intents
 
     async def begin_thaw(self, window: Window, session_id: str, at: datetime) -> Intent:
-        """CWM-2002 when the window is gone, CWM-3001 when the session id is taken."""
+        """CWM-2002 when the window is gone, CWM-4002 when it changed, CWM-3001 when the session id is taken."""
 
     async def end_intent(self, tenant: str, intent_id: str) -> None:
         """It is done or undone; tokens that only it needed go with it."""

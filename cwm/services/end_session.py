@@ -58,7 +58,9 @@ class EndSession:
         hashes = await self._unshared(session, prefix) if prefix else ()
         salt = prefix.cache_salt if prefix else ""
         debt = debt_of(prefix, pinned=False, hashes=hashes) if prefix else None
-        owed = await self.registry.remove_session(session.tenant, session.id, self.clock.now(), salt, debt)
+        owed = await self.registry.remove_session(
+            session.tenant, session.id, self.clock.now(), salt, debt, session.created_at
+        )
         await self.release(owed)
 
     async def _prefix(self, session: Session) -> Prefix | None:

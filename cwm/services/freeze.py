@@ -217,7 +217,7 @@ class Freeze:
         self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool, canary: bool
     ) -> Window:
         """The intent and what follows from it: no caller who leaves comes between them."""
-        intent = await self.registry.begin_freeze(window, token_ids, session.revision)
+        intent = await self.registry.begin_freeze(window, token_ids, session.revision, session.created_at)
         if wait:
             try:
                 return await self._finish_or_undo(window, token_ids, session, canary=canary)

@@ -13,6 +13,7 @@ from cwm.domain.errors import (
     SessionNotActiveError,
     StorageCorruptionError,
     StorageQuotaExceededError,
+    StorageReadError,
     WindowNotFoundError,
 )
 from cwm.domain.intent import Debt, Intent, Operation
@@ -166,6 +167,14 @@ async def test_a_thaw_of_an_unknown_window_or_into_a_taken_session_is_refused(re
     await remove(registry, "w1")
     with pytest.raises(WindowNotFoundError):
         await registry.begin_thaw(window, "thawed", LATER)
+    assert await registry.intents_of_every_tenant() == []
+
+
+async def test_a_thaw_of_a_window_that_changed_since_it_was_read_is_refused(registry: Registry) -> None:
+    window = await freeze(registry, "w1", "aa")
+    for changed in (replace(window, snapshot_id="another"), replace(window, cache_salt="another")):
+        with pytest.raises(StorageReadError, match="changed meanwhile"):
+            await registry.begin_thaw(changed, "thawed", LATER)
     assert await registry.intents_of_every_tenant() == []
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import text
 from cwm.adapters.sql.database import Database
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
+    SessionNotActiveError,
     SessionNotFoundError,
     StorageCorruptionError,
     StorageWriteError,
@@ -123,6 +124,21 @@ async def test_a_turn_that_continues_a_revision_is_recorded_at_that_one_alone(re
     assert await registry.record_turn("acme", "s1", (*IDS, 2), LATER, {"new": 2}, revision=0) is None
     assert await registry.session("acme", "s1") == first
     assert await registry.session_tokens("acme", "s1") == (*IDS, 1)
+
+
+async def test_who_removes_or_freezes_a_session_does_so_to_no_other_one_of_the_same_id(
+    registry: Registry,
+) -> None:
+    await registry.add_session(a_session(), IDS)
+    await registry.remove_session("acme", "s1", LATER, created_at=NOW)
+    again = a_session(created_at=LATER)
+    await registry.add_session(again, IDS)
+    with pytest.raises(SessionNotFoundError):
+        await registry.remove_session("acme", "s1", LATER, created_at=NOW)
+    with pytest.raises(SessionNotActiveError):
+        await registry.begin_freeze(a_window(), IDS, again.revision, NOW)
+    assert await registry.session("acme", "s1") == again
+    await registry.begin_freeze(a_window(), IDS, again.revision, LATER)
 
 
 async def test_a_turn_of_a_session_is_not_recorded_in_another_one_of_the_same_id(registry: Registry) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 from cwm.adapters.sql import snapshots, window_terms
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import WINDOW, window_of
-from cwm.adapters.sql.scope_records import in_force
+from cwm.adapters.sql.scope_records import in_force_until_committed
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
 from cwm.adapters.sql.tables import canaries, sessions, windows
 from cwm.adapters.sql.transactions import writing
@@ -47,12 +47,17 @@ class FreezeRecords:
 
     @writing
     def begin_freeze(
-        self, connection: Connection, window: Window, token_ids: Sequence[int], session_revision: int
+        self,
+        connection: Connection,
+        window: Window,
+        token_ids: Sequence[int],
+        session_revision: int,
+        session_created_at: datetime | None = None,
     ) -> Intent:
         parent_uid = _uid_of_parent(connection, window)
         snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
         frozen = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
-        _freeze_session(connection, window, session_revision)
+        _freeze_session(connection, window, session_revision, session_created_at)
         intent = begin(connection, intent_about(frozen, Operation.FREEZE, self.holder, window.created_at))
         window_terms.count(connection, frozen, 1)
         return intent
@@ -126,6 +131,7 @@ class FreezeRecords:
         debt: Debt | None = None,
     ) -> Intent | None:
         """Changes nothing unless it is still that window, and pending: what became durable meanwhile stays."""
+        salt_scope = in_force_until_committed(connection, window.tenant, window.salt_scope)
         row = window_row(connection, window.tenant, window.name, lock=True)
         if row is None or row.durability != Durability.PENDING.value or not same_content(row, window):
             return None
@@ -142,7 +148,7 @@ class FreezeRecords:
             .values(
                 state=session_state.value,
                 frozen_at=None,
-                salt_scope=in_force(connection, tenant, window.salt_scope),
+                salt_scope=salt_scope,
             )
         )
         window_terms.count(connection, window, -1)
@@ -195,9 +201,13 @@ class FreezeRecords:
         return again, freezing, owe(connection, window, debt, self.holder, at)
 
 
-def _freeze_session(connection: Connection, window: Window, revision: int) -> None:
+def _freeze_session(
+    connection: Connection, window: Window, revision: int, created_at: datetime | None
+) -> None:
     """A live session becomes frozen; an expired one is copied as it is."""
+    same = () if created_at is None else (sessions.c.created_at == created_at,)
     unmoved = (
+        *same,
         sessions.c.tenant == window.tenant,
         sessions.c.id == window.session_id,
         sessions.c.revision == revision,

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, and_, select, update
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import INTENT, intent_of
 from cwm.adapters.sql.session_records import find_session
-from cwm.adapters.sql.tables import intents, windows
+from cwm.adapters.sql.tables import intents
 from cwm.adapters.sql.transactions import reading, writing
-from cwm.adapters.sql.window_writes import begin, end_one, intent_about, is_window, not_found
-from cwm.domain.errors import SessionAlreadyExistsError
+from cwm.adapters.sql.window_writes import begin, end_one, intent_about, not_found, same_content, window_row
+from cwm.domain.errors import SessionAlreadyExistsError, StorageReadError
 from cwm.domain.intent import Intent, Operation
 from cwm.domain.window import Window
 
@@ -24,9 +24,13 @@ class IntentRecords:
 
     @writing
     def begin_thaw(self, connection: Connection, window: Window, session_id: str, at: datetime) -> Intent:
-        known = select(windows.c.name).where(is_window(window.tenant, window.name))
-        if connection.execute(known).one_or_none() is None:
+        row = window_row(connection, window.tenant, window.name)
+        if row is None:
             raise not_found(window.name)
+        if not same_content(row, window):
+            raise StorageReadError(
+                f"Window '{window.name}' changed meanwhile; thaw it again.", window_name=window.name
+            )
         if find_session(connection, window.tenant, session_id, any_state=True) is not None:
             raise SessionAlreadyExistsError(
                 f"There is a session '{session_id}' already.", session_id=session_id

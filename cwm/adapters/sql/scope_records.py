@@ -48,16 +48,14 @@ class ScopeRecords:
         return successor
 
 
-def in_force(connection: Connection, tenant: str, salt_scope: str) -> str:
-    """The scope itself, or what took its place."""
+def in_force_until_committed(connection: Connection, tenant: str, salt_scope: str) -> str:
+    """The scope itself, or what took its place; nobody retires it before the transaction ends.
+
+    To be asked before a row is locked.
+    """
+    _lock(connection, tenant, "pg_advisory_xact_lock_shared")
     base = salt_scope.partition(_MARK)[0]
     return _named(base, _epoch(connection, tenant, base))
-
-
-def in_force_until_committed(connection: Connection, tenant: str, salt_scope: str) -> str:
-    """As :func:`in_force`, and nobody retires it before the transaction ends. To be asked before a row is locked."""
-    _lock(connection, tenant, "pg_advisory_xact_lock_shared")
-    return in_force(connection, tenant, salt_scope)
 
 
 def _lock(connection: Connection, tenant: str, function: str) -> None:

@@ -146,10 +146,11 @@ class SessionRecords:
         at: datetime,
         cache_salt: str = "",
         debt: Debt | None = None,
+        created_at: datetime | None = None,
     ) -> Intent | None:
         """While windows refer to it, its id is left of it, and what they are gone on with by."""
         session = find_session(connection, tenant, session_id)
-        if session is None:
+        if session is None or created_at not in {None, session.created_at}:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         if session.state is SessionState.FROZEN:
             raise SessionNotActiveError(
