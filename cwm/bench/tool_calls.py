@@ -46,8 +46,8 @@ _COLUMNS: Final = (
 )
 _NOTE: Final = (
     "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own is a tool of CWM's, upstream "
-    "the bare server through CWM; own/bare: throughput, the goal is 0.8; upstream +ms: median latency over calling the "
-    "upstream directly, the goal is 3; both are medians of what each round gave"
+    "the bare server through CWM; own/bare: throughput, the goal is 0.8 with the defaults; upstream +ms: median latency over "
+    "calling the upstream directly, the goal is 3 with one session and the defaults; both are medians of what each round gave"
 )
 
 
