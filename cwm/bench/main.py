@@ -28,8 +28,8 @@ from cwm.stack.plan import plan_from_settings
 _SIZES = (1024, 2048, 4096, 8064)
 _IDLE_SESSIONS = 1000
 _STARTS = 3
-# It would store again what the thaws from disk are left with.
-_NOT_PATROLLING = {"CWM_PATROL_WINDOWS": "0"}
+# The thaws from disk begin with a loss of all that Redis has. Who watches for that, or patrols, would store it again.
+_NOT_MENDING = {"CWM_PATROL_WINDOWS": "0", "CWM_WATCHDOG_SECONDS": "0"}
 
 
 async def run(settings: Settings, report: Callable[[str], None], *, requests: int = 60) -> Report:
@@ -59,7 +59,7 @@ async def _measure(
     kv_tier = LmcacheTier(Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url))
     async with (
         aclosing(kv_tier),
-        gateway({**engine_variables(stack, folder), **_NOT_PATROLLING}, folder / "gateway.log") as served,
+        gateway({**engine_variables(stack, folder), **_NOT_MENDING}, folder / "gateway.log") as served,
         httpx2.AsyncClient(timeout=600, trust_env=False) as http,
         Client(f"{served.url}/mcp") as mcp,
     ):
