@@ -31,7 +31,9 @@ class ContentStore(Protocol):
         expires_at: datetime | None,
         quota_bytes: int | None,
     ) -> None:
-        """Keep ``stored`` for ``holder``, atomically; what is there already is held and not replaced.
+        """Keep ``stored`` for ``holder``, atomically, beside who holds it already.
+
+        Other bytes under the digest are replaced: they are damaged, or the same content in another form.
 
         CWM-4003 when the tenant would have more than ``quota_bytes``.
         """
@@ -40,13 +42,13 @@ class ContentStore(Protocol):
         """Keep what is there for one more holder, or move the holder's end. False where there is nothing."""
 
     async def get(self, tenant: str, digest: str) -> Content | None:
-        """What was put first, or None where nobody holds it."""
+        """What was put, or None where nobody holds it."""
 
     async def release(self, tenant: str, digest: str, holder: str) -> bool:
         """End a hold. True when it was the last, and the bytes are gone."""
 
-    async def drop(self, tenant: str, digest: str) -> None:
-        """Forget the bytes whoever holds them."""
+    async def drop(self, tenant: str, digest: str, stored: bytes) -> bool:
+        """Forget these bytes whoever holds them. False where they are not there, or others by now."""
 
     async def used_bytes(self, tenant: str) -> int:
         """Of one copy of everything; what ended may count until the next vacuum."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from cwm.domain.audit import AuditEvent, Severity
@@ -22,6 +23,8 @@ from cwm.services.content_cache import NEVER, ContentCache, Key
 from cwm.services.content_form import digest_of, is_compressed, plain_form, stored_form
 
 DEFAULT_PRIORITY: Final = 5
+# Of what was damaged and put again while it was looked at.
+_LOADS: Final = 3
 
 
 class SharedContents:
@@ -128,15 +131,17 @@ class SharedContents:
             self.cache.drop(key)
         self.cache.counts.misses += 1
         self.loaded += 1
-        found = await self.store.get(*key)
-        if found is None:
-            return None
-        plain = await aside(len(found.stored), lambda: plain_form(found.stored, key[1]))
-        if plain is None:
-            await self._drop_damaged(key)
-            return None
-        self._remember(key, plain, found.stored, found, priority)
-        return plain
+        for _ in range(_LOADS):
+            found = await self.store.get(*key)
+            if found is None:
+                break
+            plain = await aside(len(found.stored), partial(plain_form, found.stored, key[1]))
+            if plain is not None:
+                self._remember(key, plain, found.stored, found, priority)
+                return plain
+            if await self._drop_damaged(key, found.stored):
+                break
+        return None
 
     def _remember(self, key: Key, plain: bytes, stored: bytes, found: Content | None, priority: int) -> None:
         """Unless it was let go of everywhere while it was loaded."""
@@ -146,10 +151,12 @@ class SharedContents:
         ends_at = known.ends_at if found is None else _seconds(found.ends_at)
         self.cache.add(key, plain, stored if is_compressed(stored) else None, known.priority, ends_at)
 
-    async def _drop_damaged(self, key: Key) -> None:
+    async def _drop_damaged(self, key: Key, stored: bytes) -> bool:
+        """False where somebody else did, or has put it there again."""
         tenant, digest = key
         self._meter.event("content_corrupted")
-        await self.store.drop(tenant, digest)
+        if not await self.store.drop(tenant, digest, stored):
+            return False
         await self.gone(tenant, digest)
         with suppress(CwmError):
             await self._audit.record(
@@ -163,6 +170,7 @@ class SharedContents:
                     details={"digest": digest},
                 )
             )
+        return True
 
     def _loaded(self, key: Key, done: asyncio.Task[bytes | None]) -> None:
         if self._loading.get(key) is done:

@@ -122,14 +122,44 @@ async def test_a_tenant_has_no_more_than_its_quota(store: ContentStore, clock: H
 async def test_what_is_dropped_is_gone_for_every_holder(store: ContentStore) -> None:
     await put(store, "one")
     await put(store, "two")
-    await store.drop("acme", DIGEST)
-    await store.drop("acme", DIGEST)
+    assert await store.drop("acme", DIGEST, BYTES)
+    assert not await store.drop("acme", DIGEST, BYTES)
     assert await store.get("acme", DIGEST) is None
     assert await store.used_bytes("acme") == 0
     assert not await store.hold("acme", DIGEST, "three", None)
     await put(store, "three", stored=b"new")
     assert await store.get("acme", DIGEST) == Content(b"new", None)
     assert await store.release("acme", DIGEST, "three")
+
+
+async def test_only_the_bytes_that_were_meant_are_dropped(store: ContentStore) -> None:
+    await put(store, "one")
+    assert not await store.drop("acme", DIGEST, b"what was there before")
+    assert await store.get("acme", DIGEST) == Content(BYTES, None)
+    assert await store.used_bytes("acme") == len(BYTES)
+
+
+async def test_other_bytes_are_replaced_and_held_by_all_who_held_them(
+    store: ContentStore, clock: HandClock
+) -> None:
+    await put(store, "one", stored=b"damaged")
+    await store.put("acme", DIGEST, BYTES, "two", clock.now() + timedelta(seconds=1), 256)
+    assert await store.used_bytes("acme") == len(BYTES)
+    clock.seconds += 2
+    assert await store.get("acme", DIGEST) == Content(BYTES, None)
+    await put(store, "three", stored=b"less")
+    assert await store.used_bytes("acme") == len(b"less")
+    assert not await store.release("acme", DIGEST, "three")
+    assert await store.release("acme", DIGEST, "one")
+    assert await store.used_bytes("acme") == 0
+
+
+async def test_what_replaces_other_bytes_is_within_the_quota_too(store: ContentStore) -> None:
+    await put(store, "one", stored=b"damaged")
+    with pytest.raises(StorageQuotaExceededError) as refused:
+        await store.put("acme", DIGEST, BYTES, "two", None, 255)
+    assert refused.value.context == {"used_bytes": 0, "asked_bytes": 256, "quota_bytes": 255}
+    assert await store.get("acme", DIGEST) == Content(b"damaged", None)
 
 
 async def test_holders_that_come_and_go_at_once_leave_no_trace(store: ContentStore) -> None:

@@ -171,7 +171,6 @@ async def test_what_was_damaged_is_dropped_told_and_never_served(
         "empty": b"",
         "other": stored_form(b"something else", 0),
     }[damage]
-    await one.store.drop("acme", digest)
     await one.store.put("acme", digest, bad, "h", None, None)
     assert await other.contents.read("acme", digest) is None
     assert await one.contents.read("acme", digest) is None
@@ -182,6 +181,25 @@ async def test_what_was_damaged_is_dropped_told_and_never_served(
     assert 'cwm_events_total{event="content_corrupted"} 1.0' in other.meter.text()
     assert await keep(one, TEXT) == digest
     assert await other.contents.read("acme", digest) == TEXT
+
+
+async def test_what_was_damaged_and_put_again_while_it_was_looked_at_is_read(
+    replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = replicas
+    digest = await keep(one, TEXT)
+    good = await one.store.get("acme", digest)
+    assert good is not None
+    await one.store.put("acme", digest, b"\x00damaged", "h", None, None)
+    drop = other.store.drop
+
+    async def put_again_first(tenant: str, digest: str, stored: bytes) -> bool:
+        await one.store.put(tenant, digest, good.stored, "h", None, None)
+        return await drop(tenant, digest, stored)
+
+    monkeypatch.setattr(other.store, "drop", put_again_first)
+    assert await other.contents.read("acme", digest) == TEXT
+    assert await one.store.get("acme", digest) == good
 
 
 def test_a_stored_form_is_what_it_was_or_nothing() -> None:

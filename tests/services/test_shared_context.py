@@ -307,14 +307,26 @@ async def test_what_was_damaged_in_the_store_is_an_error_until_it_is_set_again(
     found = await one.context.get(TENANT, "k")
     assert found.entry is not None
     digest = str(found.entry.digest)
-    await one.store.drop("acme", digest)
     await one.store.put("acme", digest, b"\x00damaged", "h", None, None)
+    one.contents.cache.drop(("acme", digest))
     with pytest.raises(StorageCorruptionError, match="set the key again"):
         await other.get("k")
     with pytest.raises(StorageCorruptionError):
         await one.get("k")
     await other.set("k", "value " * 1000)
     assert await one.get("k") == "value " * 1000
+
+
+async def test_a_value_that_is_set_while_what_is_stored_is_damaged_is_there_for_all(
+    replicas: tuple[Replica, Replica],
+) -> None:
+    one, other = replicas
+    await one.set("k", "value " * 1000)
+    found = await one.context.get(TENANT, "k")
+    assert found.entry is not None
+    await one.store.put("acme", str(found.entry.digest), b"\x00damaged", "h", None, None)
+    await one.set("again", "value " * 1000)
+    assert await other.get("k") == await other.get("again") == "value " * 1000
 
 
 async def test_a_value_that_is_overwritten_and_trimmed_while_it_is_read_is_read_as_it_is_now(

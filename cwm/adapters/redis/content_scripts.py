@@ -83,18 +83,25 @@ local function sweep(t, now, most)
   return #ended
 end
 
--- What the tenant has instead, where that would be over the quota.
+-- What the tenant has instead, where that would be over the quota. Other bytes under the digest are damaged, or the same
+-- content in another form.
 local function put(d, t, bytes, quota, now)
   redis.call('SADD', '{TENANTS_KEY}', t)
   sweep(t, now, 16)
-  if redis.call('EXISTS', content_key(d, t)) == 1 then return -1 end
-  local used = tonumber(redis.call('GET', bytes_key(t)) or '0') - tonumber(redis.call('HGET', sizes_key(t), d) or '0')
-  if quota >= 0 and used + #bytes > quota then
-    sweep(t, now, 100000)
-    used = tonumber(redis.call('GET', bytes_key(t)) or '0')
-    if used + #bytes > quota then return used end
+  local there = redis.call('GET', content_key(d, t))
+  if there == bytes then return -1 end
+  local function others()
+    return tonumber(redis.call('GET', bytes_key(t)) or '0') - tonumber(redis.call('HGET', sizes_key(t), d) or '0')
   end
-  forget(d, t)
+  if quota >= 0 and others() + #bytes > quota then
+    sweep(t, now, 100000)
+    if others() + #bytes > quota then return others() end
+  end
+  if there then
+    redis.call('DECRBY', bytes_key(t), redis.call('HGET', sizes_key(t), d) or '0')
+  else
+    forget(d, t)
+  end
   redis.call('SET', content_key(d, t), bytes)
   redis.call('HSET', sizes_key(t), d, #bytes)
   redis.call('INCRBY', bytes_key(t), #bytes)
@@ -136,6 +143,13 @@ return ends
 
 RELEASE: Final = FUNCTIONS + "return release(ARGV[2], ARGV[1], ARGV[3], now_ms(ARGV[4]))"
 
-DROP: Final = FUNCTIONS + "forget(ARGV[2], ARGV[1])"
+DROP: Final = (
+    FUNCTIONS
+    + """
+if redis.call('GET', content_key(ARGV[2], ARGV[1])) ~= ARGV[3] then return 0 end
+forget(ARGV[2], ARGV[1])
+return 1
+"""
+)
 
 SWEEP: Final = FUNCTIONS + "return sweep(ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3]))"

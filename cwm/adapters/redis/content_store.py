@@ -75,9 +75,9 @@ class RedisContentStore:
         async with writing():
             return bool(await self._release(args=[room(tenant), digest, holder, self._now()]))
 
-    async def drop(self, tenant: str, digest: str) -> None:
+    async def drop(self, tenant: str, digest: str, stored: bytes) -> bool:
         async with writing():
-            await self._drop(args=[room(tenant), digest])
+            return bool(await self._drop(args=[room(tenant), digest, stored]))
 
     async def used_bytes(self, tenant: str) -> int:
         async with reading():

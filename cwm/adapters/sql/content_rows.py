@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables import content_holders, content_usage, contents
@@ -46,13 +46,23 @@ _COUNT: Final = (
     .values(used_bytes=content_usage.c.used_bytes + bindparam("more"))
 )
 _IS_THERE: Final = select(contents.c.digest).where(_THIS_CONTENT)
+_WHAT_IS_THERE: Final = select(
+    contents.c.size_bytes, (contents.c.stored == bindparam("bytes")).label("is_same")
+).where(_THIS_CONTENT)
 _ADD: Final = insert(contents)
+_REPLACE: Final = (
+    update(contents).where(_THIS_CONTENT).values(stored=bindparam("bytes"), size_bytes=bindparam("size"))
+)
 _ADD_HOLDER: Final = {name: _held_by(dialect) for name, dialect in _DIALECTS.items()}
 _DROP_HOLDER: Final = delete(content_holders).where(
     _ITS_HOLDERS, content_holders.c.holder == bindparam("of_holder")
 )
 _DROP_HOLDERS: Final = delete(content_holders).where(_ITS_HOLDERS)
-_DROP: Final = delete(contents).where(_THIS_CONTENT).returning(contents.c.size_bytes)
+_DROP: Final = (
+    delete(contents)
+    .where(_THIS_CONTENT, contents.c.stored == bindparam("bytes"))
+    .returning(contents.c.size_bytes)
+)
 _DROP_UNHELD: Final = (
     delete(contents)
     .where(
@@ -84,17 +94,22 @@ def put(
     connection: Connection, tenant: str, digest: str, stored: bytes, quota_bytes: int | None, at: datetime
 ) -> None:
     """Keep ``stored`` unless it is there; whoever needs it holds it in the same transaction. CWM-4003."""
+    which = {"of_tenant": tenant, "of_digest": digest, "bytes": stored}
     used = lock(connection, tenant)
-    if is_there(connection, tenant, digest):
+    there = connection.execute(_WHAT_IS_THERE, which).first()
+    if there is not None and there.is_same:
         return
-    if quota_bytes is not None and used + len(stored) > quota_bytes:
+    if quota_bytes is not None and used - _size(there) + len(stored) > quota_bytes:
         drop_ended(connection, tenant, at)
-        used = lock(connection, tenant)
-        if used + len(stored) > quota_bytes:
-            raise over_quota(used, len(stored), quota_bytes)
-    row = {"tenant": tenant, "digest": digest, "stored": stored, "size_bytes": len(stored)}
-    connection.execute(_ADD, row)
-    _count(connection, tenant, len(stored))
+        used, there = lock(connection, tenant), connection.execute(_WHAT_IS_THERE, which).first()
+        if used - _size(there) + len(stored) > quota_bytes:
+            raise over_quota(used - _size(there), len(stored), quota_bytes)
+    if there is None:
+        row = {"tenant": tenant, "digest": digest, "stored": stored, "size_bytes": len(stored)}
+        connection.execute(_ADD, row)
+    else:
+        connection.execute(_REPLACE, {**which, "size": len(stored)})
+    _count(connection, tenant, len(stored) - _size(there))
 
 
 def add_holder(
@@ -114,8 +129,9 @@ def drop_unheld(connection: Connection, tenant: str, digests: Iterable[str], at:
     return _drop(connection, tenant, digests, _DROP_UNHELD, {"at": at})
 
 
-def drop(connection: Connection, tenant: str, digest: str) -> None:
-    _drop(connection, tenant, [digest], _DROP, {})
+def drop(connection: Connection, tenant: str, digest: str, stored: bytes) -> bool:
+    """Whether it was ``stored``, which is gone then."""
+    return bool(_drop(connection, tenant, [digest], _DROP, {"bytes": stored}))
 
 
 def drop_ended(connection: Connection, tenant: str, at: datetime) -> list[str]:
@@ -142,6 +158,10 @@ def _drop(
     if freed:
         _count(connection, tenant, -freed)
     return gone
+
+
+def _size(there: Row[Any] | None) -> int:
+    return 0 if there is None else int(there.size_bytes)
 
 
 def _count(connection: Connection, tenant: str, more: int) -> None:

@@ -64,9 +64,9 @@ class SqlContentStore:
         return bool(content_rows.drop_unheld(connection, tenant, [digest], self._clock.now()))
 
     @writing
-    def drop(self, connection: Connection, tenant: str, digest: str) -> None:
+    def drop(self, connection: Connection, tenant: str, digest: str, stored: bytes) -> bool:
         content_rows.lock(connection, tenant)
-        content_rows.drop(connection, tenant, digest)
+        return content_rows.drop(connection, tenant, digest, stored)
 
     @reading
     def used_bytes(self, connection: Connection, tenant: str) -> int:

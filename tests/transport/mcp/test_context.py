@@ -188,7 +188,6 @@ async def test_a_value_that_was_damaged_is_never_served(gateway: Gateway, agent:
     found = await parts.services.shared_context.get(scope_of(agent.tenant, "", "tenant"), "k")
     assert found.entry is not None
     digest = str(found.entry.digest)
-    await parts.contents.store.drop(agent.tenant, digest)
     await parts.contents.store.put(agent.tenant, digest, b"\x00bad", "h", None, None)
     parts.contents.cache.drop((agent.tenant, digest))
     error = (await agent.call("context_get", {"key": "k", "scope": "tenant"})).error
