@@ -13,7 +13,7 @@ help: ## List what can be made
 
 .venv/.installed: requirements.lock pyproject.toml
 	@echo "Installing CWM into .venv (about half a minute) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@$(BIN)/pip install --quiet --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --no-deps -e .
 	@touch $@

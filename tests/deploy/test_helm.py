@@ -151,6 +151,34 @@ def test_a_gateway_has_time_to_leave_and_to_finish(chart: Chart) -> None:
     assert pod["terminationGracePeriodSeconds"] > 130
 
 
+def hosts(chart: Chart, values: str) -> list[str]:
+    container = kinds(chart.rendered(values))["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    found = [v["value"] for v in container["env"] if v["name"] == "CWM_ALLOWED_HOSTS"]
+    assert len(found) == 1
+    return list(found[0].split(","))
+
+
+def test_a_gateway_answers_to_the_names_that_lead_to_it(chart: Chart) -> None:
+    service = ["team", "team.default", "team.default.svc", "team.default.svc.cluster.local"]
+
+    assert hosts(chart, "existingSecret: s") == service
+    assert hosts(chart, EVERYTHING) == [*service, "cwm.example"]
+    named = "{existingSecret: s, config: {security: {allowed_hosts: %s}}}"
+    assert hosts(chart, named % "agents.example") == [*service, "agents.example"]
+    assert hosts(chart, named % "[a.example, b.example]") == [*service, "a.example", "b.example"]
+    assert hosts(chart, "{existingSecret: s, env: {CWM_ALLOWED_HOSTS: only.example}}") == ["only.example"]
+
+
+def test_numbers_become_variables_as_they_are_written(chart: Chart) -> None:
+    values = "{existingSecret: s, env: {CWM_MAX_BODY_BYTES: 8388608, CWM_CANARY_TOLERANCE: 0.25, CWM_API_KEYS: true}}"
+    container = kinds(chart.rendered(values))["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+
+    assert variables["CWM_MAX_BODY_BYTES"] == "8388608"
+    assert variables["CWM_CANARY_TOLERANCE"] == "0.25"
+    assert variables["CWM_API_KEYS"] == "true"
+
+
 def test_secrets_come_as_files_and_no_variable_holds_one(chart: Chart) -> None:
     container = kinds(chart.rendered("existingSecret: s"))["Deployment"]["spec"]["template"]["spec"][
         "containers"

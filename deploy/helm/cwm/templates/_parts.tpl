@@ -45,8 +45,20 @@ capabilities: {drop: [ALL]}
 - {name: CWM_SECRET_FILE, value: /run/secrets/cwm/cwm_secret}
 {{- range $name, $value := .Values.env }}
 - name: {{ $name }}
-  value: {{ $value | quote }}
+  {{- /* Helm reads every number as a float, and would write a large one with an exponent. */}}
+  value: {{ if and (kindIs "float64" $value) (eq $value (floor $value)) }}{{ $value | int64 | quote }}{{ else }}{{ $value | quote }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{- /* The names by which its own Service and Ingress let clients reach it, and those of cwm.yaml, which this would hide. */}}
+{{- define "cwm.hosts" -}}
+{{- $name := include "cwm.name" . }}
+{{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) }}
+{{- if .Values.ingress.enabled }}{{ $hosts = concat $hosts .Values.ingress.hosts }}{{ end }}
+{{- with dig "security" "allowed_hosts" "" .Values.config }}
+{{- $hosts = concat $hosts (kindIs "slice" . | ternary . (list .)) }}
+{{- end }}
+{{- $hosts | uniq | join "," }}
 {{- end }}
 
 {{- define "cwm.secretVolume" -}}
