@@ -140,6 +140,12 @@ class LocalStack:
             raise StackError(f"this stack runs no '{part}' of its own.")
         return self._parts[part]
 
+    def room(self) -> Room:
+        """What keeps the tiers small enough: the disk's always, a Valkey only of this stack's own."""
+        embedded = self._redis if self.plan.redis is None else None
+        urls = (self.coordinator_url, self.lmcache_url)
+        return Room(embedded, self.storage_path / "kv", self.plan.disk_gb, urls, self._report)
+
     def _lock_storage(self, undo: AsyncExitStack) -> None:
         lock = FileLock(self.plan.storage_path / "cwm-up.lock")
         if not lock.take():
@@ -180,10 +186,7 @@ class LocalStack:
             await self._start_part(recipe, undo)
         watcher = asyncio.create_task(self._watch(), name="watch the stack")
         undo.push_async_callback(_cancel, watcher)
-        if self.plan.redis is None:
-            urls = (self.coordinator_url, self.lmcache_url)
-            room = Room(self._redis, self.storage_path / "kv", self.plan.disk_gb, urls, self._report)
-            undo.push_async_callback(_cancel, asyncio.create_task(room.keep(), name="keep room"))
+        undo.push_async_callback(_cancel, asyncio.create_task(self.room().keep(), name="keep room"))
         await self.wait_ready()
 
     async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:

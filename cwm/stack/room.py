@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ _ROOMY = 0.7
 _PINS_PAGE = 1000
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
+_OUTAGES = (RedisError, httpx2.TransportError, httpx2.HTTPStatusError, OSError)
 _NAME = re.compile(
     r"(?P<model>.+)@(?:0x)?(?P<rank>[0-9a-f]{8})@(?P<group>[0-9a-f]+)@(?P<hash>[0-9a-f]{64})(?:@(?P<salt>.*?))?(?:\.data)?"
 )
@@ -95,10 +97,10 @@ def victims(stored: Iterable[Stored], kept: set[ChunkKey], spare: set[ChunkKey],
 
 
 class Room:
-    """Watches the embedded Valkey and the disk tier of one stack."""
+    """Watches the disk tier of one stack, and its Valkey; without ``redis``, which is somebody else's, the disk alone."""
 
     def __init__(
-        self, redis: RedisAddress, folder: Path, disk_gb: float, urls: tuple[str, str], report: Report
+        self, redis: RedisAddress | None, folder: Path, disk_gb: float, urls: tuple[str, str], report: Report
     ) -> None:
         self._redis, self._folder, self._disk_bytes = redis, folder, int(disk_gb * GIB)
         self._coordinator_url, self._lmcache_url = urls
@@ -106,18 +108,21 @@ class Room:
         self._said_full: set[str] = set()
 
     async def keep(self) -> None:
-        """Look every few seconds, for ever. An outage of a part only delays it."""
-        async with (
-            Redis(host=self._redis.host, port=self._redis.port, decode_responses=True) as redis,
-            httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS) as http,
-        ):
+        """Look every few seconds, for ever. An outage of a part only delays it, and of Valkey not the disk tier."""
+        async with AsyncExitStack() as opened:
+            http = await opened.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS))
+            redis = None
+            if self._redis is not None:
+                redis = await opened.enter_async_context(
+                    Redis(host=self._redis.host, port=self._redis.port, decode_responses=True)
+                )
             for look in range(1 << 62):
-                try:
-                    await self._keep_memory(redis, http)
-                    if look % _DISK_EVERY == 0:
+                if redis is not None:
+                    with suppress(*_OUTAGES):
+                        await self._keep_memory(redis, http)
+                if look % _DISK_EVERY == 0:
+                    with suppress(*_OUTAGES):
                         await self._keep_disk(http)
-                except (RedisError, httpx2.TransportError, httpx2.HTTPStatusError, OSError):
-                    pass
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _keep_memory(self, redis: Redis, http: httpx2.AsyncClient) -> None:
