@@ -31,10 +31,10 @@ _DISK_EVERY = 15  # looks
 _FULL = 0.8
 _ROOMY = 0.7
 _RESERVE_SMALLEST, _RESERVE_LARGEST = GIB, 10 * GIB
-_PINS_PAGE = 1000
+_PINS_PAGE = 10_000  # the most that the coordinator gives at once
+_PINS_READINGS = 5
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
-_OUTAGES = (RedisError, httpx2.TransportError, httpx2.HTTPStatusError, OSError)
 _NAME = re.compile(
     r"(?P<model>.+)@(?:0x)?(?P<rank>[0-9a-f]{8})@(?P<group>[0-9a-f]+)@(?P<hash>[0-9a-f]{64})(?:@(?P<salt>.*?))?(?:\.data)?"
 )
@@ -117,6 +117,13 @@ def disk_limit(wanted: int, used: int, disk: Disk) -> int:
     return min(wanted, possible) if wanted else possible
 
 
+class PinsMovedError(Exception):
+    """Pins came and went faster than they could be read: what is frozen is not known, so nothing may be removed."""
+
+
+_OUTAGES = (RedisError, httpx2.TransportError, httpx2.HTTPStatusError, OSError, PinsMovedError)
+
+
 class Room:
     """Watches the disk tier of one stack, and its Valkey; without ``redis``, which is somebody else's, the disk alone."""
 
@@ -174,16 +181,29 @@ class Room:
         self._tell_if_short("the disk tier", stored, chosen, need, mend)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
-        """Every pinned chunk the coordinator knows of."""
-        found: set[ChunkKey] = set()
+        """Every pinned chunk the coordinator knows of. Raises PinsMovedError."""
+        for _ in range(_PINS_READINGS):
+            if (pins := await self._read_pins(http)) is not None:
+                return pins
+        raise PinsMovedError
+
+    async def _read_pins(self, http: httpx2.AsyncClient) -> set[ChunkKey] | None:
+        """All pages of pins; None if a pin left meanwhile, since those behind it moved up and some may be missed.
+
+        Pins are listed in the order in which they came. So none before a page has left as long as the last one of
+        the page before it, which each page begins with, stands where it stood.
+        """
+        found: list[ChunkKey] = []
         while True:
-            page = {"offset": len(found), "limit": _PINS_PAGE}
-            answer = (
-                (await http.get(f"{self._coordinator_url}/cache/pins", params=page)).raise_for_status().json()
-            )
-            found |= {_pinned(entry["key"]) for entry in answer["pins"]}
-            if len(answer["pins"]) < _PINS_PAGE:
-                return found
+            last = found[-1:]
+            where = {"offset": max(0, len(found) - 1), "limit": _PINS_PAGE}
+            answer = await http.get(f"{self._coordinator_url}/cache/pins", params=where)
+            page = [_pinned(entry["key"]) for entry in answer.raise_for_status().json()["pins"]]
+            if last and page[:1] != last:
+                return None
+            found += page[len(last) :]
+            if len(page) < _PINS_PAGE:
+                return set(found)
 
     async def _remove(self, http: httpx2.AsyncClient, chosen: Sequence[ChunkKey], adapter: str) -> None:
         for start in range(0, len(chosen), _DELETE_BATCH):
