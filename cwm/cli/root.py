@@ -11,6 +11,7 @@ from cwm.cli.demo import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
 from cwm.cli.reconcile import reconcile
+from cwm.cli.room import room
 from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
 from cwm.cli.up import up
@@ -53,6 +54,7 @@ app.command(rich_help_panel=_RUN)(demo)
 app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(serve)
 app.command(rich_help_panel=_RUN)(stdio)
+app.command(rich_help_panel=_RUN)(room)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(migrate)
 app.command(rich_help_panel=_LOOK)(reconcile)

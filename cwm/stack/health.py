@@ -90,16 +90,7 @@ class Health:
 
 async def redis_answers(address: RedisAddress) -> bool:
     """PING; False while it is loading its data or not there."""
-    client = Redis(
-        host=address.host,
-        port=address.port,
-        username=address.username or None,
-        password=address.password or None,
-        db=address.database,
-        ssl=address.tls,
-        socket_connect_timeout=_ASK_SECONDS,
-        socket_timeout=_ASK_SECONDS,
-    )
+    client = Redis(**address.connection(), socket_connect_timeout=_ASK_SECONDS, socket_timeout=_ASK_SECONDS)
     try:
         return bool(await client.ping())
     except (RedisError, OSError):

@@ -59,5 +59,16 @@ class RedisAddress:
             fields["database_id"] = self.database
         return fields
 
+    def connection(self) -> dict[str, Any]:
+        """What redis-py's client takes to connect."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "username": self.username or None,
+            "password": self.password or None,
+            "db": self.database,
+            "ssl": self.tls,
+        }
+
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -13,8 +13,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ _ROOMY = 0.7
 _RESERVE_SMALLEST, _RESERVE_LARGEST = GIB, 10 * GIB
 _PINS_PAGE = 10_000  # the most that the coordinator gives at once
 _PINS_READINGS = 5
+_SAID_AFTER = 3  # looks that failed
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
 _NAME = re.compile(
@@ -120,6 +121,9 @@ def disk_limit(wanted: int, used: int, disk: Disk) -> int:
 class PinsMovedError(Exception):
     """Pins came and went faster than they could be read: what is frozen is not known, so nothing may be removed."""
 
+    def __str__(self) -> str:
+        return "pins leave faster than they can be read"
+
 
 _OUTAGES = (RedisError, httpx2.TransportError, httpx2.HTTPStatusError, OSError, PinsMovedError)
 
@@ -134,6 +138,7 @@ class Room:
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
         self._said_full: set[str] = set()
+        self._failed: dict[str, int] = {}
 
     async def keep(self) -> None:
         """Look every few seconds, for ever. An outage of a part only delays it, and of Valkey not the disk tier."""
@@ -142,16 +147,25 @@ class Room:
             redis = None
             if self._redis is not None:
                 redis = await opened.enter_async_context(
-                    Redis(host=self._redis.host, port=self._redis.port, decode_responses=True)
+                    Redis(**self._redis.connection(), decode_responses=True)
                 )
             for look in range(1 << 62):
                 if redis is not None:
-                    with suppress(*_OUTAGES):
-                        await self._keep_memory(redis, http)
+                    await self._try("Valkey", self._keep_memory(redis, http))
                 if look % _DISK_EVERY == 0:
-                    with suppress(*_OUTAGES):
-                        await self._keep_disk(http)
+                    await self._try("the disk tier", self._keep_disk(http))
                 await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _try(self, tier: str, look: Coroutine[Any, Any, None]) -> None:
+        """Say once when looks keep failing: short outages mend themselves, a wrong address or password does not."""
+        try:
+            await look
+        except _OUTAGES as error:
+            self._failed[tier] = self._failed.get(tier, 0) + 1
+            if self._failed[tier] == _SAID_AFTER:
+                self._report(f"no room can be kept in {tier} for now: {type(error).__name__}: {error}")
+        else:
+            self._failed.pop(tier, None)
 
     async def _keep_memory(self, redis: Redis, http: httpx2.AsyncClient) -> None:
         info = await redis.info("memory")

@@ -21,7 +21,8 @@ keep cwm_secret "$(random)"
 keep grafana_password "$(random)"
 # Seals the KV that engines store: without it what is stored is lost. The first line seals, all lines open.
 keep kv_keys "$(random)"
-# Made of the ones above: to change a password remove these two or three as well.
+# Made of the ones above: to change a password remove those that hold it as well.
 keep database_url "postgresql://cwm:$(cat postgres_password)@postgres:5432/cwm"
 keep shared_store_url "redis://:$(cat valkey_password)@valkey:6379/0"
+keep kv_valkey_url "redis://:$(cat valkey_password)@valkey-kv:6379/0"
 keep valkey_acl "user default on #$(printf %s "$(cat valkey_password)" | sha256sum | cut -d' ' -f1) ~* &* +@all"

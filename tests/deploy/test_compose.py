@@ -69,7 +69,7 @@ def test_every_service_says_whether_it_is_well_or_who_can_tell(compose: dict[str
         for name, service in compose["services"].items()
         if not service.get("healthcheck", {"disable": True}).get("test") and name not in ASKED_BY_ITS_IMAGE
     }
-    assert unasked == {"migrate", "otel-collector"}
+    assert unasked == {"migrate", "otel-collector", "room"}
     # There is nothing in the collector's image that could ask it, so its own answer is published.
     collector = compose["services"]["otel-collector"]
     assert any(port.endswith(":13133") for port in collector["ports"])
@@ -96,6 +96,7 @@ def test_secrets_are_made_once_and_fit_together(compose: dict[str, Any], tmp_pat
     assert set(compose["secrets"]) <= secrets.keys()
     assert secrets["postgres_password"] in secrets["database_url"]
     assert secrets["valkey_password"] in secrets["shared_store_url"]
+    assert secrets["valkey_password"] in secrets["kv_valkey_url"]
     assert secrets["valkey_password"] not in secrets["valkey_acl"]
     assert len(set(secrets.values())) == len(secrets)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -18,7 +20,8 @@ from cwm.stack.plan import StackPlan
 from cwm.stack.ports import Ports
 from tests.deploy.modules import load
 
-COMPOSE = Path(__file__).parents[2] / "compose.yaml"
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose.yaml"
 # Where a container differs from a laptop: addresses, sizes that variables set, names.
 OF_THE_PLACE = {
     "--host", "--http-host", "--port", "--http-port", "--prometheus-port", "--coordinator-url",
@@ -107,6 +110,28 @@ def told(document: str, leave: set[str]) -> dict[str, Any]:
 
     whole = document.replace("${CWM_DISK_CACHE_GB:-50}", "50")
     return dict(json.loads(whole, object_pairs_hook=kept))
+
+
+def test_room_is_kept_in_both_tiers_of_either_engine(services: dict[str, Any], tmp_path: Path) -> None:
+    room, valkey = services["room"], services["valkey-kv"]
+    subprocess.run([ROOT / "deploy/compose/secrets.sh", tmp_path], check=True, capture_output=True)
+    named = urlsplit((tmp_path / "kv_valkey_url").read_text().strip())
+
+    assert room["command"] == ["room"]
+    assert set(room["profiles"]) == set(valkey["profiles"]) == {"engine-cpu", "engine-gpu"}
+    assert room["environment"]["CWM_REDIS_URL_FILE"] == "/run/secrets/kv_valkey_url"
+    assert room["secrets"] == ["kv_valkey_url"]
+    assert (named.hostname, named.port) == ("valkey-kv", 6379)
+    # An eviction of Valkey's own would take frozen chunks, and nobody would notice.
+    assert flags(valkey["command"])["--maxmemory-policy"] == ["noeviction"]
+    for device in ("cpu", "gpu"):
+        engine = services[f"lmcache-{device}"]
+        tiers = [told(tier, set()) for tier in flags(engine["command"])["--l2-adapter"]]
+        assert [tier["type"] for tier in tiers] == ["valkey", "fs_native"]
+        (shared,) = engine["volumes"]
+        assert shared == f"kv:{tiers[1]['base_path']}"
+        assert room["volumes"] == ["kv:" + room["environment"]["CWM_STORAGE_PATH"] + "/kv:ro"]
+        assert room["environment"]["CWM_DISK_CACHE_GB"] == "${CWM_DISK_CACHE_GB:-50}"
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
