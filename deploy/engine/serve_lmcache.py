@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,9 +39,7 @@ if __name__ == "__main__":
     import cwm_serde  # noqa: F401 - importing it registers the serde
     from lmcache.cli.main import main
     from load_origins import tell_origins
-    from shared_pool import populate
 
     sys.argv = ["lmcache", *filled(sys.argv[1:])]
     tell_origins()
-    threading.Thread(target=populate, name="cwm-populate-l1", daemon=True).start()
     sys.exit(main())

@@ -1,7 +1,7 @@
 """Container health of vLLM: ``warm.py URL CHUNK_SIZE`` succeeds once it answers and has stored its first chunk.
 
 LMCache's connector begins to watch LMCache's server with its first request; without one, a server that restarts
-takes vLLM with it. The request is made once, which a file of the container remembers.
+takes vLLM with it. The request is made once in a container's run, which a file in a tmpfs remembers: a restart empties it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-_WARM = Path("/tmp/cwm-warm")  # noqa: S108 - of this container alone
+_WARM = Path("/run/cwm/warm")
 _SALT = "cwm-warm-up"
 _ANSWER_SECONDS = 5
 _WARM_UP_SECONDS = 120

@@ -147,6 +147,24 @@ def test_block_and_chunk_are_one_size(services: dict[str, Any], device: str) -> 
     assert sizes == [[CHUNK]] * 3
 
 
+def test_an_lmcache_that_starts_again_shares_no_memory_with_a_vllm_that_did_not(
+    services: dict[str, Any],
+) -> None:
+    """Its container has a new /dev/shm then, and vLLM would find the old pool, of the same name, in its own."""
+    for device in ("cpu", "gpu"):
+        assert flags(services[f"lmcache-{device}"]["command"])["--shm-name"] == []
+    assert not any("ipc" in services[f"{part}-cpu"] for part in ("lmcache", "vllm"))
+    # vLLM's processes share memory among themselves, more than the 64 MB that Docker gives.
+    assert services["vllm-cpu"]["shm_size"] == "${CWM_ENGINE_SHM:-2g}"
+
+
+def test_a_vllm_that_starts_again_is_warmed_up_again(services: dict[str, Any]) -> None:
+    """A file outlives a restart of its container unless it is in a tmpfs."""
+    remembered = str(load("warm")._WARM.parent)
+    for device in ("cpu", "gpu"):
+        assert services[f"vllm-{device}"]["tmpfs"] == [remembered]
+
+
 def test_passwords_come_from_files_into_adapters_alone(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     filled = load("serve_lmcache").filled
