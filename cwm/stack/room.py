@@ -179,7 +179,7 @@ class Room:
         stored = await _keys(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
-        self._tell_if_short("Valkey", stored, chosen, need, "raise CWM_REDIS_CACHE_GB")
+        self._tell_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
     async def _keep_disk(self, http: httpx2.AsyncClient) -> None:
         stored = await asyncio.to_thread(_files, self._folder)
