@@ -96,7 +96,7 @@ class Registry(Protocol):
         """
 
     async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
-        """Newest first."""
+        """Newest first, without their metadata."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
         """Ids of a scope's sessions that need their chunks and whose first 16 token ids are ``head``'s.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta, timezone
 
 import pytest
@@ -206,6 +207,15 @@ async def test_sessions_are_listed_newest_first_up_to_the_limit(registry: Regist
     for minute in (2, 0, 3, 1):
         await registry.add_session(a_session(f"s{minute}", created_at=NOW + timedelta(minutes=minute)), ())
     assert _ids(await registry.sessions("acme", None, 3)) == ["s3", "s2", "s1"]
+
+
+async def test_a_list_of_sessions_leaves_their_metadata_where_it_is(registry: Registry) -> None:
+    session = a_session(metadata={"note": "kept"})
+    await registry.add_session(session, ())
+    bare = replace(session, metadata={})
+    assert await registry.sessions("acme", None, 1) == [bare]
+    assert await registry.sessions("acme", session.state, 1) == [bare]
+    assert await registry.session("acme", "s1") == session
 
 
 async def test_sessions_are_listed_by_state(registry: Registry) -> None:

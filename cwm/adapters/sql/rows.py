@@ -51,8 +51,8 @@ def at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
         yield values[start : start + _VALUES_AT_ONCE]
 
 
-def session_of(row: Row[Any]) -> Session:
-    values = _named(SESSION, row)
+def session_of(row: Row[Any], columns: Sequence[Column[Any]] = SESSION) -> Session:
+    values = _named(columns, row)
     return Session(**{**values, "state": SessionState(values["state"])})
 
 
@@ -123,7 +123,7 @@ def intent_values(intent: Intent) -> dict[str, Any]:
     return {**values, "operation": intent.operation.value, "details": details}
 
 
-def _named(columns: tuple[Column[Any], ...], row: Row[Any]) -> dict[str, Any]:
+def _named(columns: Sequence[Column[Any]], row: Row[Any]) -> dict[str, Any]:
     return {column.key: value for column, value in zip(columns, row, strict=False)}
 
 

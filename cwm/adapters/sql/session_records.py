@@ -53,8 +53,10 @@ LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
 _FOUND: Final = select(*SESSION).where(_THIS)
 _FOUND_UNDELETED: Final = _FOUND.where(sessions.c.state != SessionState.DELETED.value)
+# Lists do not show metadata, and it is most of a session's row.
+_LISTED: Final = tuple(column for column in SESSION if column is not sessions.c.metadata)
 _NEWEST: Final = (
-    select(*SESSION)
+    select(*_LISTED)
     .where(sessions.c.tenant == bindparam("of_tenant"), sessions.c.state != SessionState.DELETED.value)
     .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
     .limit(bindparam("most"))
@@ -233,7 +235,7 @@ class SessionRecords:
             rows = connection.execute(_NEWEST, which)
         else:
             rows = connection.execute(_NEWEST_IN_STATE, {**which, "of_state": state.value})
-        return [session_of(row) for row in rows]
+        return [session_of(row, _LISTED) for row in rows]
 
     @reading
     def live_sessions_with_head(

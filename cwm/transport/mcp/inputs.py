@@ -21,6 +21,7 @@ from cwm.domain.names import (
 MAX_NEW_TOKENS: Final = 32_768
 MAX_CONTINUATION_CHARS: Final = 10_000
 MAX_METADATA_BYTES: Final = 16 * 1024
+MAX_TOOLS_BYTES: Final = 64 * 1024
 MAX_TTL_SECONDS: Final = 100 * 365 * 86_400
 
 _RFC3339: Final = re.compile(
@@ -38,10 +39,13 @@ def _moment(value: Any) -> datetime:
         raise ValueError(wrong) from None
 
 
-def _small(value: dict[str, Any]) -> dict[str, Any]:
-    if len(json.dumps(value).encode()) > MAX_METADATA_BYTES:
-        raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
-    return value
+def _at_most(limit: int) -> AfterValidator:
+    def small(value: Any) -> Any:
+        if len(json.dumps(value).encode()) > limit:
+            raise ValueError(f"must be at most {limit} bytes of JSON")
+        return value
+
+    return AfterValidator(small)
 
 
 AgentSession: TypeAlias = Annotated[str, Field(min_length=1, max_length=128)]
@@ -55,7 +59,7 @@ Moment: TypeAlias = Annotated[
 ]
 Continuation: TypeAlias = Annotated[str, Field(max_length=MAX_CONTINUATION_CHARS)]
 Model: TypeAlias = Annotated[str, Field(min_length=1, max_length=512)]
-Metadata: TypeAlias = Annotated[dict[str, Any], AfterValidator(_small)]
+Metadata: TypeAlias = Annotated[dict[str, Any], _at_most(MAX_METADATA_BYTES)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0, le=2)]
 TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, le=2**53 - 1)]
@@ -84,4 +88,5 @@ class ChatMessage(TypedDict):
 
 
 Messages: TypeAlias = Annotated[list[ChatMessage], Field(min_length=1)]
-ChatTools: TypeAlias = Annotated[list[dict[str, Any]], Field(max_length=128)]
+# They are kept with the session.
+ChatTools: TypeAlias = Annotated[list[dict[str, Any]], Field(max_length=128), _at_most(MAX_TOOLS_BYTES)]

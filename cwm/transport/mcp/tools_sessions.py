@@ -64,7 +64,9 @@ async def session_generate(
     stop: Annotated[inputs.Stop | None, Field(description="End the answer before any of these texts")] = None,
     tools: Annotated[
         inputs.ChatTools | None,
-        Field(description="Tool definitions for the chat template; they count from the first turn on"),
+        Field(
+            description="Tool definitions for the chat template, at most 64 KiB of JSON; they count from the first turn on"
+        ),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Generated:

@@ -111,7 +111,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [
     ("session_generate", "top_p", [0, 1.1, "1"]),
     ("session_generate", "seed", [-1, 2**53, "1", 0.5]),
     ("session_generate", "stop", ["x", [""], ["x" * 257], ["x"] * 17, [5]]),
-    ("session_generate", "tools", ["x", [5], [{}] * 129]),
+    ("session_generate", "tools", ["x", [5], [{}] * 129, [{"name": "é" * 11_000}]]),
 ]
 COMPLETE: dict[str, dict[str, Any]] = {
     "window_freeze": {"session_id": "s", "window_name": "w"},
@@ -174,7 +174,7 @@ AT_THE_LIMIT: list[tuple[str, dict[str, Any], str]] = [
             "top_p": 1,
             "seed": 2**53 - 1,
             "stop": ["x" * 256] * 16,
-            "tools": [{"type": "function"}] * 128,
+            "tools": [{"type": "function", "description": "x" * 400}] * 128,
         },
         "CWM-2001",
     ),
