@@ -54,9 +54,10 @@ class SharedAnswers:
     """Keeps answers in shared context for as long as the tool's policy says, and no longer than nothing was written.
 
     Every upstream has an epoch, which ends before and after each call that may write to it, and when another
-    takes its name; answers of another epoch are not found. A gateway that dies in between, or cannot reach the
-    store, leaves answers that may be as old as their policy allows, and not older. Whatever fails here, the
-    upstream is asked.
+    takes its name; answers of another epoch are not found. Where no policy shares an upstream's answers, the
+    first write ends its epoch, and the others do when a policy shares them again. A gateway that dies in between,
+    or cannot reach the store, leaves answers that may be as old as their policy allows, and not older. Whatever
+    fails here, the upstream is asked.
     """
 
     def __init__(self, context: SharedContext, upstreams: Upstreams, policies: ToolPolicies) -> None:
@@ -67,6 +68,12 @@ class SharedAnswers:
         self._overdue: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
         upstreams.at_other(partial(self._end_epoch, _CWM))
+
+    async def configure(self, policies: ToolPolicies) -> None:
+        """Calls from now on go by these. What was written while an upstream's answers were not shared ends its epoch."""
+        self.policies = policies
+        for upstream in [each for each in self._overdue if self._may_be_shared(each)]:
+            await self._end_epoch(_CWM, upstream)
 
     async def call(
         self,
@@ -146,17 +153,24 @@ class SharedAnswers:
         return answer
 
     async def _writing(self, caller: CallerOf, upstream: str, ask: Ask) -> Given:
-        if not self._may_be_shared(upstream):
-            return Given(await ask())
-        await self._end_epoch(caller.agent.principal, upstream)
+        principal = caller.agent.principal
+        await self._written(principal, upstream)
         try:
             return Given(await ask())
         finally:
             # Also of a call that failed or was given up: it may have been done.
-            ending = asyncio.create_task(self._end_epoch(caller.agent.principal, upstream))
+            ending = asyncio.create_task(self._written(principal, upstream))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             await asyncio.shield(ending)
+
+    async def _written(self, principal: Principal, upstream: str) -> None:
+        """Where nothing is shared, the first write ends what may be kept; later ones do when something is again."""
+        shared = self._may_be_shared(upstream)
+        if shared or upstream not in self._overdue:
+            await self._end_epoch(principal, upstream)
+        if not shared:
+            self._overdue.add(upstream)
 
     async def _end_epoch(self, principal: Principal, upstream: str) -> None:
         try:

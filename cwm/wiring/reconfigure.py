@@ -39,6 +39,6 @@ def set_context(cache: ContentCache, views: ContextViews) -> Reconfigure:
 def set_budgets(delivery: Delivery, answers: SharedAnswers) -> Reconfigure:
     async def configure(settings: Settings) -> None:
         delivery.configure(settings.budgets)
-        answers.policies = settings.budgets.policies
+        await answers.configure(settings.budgets.policies)
 
     return configure

@@ -31,10 +31,15 @@ def sharing(pattern: str) -> ToolPolicies:
 
 
 @pytest.fixture
-async def answers(sqlite_url: str) -> AsyncIterator[SharedAnswers]:
+async def replicas(sqlite_url: str) -> AsyncIterator[list[SharedAnswers]]:
     upstreams = cast("Upstreams", SimpleNamespace(knows_callers=lambda _: False, at_other=lambda _: None))
-    async with replica(sqlite_url, sqlite_url) as one:
-        yield SharedAnswers(one.context, upstreams, sharing(TOOL))
+    async with replica(sqlite_url, sqlite_url) as one, replica(sqlite_url, sqlite_url) as other:
+        yield [SharedAnswers(each.context, upstreams, sharing(TOOL)) for each in (one, other)]
+
+
+@pytest.fixture
+def answers(replicas: list[SharedAnswers]) -> SharedAnswers:
+    return replicas[0]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,7 @@ async def test_a_tool_that_says_that_it_answers_otherwise_each_time_is_asked_eac
 
 
 @pytest.mark.parametrize("pattern", ["file_*", "filesystem_*", "read_text_file", "files", "other*"])
-async def test_a_write_ends_nothing_where_no_pattern_can_name_the_upstream(
+async def test_only_the_first_write_ends_an_epoch_where_no_pattern_can_name_the_upstream(
     answers: SharedAnswers, pattern: str
 ) -> None:
     answers.policies = sharing(pattern)
@@ -97,8 +102,84 @@ async def test_a_write_ends_nothing_where_no_pattern_can_name_the_upstream(
     async def ask() -> Answer:
         return {}
 
-    await answers.call(CALLER, WRITING, "files_write_file", {}, ask)
-    assert await answers._epoch("files") == 0
+    epochs = []
+    for _ in range(3):
+        await answers.call(CALLER, WRITING, "files_write_file", {}, ask)
+        epochs.append(await answers._epoch("files"))
+    assert epochs == [1, 1, 1]
+
+
+async def test_what_was_written_while_nothing_was_shared_ends_what_was_kept_before(
+    replicas: list[SharedAnswers],
+) -> None:
+    here, there = replicas
+    text = "before"
+
+    async def ask() -> Answer:
+        return {"content": text}
+
+    async def read(by: SharedAnswers) -> Answer:
+        return (await by.call(CALLER, READING, TOOL, {}, ask)).answer
+
+    for text in ("first", "second"):
+        for one in replicas:
+            await one.configure(sharing(TOOL))
+        kept = await read(there)
+        assert await read(here) == kept == {"content": text}
+        for one in replicas:
+            await one.configure(ToolPolicies())
+        await here.call(CALLER, WRITING, "files_write_file", {}, ask)
+    text = "third"
+    for one in replicas:
+        await one.configure(sharing(TOOL))
+    assert await read(there) == {"content": "third"}
+
+
+async def test_what_gateways_wrote_that_were_started_to_share_nothing_ends_what_was_kept_before(
+    replicas: list[SharedAnswers],
+) -> None:
+    sharing_one, other = replicas
+    other.policies = ToolPolicies()
+    text = "before"
+
+    async def ask() -> Answer:
+        return {"content": text}
+
+    async def read() -> Answer:
+        return (await sharing_one.call(CALLER, READING, TOOL, {}, ask)).answer
+
+    assert await read() == {"content": "before"}
+    await other.call(CALLER, WRITING, "files_write_file", {}, ask)
+    text = "after"
+    assert await read() == {"content": "after"}
+
+
+@pytest.mark.parametrize("then", [sharing(TOOL), ToolPolicies()])
+async def test_a_write_ends_the_epoch_that_is_when_it_has_ended_whatever_was_shared_when_it_began(
+    replicas: list[SharedAnswers], then: ToolPolicies
+) -> None:
+    writer, other = replicas
+    writer.policies = ToolPolicies() if then.by_name else sharing(TOOL)
+    began, go_on = asyncio.Event(), asyncio.Event()
+    text = "before"
+
+    async def ask() -> Answer:
+        return {"content": text}
+
+    async def write() -> Answer:
+        began.set()
+        await go_on.wait()
+        return {}
+
+    async with asyncio.timeout(10):
+        writing = asyncio.create_task(writer.call(CALLER, WRITING, "files_write_file", {}, write))
+        await began.wait()
+        await writer.configure(then)
+        await other.call(CALLER, READING, TOOL, {}, ask)
+        go_on.set()
+        await writing
+    text = "after"
+    assert (await other.call(CALLER, READING, TOOL, {}, ask)).answer == {"content": "after"}
 
 
 async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswers) -> None:
