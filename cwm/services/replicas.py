@@ -11,7 +11,6 @@ from typing import Final
 
 from cwm.domain.errors import CwmError
 from cwm.domain.intent import Intent
-from cwm.ports.clock import Clock
 from cwm.ports.leases import Leases
 
 BEAT_SECONDS: Final = 5.0
@@ -27,7 +26,6 @@ class Replicas:
     """``me`` names this process; ``has_ended`` knows the processes of this machine, None for others."""
 
     leases: Leases
-    clock: Clock
     me: str
     has_ended: Callable[[str], bool | None]
     _let_go: dict[str, Intent] = field(default_factory=dict)
@@ -35,8 +33,7 @@ class Replicas:
 
     async def beat(self) -> None:
         """Say that this process lives; called at least every ``BEAT_SECONDS``."""
-        now = self.clock.now()
-        await self.leases.take(f"replica:{self.me}", self.me, now, now - _STALE)
+        await self.leases.take(f"replica:{self.me}", self.me, _STALE)
 
     async def beat_on(self) -> None:
         """Say so until cancelled, for a process that looks after nothing else any more."""
@@ -80,23 +77,23 @@ class Replicas:
         if ended is not None:
             return ended
         seen = await self.leases.seen(f"replica:{holder}")
-        return seen is None or seen[1] < self.clock.now() - _STALE
+        return seen is None or seen.age > _STALE
 
     async def lead(self) -> bool:
         """Become the leader, or stay it. False while another one lives."""
         leads = await self._take(_LEADER)
         if leads:
-            await self.leases.forget(self.clock.now() - _FORGOTTEN)
+            await self.leases.forget(_FORGOTTEN)
         return leads
 
     async def tell_loss(self, at: datetime) -> None:
         """Leave it to whoever leads that chunks had vanished by ``at``; a later loss that is told already stays."""
-        await self.leases.take(_LOSS, self.me, at, at)
+        await self.leases.note(_LOSS, self.me, at)
 
     async def lost_at(self) -> datetime | None:
         """When any gateway last saw that chunks had vanished, for an hour."""
         seen = await self.leases.seen(_LOSS)
-        return None if seen is None else seen[1]
+        return None if seen is None else seen.seen_at
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[bool]:
@@ -128,14 +125,13 @@ class Replicas:
 
     async def _take(self, name: str) -> bool:
         """Also from a process that is known to have ended, however short ago."""
-        now = self.clock.now()
-        if await self.leases.take(name, self.me, now, now - _STALE):
+        if await self.leases.take(name, self.me, _STALE):
             return True
         seen = await self.leases.seen(name)
-        if seen is None or not self.has_ended(seen[0]):
+        if seen is None or not self.has_ended(seen.holder):
             return False
-        await self.leases.drop(name, seen[0])
-        return await self.leases.take(name, self.me, now, now - _STALE)
+        await self.leases.drop(name, seen.holder)
+        return await self.leases.take(name, self.me, _STALE)
 
     async def leave(self) -> None:
         """Stop being there, so that others need not wait."""

@@ -120,7 +120,7 @@ def build_parts(settings: Settings) -> Parts:
     """Wire adapters into services. Opens nothing yet; ``close`` gives what must be closed."""
     clock, meter, tracer = SystemClock(), PrometheusMeter(), open_tracer(settings.tracing)
     database = traced(open_database(settings.database.url()), tracer)
-    replicas = Replicas(SqlLeases(database), clock, process.holder(), process.has_ended)
+    replicas = Replicas(SqlLeases(database), process.holder(), process.has_ended)
     registry, (audit, audit_upkeep) = SqlRegistry(database, replicas.me), audit_log(settings, database, clock)
     engine, kv_tier = VllmEngine(settings.engine, tracer), LmcacheTier(settings.engine, tracer)
     directory = EngineDirectory(

@@ -128,7 +128,7 @@ def journal(audit_log: SqlAuditLog) -> Journal:
 
 @pytest.fixture
 def replicas(database: Database) -> Replicas:
-    return Replicas(SqlLeases(database), SystemClock(), "me", lambda holder: None)
+    return Replicas(SqlLeases(database), "me", lambda holder: None)
 
 
 @pytest.mark.parametrize("call", ["begin_thaw", "snapshot"])

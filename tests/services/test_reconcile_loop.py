@@ -97,7 +97,7 @@ def gateway(name: str, database: Database, looks: Looks) -> Reconcile:
     """One of a fleet, with nothing to do but to look."""
     clock, nothing = SystemClock(), cast("Any", None)
     registry, cache = SqlRegistry(database, name), cast("Any", NoLmcache())
-    replicas = Replicas(SqlLeases(database), clock, name, lambda _: None)
+    replicas = Replicas(SqlLeases(database), name, lambda _: None)
     return Reconcile(
         registry,
         cache,
@@ -254,7 +254,7 @@ async def test_a_loss_is_read_back_until_all_of_it_was_and_no_longer(
 
 async def test_who_leads_next_knows_what_was_lost(database: Database) -> None:
     looks = Looks()
-    await Replicas(SqlLeases(database), SystemClock(), "gone", lambda _: None).tell_loss(SystemClock().now())
+    await Replicas(SqlLeases(database), "gone", lambda _: None).tell_loss(SystemClock().now())
     async with running(gateway("b", database, looks)):
         assert (await looks.next())[0]
 

@@ -37,11 +37,11 @@ class Fleet:
     """Replicas of one registry; of ``dead`` ones this machine knows that they are gone, of others nothing."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        self._leases, self._clock = SqlLeases(database), clock
+        self._leases = SqlLeases(database, clock)
         self.dead: set[str] = set()
 
     def replica(self, name: str) -> Replicas:
-        return Replicas(self._leases, self._clock, name, lambda holder: True if holder in self.dead else None)
+        return Replicas(self._leases, name, lambda holder: True if holder in self.dead else None)
 
 
 @pytest.fixture

@@ -10,19 +10,18 @@ from typing import Any, Final
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    DateTime,
     Row,
     and_,
     bindparam,
     delete,
     exists,
-    func,
     or_,
     select,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cwm.adapters.sql.clock import CLOCK_OF_POSTGRES
 from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables import context_entries as entries
 from cwm.adapters.sql.tables import context_scopes as scopes
@@ -37,7 +36,7 @@ ENTRY: Final = tuple(
 # The statements of a write are built once: building one takes longer than running it.
 _THIS_SCOPE: Final = and_(scopes.c.tenant == bindparam("of_tenant"), scopes.c.scope == bindparam("of_scope"))
 _HEAD: Final = select(scopes.c.version, scopes.c.floor).where(_THIS_SCOPE)
-_TIMED_HEAD: Final = _HEAD.add_columns(func.clock_timestamp(type_=DateTime(timezone=True)).label("now"))
+_TIMED_HEAD: Final = _HEAD.add_columns(CLOCK_OF_POSTGRES.label("now"))
 _HEADS: Final = {
     (False, False): _HEAD,
     (False, True): _HEAD.with_for_update(),

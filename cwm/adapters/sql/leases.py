@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cwm.adapters.sql.clock import Now, now
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.tables import leases
 from cwm.adapters.sql.transactions import reading, writing
+from cwm.ports.clock import Clock
+from cwm.ports.leases import Lease
 
 
 class SqlLeases:
-    """``cwm.ports.leases.Leases`` on SQLite or Postgres."""
+    """``cwm.ports.leases.Leases`` on SQLite or Postgres.
 
-    def __init__(self, database: Database) -> None:
+    Without ``clock`` Postgres' own says how old they are: gateways whose clocks differ agree on who lives.
+    """
+
+    def __init__(self, database: Database, clock: Clock | None = None) -> None:
         self.database = database
+        self._clock = clock
 
     @writing
-    def take(
-        self, connection: Connection, name: str, holder: str, at: datetime, stale_before: datetime
-    ) -> bool:
-        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-        taking = (
-            dialect.insert(leases)
-            .values(name=name, holder=holder, seen_at=at)
-            .on_conflict_do_update(
-                index_elements=["name"],
-                set_={"holder": holder, "seen_at": at},
-                where=or_(leases.c.holder == holder, leases.c.seen_at < stale_before),
-            )
-            .returning(leases.c.name)
-        )
-        return connection.execute(taking).first() is not None
+    def take(self, connection: Connection, name: str, holder: str, stale: timedelta) -> bool:
+        at = now(connection, self._clock)
+        return _put(connection, name, holder, at, leases.c.seen_at < at - stale)
+
+    @writing
+    def note(self, connection: Connection, name: str, holder: str, at: datetime) -> None:
+        _put(connection, name, holder, at, leases.c.seen_at < at)
 
     @writing
     def drop(self, connection: Connection, name: str, holder: str) -> None:
         connection.execute(delete(leases).where(leases.c.name == name, leases.c.holder == holder))
 
     @writing
-    def forget(self, connection: Connection, stale_before: datetime) -> None:
-        connection.execute(delete(leases).where(leases.c.seen_at < stale_before))
+    def forget(self, connection: Connection, stale: timedelta) -> None:
+        at = now(connection, self._clock)
+        connection.execute(delete(leases).where(leases.c.seen_at < at - stale))
 
     @reading
-    def seen(self, connection: Connection, name: str) -> tuple[str, datetime] | None:
-        row = connection.execute(
-            select(leases.c.holder, leases.c.seen_at).where(leases.c.name == name)
-        ).one_or_none()
-        return None if row is None else (row.holder, row.seen_at)
+    def seen(self, connection: Connection, name: str) -> Lease | None:
+        at = now(connection, self._clock)
+        found = select(leases.c.holder, leases.c.seen_at).where(leases.c.name == name)
+        if isinstance(at, datetime):
+            row = connection.execute(found).one_or_none()
+            return None if row is None else Lease(row.holder, row.seen_at, at - row.seen_at)
+        row = connection.execute(found.add_columns(at.label("now"))).one_or_none()
+        return None if row is None else Lease(row.holder, row.seen_at, row.now - row.seen_at)
+
+
+def _put(connection: Connection, name: str, holder: str, at: Now, free: ColumnElement[Any]) -> bool:
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    putting = (
+        dialect.insert(leases)
+        .values(name=name, holder=holder, seen_at=at)
+        .on_conflict_do_update(
+            index_elements=["name"],
+            set_={"holder": holder, "seen_at": at},
+            where=or_(leases.c.holder == holder, free),
+        )
+        .returning(leases.c.name)
+    )
+    return connection.execute(putting).first() is not None
