@@ -53,6 +53,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
     from cwm.adapters.lmcache.client import LmcacheTier
     from cwm.adapters.local.clock import SystemClock
     from cwm.adapters.redis.room import shared_tier_room
+    from cwm.adapters.sql.clock import time_of
     from cwm.adapters.sql.database import open_database
     from cwm.adapters.sql.registry import SqlRegistry
     from cwm.adapters.vllm.client import VllmEngine
@@ -71,6 +72,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
         kv_tier,
         SystemClock(),
         lambda: _schema(settings, database),
+        lambda: time_of(database),
         (lambda: shared_tier_room(redis_url.get_secret_value())) if redis_url else None,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from cwm.domain.errors import CwmError
@@ -21,6 +22,7 @@ from cwm.services.findings import Finding, Findings
 _GOOD_POLICY: Final = "noeviction"
 _REDIS_CHECKS: Final = ("eviction", "memory")
 _NEARLY_FULL: Final = 0.8
+_CLOCKS_APART: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Examined:
 class Doctor:
     """``schema`` says whether CWM can work on the registry's schema, and what there is to say about it.
 
-    ``shared_tier_room`` asks the shared tier; None where its URL is not known here.
+    ``store_time`` is None where the registry has no clock of its own. ``shared_tier_room`` asks the shared
+    tier; None where its URL is not known here.
     """
 
     registry: Registry
@@ -44,6 +47,7 @@ class Doctor:
     kv_tier: KvTier
     clock: Clock
     schema: Callable[[], Awaitable[tuple[bool, str]]]
+    store_time: Callable[[], Awaitable[datetime | None]]
     shared_tier_room: Callable[[], Awaitable[SharedTierRoom]] | None = None
 
     async def __call__(self) -> Examined:
@@ -81,6 +85,7 @@ class Doctor:
         try:
             await self.registry.ping()
             usable, told = await self.schema()
+            before, store, after = self.clock.now(), await self.store_time(), self.clock.now()
         except CwmError as error:
             findings.fault("registry", error.message, "Check CWM_DATABASE_URL or CWM_DB_PATH.")
             return
@@ -88,6 +93,8 @@ class Doctor:
             findings.ok("registry", told)
         else:
             findings.fault("registry", told, "cwm migrate")
+        if store is not None:
+            _clocks(findings, max(before - store, store - after))
 
     async def _vllm(self, findings: Findings) -> tuple[str | None, ServedModel | None]:
         try:
@@ -146,6 +153,18 @@ class Doctor:
             return
         _eviction(findings, room)
         _memory(findings, room)
+
+
+def _clocks(findings: Findings, apart: timedelta) -> None:
+    if apart > _CLOCKS_APART:
+        findings.warn(
+            "clocks",
+            f"This machine's clock and the registry's are {apart.total_seconds():.0f} s apart: "
+            "gateways differ on when windows, sessions and results expire.",
+            "Keep the clocks of all machines by NTP.",
+        )
+    else:
+        findings.ok("clocks", "this machine's clock and the registry's agree")
 
 
 def _eviction(findings: Findings, room: SharedTierRoom) -> None:
