@@ -22,6 +22,9 @@ _PLAIN: Final = "text/plain"
 _MOST_IMAGE_TOKENS: Final = 1_600
 # Longer texts would hold up everybody else.
 _MOST_CHARS_AT_ONCE: Final = 100_000
+# About what a number takes, and a name or a bracket more than its letters.
+_CHARS_EACH: Final = 10
+_NESTED: Final = (dict, list, tuple)
 _MOST_PARTS: Final = 64
 
 
@@ -59,9 +62,26 @@ class Counted:
 
 async def count(answer: Answer, counter: TokenCounter) -> Counted:
     """What the answer takes in a model's context."""
-    if sum(len(item.get("text", "")) for item in answer.content) <= _MOST_CHARS_AT_ONCE:
-        return _counted(answer, counter)
-    return await asyncio.to_thread(_counted, answer, counter)
+    if _is_long(answer):
+        return await asyncio.to_thread(_counted, answer, counter)
+    return _counted(answer, counter)
+
+
+def _is_long(answer: Answer) -> bool:
+    """Whether all that it says is more than can be read at once; looks no further than that."""
+    room = _MOST_CHARS_AT_ONCE
+    unread: list[Any] = [answer.content, answer.structured]
+    while unread and room >= 0:
+        value = unread.pop()
+        if isinstance(value, str):
+            room -= len(value)
+        elif isinstance(value, _NESTED):
+            room -= _CHARS_EACH * len(value)
+            if room >= 0:
+                unread += value
+                if isinstance(value, dict):
+                    unread += value.values()
+    return room < 0
 
 
 def item_of(part: Part) -> Mapping[str, Any]:

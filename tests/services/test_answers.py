@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -74,6 +75,33 @@ async def test_a_picture_counts_as_what_models_see_of_it_and_other_bytes_as_text
     blob = {"type": "resource", "resource": {"uri": "a:b", "blob": data}}
     assert await tokens(Answer([picture])) == 1_600
     assert await tokens(Answer([blob])) == 300_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer([text("x" * 60_000)] * 2),
+        Answer([{"type": "resource", "resource": {"uri": "a:b", "text": "x" * 60_000}}] * 2),
+        Answer([{"type": "resource_link", "uri": "a:b", "name": "n", "description": "x" * 200_000}]),
+        Answer([text("ok")], {"rows": [{"id": n, "name": "x" * 50} for n in range(3_000)]}),
+        Answer([text("ok")], {"rows": [[n] for n in range(50_000)]}),
+        Answer([text("ok")], {"x" * 200_000: 1}),
+    ],
+    ids=["texts", "embedded resources", "a link", "structured content", "numbers", "a key"],
+)
+async def test_what_is_long_holds_nobody_up_while_it_is_counted(answer: Answer) -> None:
+    counted_in = set()
+
+    class Counting(Characters):
+        def count(self, text: str) -> int:
+            counted_in.add(threading.get_ident())
+            return super().count(text)
+
+    await count(answer, Counting())
+    assert threading.get_ident() not in counted_in
+    counted_in.clear()
+    await count(Answer([text("ok")], {"rows": [{"id": 1}]}), Counting())
+    assert counted_in == {threading.get_ident()}
 
 
 async def test_a_long_text_is_counted_as_a_short_one_is() -> None:
