@@ -49,7 +49,7 @@ class Retain:
     turns: Turns
     clock: Clock
     policy: RetentionPolicy
-    _aside: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
+    _aside: dict[tuple[str, ...], datetime] = field(default_factory=dict)
 
     async def __call__(self, *, dry_run: bool) -> list[Step]:
         """At most a hundred of each kind in one go; the rest has its turn in the next one."""
@@ -77,7 +77,7 @@ class Retain:
         """What fails for a reason of its own must not stand in the way of those behind it."""
         if error.kind not in _AWAY:
             self._aside[_key(what)] = self.clock.now() + _SET_ASIDE
-        _, tenant, subject = _key(what)
+        _, tenant, subject, *_ = _key(what)
         return Step(action, tenant, subject, Outcome.POSTPONED, error.message)
 
     async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
@@ -154,7 +154,8 @@ class Retain:
         return Step("delete_session", session.tenant, session.id, Outcome.DONE, told)
 
 
-def _key(what: Session | Window) -> tuple[str, str, str]:
+def _key(what: Session | Window) -> tuple[str, ...]:
+    """A window that changed is another: it may have failed for that alone."""
     if isinstance(what, Window):
-        return "window", what.tenant, what.name
+        return "window", what.tenant, what.name, what.updated_at.isoformat()
     return "session", what.tenant, what.id

@@ -14,10 +14,11 @@ from cwm.domain.errors import CwmError, EngineConnectionError, StorageWriteError
 from cwm.domain.names import require_window_name
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
+from cwm.domain.upkeep import Outcome
 from cwm.domain.window import Window
 from cwm.services.retention import Retain, RetentionPolicy
 from cwm.services.turns import Turns
-from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze
+from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze, stored
 
 
 @dataclass
@@ -75,6 +76,29 @@ async def test_sessions_that_cannot_be_frozen_do_not_stand_in_the_way_of_others(
     for _ in range(2):
         await look(dry_run=False)
     assert len(does.done) == 1
+
+
+async def test_a_window_that_changed_while_it_was_being_deleted_is_looked_at_again_by_the_next_look(
+    registry: SqlRegistry,
+) -> None:
+    window = await freeze(registry, "w", "a", expires_at=LATER)
+
+    class Late(Failing):
+        async def now(self, what: Session | Window) -> None:
+            assert isinstance(what, Window)
+            if what == window:
+                scope, salt = what.salt_scope, "another"
+                again = await registry.store_again(what, scope, salt, what.identity, NOW, pinned=False)
+                assert again is not None
+                await registry.finish_freeze(again[0], stored("a"), LATER + timedelta(seconds=1))
+            await registry.remove_window(what, LATER)
+
+    look = retain(registry, Late())
+    (postponed,) = await look._windows(dry_run=False)
+    assert (postponed.outcome, "changed meanwhile" in postponed.detail) == (Outcome.POSTPONED, True)
+    (done,) = await look._windows(dry_run=False)
+    assert done.outcome is Outcome.DONE
+    assert await registry.window("acme", "w") is None
 
 
 async def test_nobody_is_passed_over_because_the_engine_was_away(registry: SqlRegistry) -> None:
