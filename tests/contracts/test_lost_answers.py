@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 import redis.asyncio as redis
 
+from cwm.adapters.redis.agent_sessions import RedisAgentSessions
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.redis.content_store import RedisContentStore
 from cwm.adapters.redis.context_index import RedisContextIndex
 from cwm.adapters.redis.results import RedisResultRecords
+from cwm.domain.principal import Principal
 from cwm.domain.shared_context import Write, scope_of
 from cwm.ports.context_index import Bytes, Written
 from tests.contracts.test_result_records import a_result
@@ -90,3 +92,16 @@ async def test_a_result_that_fills_its_owners_quota_is_kept(client: redis.Redis,
     result = a_result(size=100)
     assert await RedisResultRecords(client).keep(result, 100)
     assert await RedisResultRecords(other).find("acme", result.handle) == result
+
+
+async def test_an_agent_session_that_ended_is_told_as_ended_by_whoever_ended_it(
+    redis_url: str, other: redis.Redis
+) -> None:
+    sessions = RedisAgentSessions(other, 60)
+    session = await sessions.begin(Principal("acme", "ann"))
+    async with losing_one_answer(redis_url, session.encode()) as url:
+        client = connect(url)
+        assert await RedisAgentSessions(client, 60).end(session)
+        await client.aclose()
+    assert not await sessions.alive(session)
+    assert not await sessions.end(session)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import redis.asyncio as redis
 
 from cwm.adapters.redis.connection import told_as
-from cwm.adapters.redis.keys import key_of_every_tenant, left_key, session_key
+from cwm.adapters.redis.keys import ended_key, key_of_every_tenant, left_key, session_key
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.principal import Principal
 
@@ -23,6 +23,8 @@ _DUE: Final = "agent-sessions-due"
 _AT_ONCE: Final = 1000
 # When no gateway looks for so long, none will.
 _LEFT_FOR_MS: Final = 7 * 24 * 3600 * 1000
+# Longer than anybody asks again.
+_ENDED_MS: Final = 20_000
 
 _NOW: Final = """
 local time = redis.call('TIME')
@@ -35,6 +37,14 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 _TOUCH: Final = """
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+# Once more where the answer was lost: whoever ended it says farewell to what it had open.
+_END: Final = """
+local ended = redis.call('DEL', KEYS[1])
+redis.call('DEL', KEYS[2])
+redis.call('ZREM', KEYS[3], ARGV[1])
+if ended == 1 then redis.call('SET', KEYS[4], ARGV[2], 'PX', ARGV[3]) end
+return ended == 1 or redis.call('GET', KEYS[4]) == ARGV[2]
 """
 _REMEMBER: Final = (
     _NOW
@@ -95,6 +105,7 @@ class RedisAgentSessions:
         self._ttl_ms = max(1, round(ttl_seconds * 1000))
         self._begin = client.register_script(_BEGIN)
         self._touch = client.register_script(_TOUCH)
+        self._end = client.register_script(_END)
         self._remember = client.register_script(_REMEMBER)
         self._add = client.register_script(_ADD)
         self._recall = client.register_script(_RECALL)
@@ -118,11 +129,18 @@ class RedisAgentSessions:
             )
 
     async def end(self, session_id: str) -> bool:
-        async with _writing(), self._client.pipeline() as pipeline:
-            pipeline.delete(session_key(session_id))
-            pipeline.delete(left_key(session_id))
-            pipeline.zrem(key_of_every_tenant(_DUE), session_id)
-            return bool((await pipeline.execute())[0])
+        async with _writing():
+            return bool(
+                await self._end(
+                    keys=[
+                        session_key(session_id),
+                        left_key(session_id),
+                        key_of_every_tenant(_DUE),
+                        ended_key(session_id),
+                    ],
+                    args=[session_id, uuid4().hex, _ENDED_MS],
+                )
+            )
 
     async def alive(self, key: str) -> bool:
         async with _reading():

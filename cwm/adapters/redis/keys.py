@@ -42,6 +42,11 @@ def left_key(agent_session: str = "") -> str:
     return f"{_PREFIX}agent-session-left:{agent_session}"
 
 
+def ended_key(agent_session: str) -> str:
+    """By which request an agent session ended."""
+    return f"{_PREFIX}agent-session-ended:{agent_session}"
+
+
 def digest_key(kind: str, digest: str = "") -> str:
     """By a digest that the tenant went into; without one, what such keys begin with."""
     return f"{_PREFIX}{kind}:{digest}" if digest else f"{_PREFIX}{kind}"
