@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,6 +25,16 @@ GIB = 1024**3
 _MARKER = "cwm-complete.json"
 _PROGRESS_SECONDS = 3.0
 _NEEDS_GIB: dict[Device, float] = {"cpu": 4.5, "cuda": 14.0}
+
+
+def as_far_as_it_goes(report: Report) -> Report:
+    """``report`` that nothing depends on: the terminal may be closed, the disk behind it full."""
+
+    def tell(line: str) -> None:
+        with suppress(OSError):
+            report(line)
+
+    return tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import NoReturn, Self
 from cwm.stack import shm
 from cwm.stack.child import Child
 from cwm.stack.commands import VARIABLES, Commands, PartName
-from cwm.stack.environment import Pins, Report, prepare_environment
+from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
 from cwm.stack.locks import FileLock
@@ -57,7 +57,7 @@ class LocalStack:
         self.chunk_size = plan.chunk_size
         self.storage_path = plan.storage_path
         self.ports = plan.ports
-        self._report = report
+        self._report = as_far_as_it_goes(report)
         self._parts: dict[PartName, Part] = {}
         self._segments: dict[PartName, set[shm.Segment]] = {}
         self._health = Health()
@@ -259,10 +259,12 @@ class LocalStack:
             await asyncio.sleep(_WATCH_SECONDS)
             if turn % _SEGMENTS_EVERY == 0:
                 for name in self._parts:
-                    await self._note_segments(name)
+                    with suppress(OSError):
+                        await self._note_segments(name)
             for name, log in logs.items():
-                for line in log.errors():
-                    self._report(f"{name}: {line}")
+                with suppress(OSError):  # a full disk, a log that somebody removed: it is looked at again
+                    for line in log.errors():
+                        self._report(f"{name}: {line}")
 
     async def _until_connected(self) -> None:
         while True:

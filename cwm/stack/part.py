@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
+from typing import NoReturn
 
 from cwm.stack import proc
 from cwm.stack.child import Child
@@ -62,7 +64,7 @@ class Part:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._needs, self._hooks = needs, hooks
         self._child: Child | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[NoReturn] | None = None
 
     @property
     def name(self) -> PartName:
@@ -75,6 +77,7 @@ class Part:
         """Start it for the first time, and from then on keep it running. Raises StackError."""
         child = await self._until_ready(_FIRST_START_DEATHS)
         self._keeper = asyncio.create_task(self._keep(child), name=f"keep {self.name}")
+        self._keeper.add_done_callback(self._kept)
 
     async def stop(self) -> None:
         """Ask it to end, and insist."""
@@ -102,19 +105,24 @@ class Part:
     def let_up(self) -> None:
         self._may_start.set()
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: Child) -> NoReturn:
         while True:
             status = await child.ended()
             self.ready.clear()
             self.restarts += 1
             self._hooks.report(f"{self.recipe.title} ended ({_told(status)}); starting it again")
             await self._clear(child)
-            try:
-                child = await self._until_ready(_RESTART_DEATHS)
-            except StackError as hopeless:
-                if not self.failed.done():
-                    self.failed.set_exception(hopeless)
-                return
+            child = await self._until_ready(_RESTART_DEATHS)
+
+    def _kept(self, keeper: asyncio.Task[NoReturn]) -> None:
+        """Nobody watches over it any more: unless it is being stopped, that is its failure."""
+        error = None if keeper.cancelled() else keeper.exception()
+        if error is None or self.failed.done():
+            return
+        if not isinstance(error, StackError):
+            logging.getLogger(__name__).error("%s is not kept running", self.recipe.title, exc_info=error)
+            error = StackError(f"{self.recipe.title} cannot be kept running: {error!r}.")
+        self.failed.set_exception(error)
 
     async def _until_ready(self, deaths_allowed: int) -> Child:
         for deaths in range(deaths_allowed):
@@ -122,7 +130,11 @@ class Part:
             await self._may_start.wait()
             for need in self._needs:
                 await need.ready.wait()
-            child = await self._spawn()
+            try:
+                child = await self._spawn()
+            except OSError as refused:
+                self._hooks.report(f"{self.recipe.title} could not be started: {refused}")
+                continue
             if await self._answers_in_time(child):
                 self.ready.set()
                 return child

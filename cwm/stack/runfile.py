@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._document: dict[str, Any] = {}
+        self._written = False
 
     def begin(self, facts: dict[str, Any]) -> None:
         owner = Process.current()
@@ -61,19 +63,26 @@ class RunFile:
 
     def part_started(self, part: str, pid: int, started: int | None) -> None:
         self._document["parts"][part] = {"pid": pid, "started": started or 0}
-        self._write()
+        self._write_if_possible()
 
     def segments_seen(self, segments: Iterable[shm.Segment]) -> None:
         seen = {segment.name: segment.inode for segment in sorted(segments, key=lambda found: found.name)}
-        if seen != self._document["shared_memory"]:
+        if seen != self._document["shared_memory"] or not self._written:
             self._document["shared_memory"] = seen
-            self._write()
+            self._write_if_possible()
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
+        self._written = False
         write_json(self._path, self._document)
+        self._written = True
+
+    def _write_if_possible(self) -> None:
+        """A full disk must not end what is running; it is written with the next look."""
+        with suppress(OSError):
+            self._write()
 
     async def clear_leftovers(self, report: Report) -> None:
         """Stop what an earlier stack left running, remove its shared memory, and forget it.

@@ -75,6 +75,20 @@ async def test_a_run_file_that_cannot_be_read_does_not_stop_a_start(tmp_path: Pa
     await RunFile(path).clear_leftovers(pytest.fail)
 
 
+def test_what_could_not_be_written_down_is_written_with_the_next_look(tmp_path: Path) -> None:
+    path, segments = tmp_path / "run.json", [shm.Segment("psm_of_vllm", inode=1)]
+    run = RunFile(path)
+    run.begin({})
+    path.unlink()
+    path.mkdir()
+    run.segments_seen(segments)
+    path.rmdir()
+
+    run.segments_seen(segments)
+
+    assert json.loads(path.read_text())["shared_memory"] == {"psm_of_vllm": 1}
+
+
 def test_a_segment_is_removed_only_when_nobody_maps_it() -> None:
     memory = SharedMemory(create=True, size=4096)
     (segment,) = {found for found in shm.mapped_by([proc_self()]) if found.name == memory.name.lstrip("/")}

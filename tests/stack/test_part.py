@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cwm.stack.child import Child
+from cwm.stack.environment import Report
 from cwm.stack.errors import StackError
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.part import Hooks, Part, Recipe
@@ -32,6 +34,7 @@ class Stage:
     said: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
+    report: Report | None = None
 
     def part(self, script: str, *needs: Part, start_seconds: float = 20, port: int | None = None) -> Part:
         log = fresh_log(self.folder, "valkey")
@@ -45,7 +48,8 @@ class Stage:
             stop_seconds=5,
             port=port,
         )
-        return Part(recipe, needs, log, Hooks(self.said.append, self._started, self._polled, self._cleared))
+        report = self.report or self.said.append
+        return Part(recipe, needs, log, Hooks(report, self._started, self._polled, self._cleared))
 
     @asynccontextmanager
     async def running(self, part: Part) -> AsyncIterator[Part]:
@@ -122,6 +126,37 @@ async def test_a_part_that_cannot_be_brought_back_says_so(
         part.kill()
         with pytest.raises(StackError, match="5 attempts failed"):
             await asyncio.wait_for(asyncio.shield(part.failed), 30)
+
+
+async def test_whatever_ends_the_supervision_of_a_part_is_told(stage: Stage) -> None:
+    def report(line: str) -> None:
+        if "ended" in line:
+            raise ValueError("a line nobody thought of")
+
+    stage.report = report
+    async with stage.running(stage.part(LIVES)) as part:
+        part.kill()
+        with pytest.raises(StackError, match="a line nobody thought of"):
+            await asyncio.wait_for(asyncio.shield(part.failed), 20)
+
+
+async def test_a_part_is_started_again_though_the_machine_had_no_process_left(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Child.start
+    refusals = iter([BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")])
+
+    async def refused_once(argv: Sequence[str], variables: Mapping[str, str], log: Path) -> Child:
+        for refusal in refusals:
+            raise refusal
+        return await start(argv, variables, log)
+
+    async with stage.running(stage.part(LIVES)) as part:
+        monkeypatch.setattr(Child, "start", refused_once)
+        part.kill()
+        await asyncio.wait_for(part.ready.wait(), 20)
+
+    assert "Valkey could not be started: [Errno 11] Resource temporarily unavailable" in stage.said
 
 
 async def test_a_part_waits_for_the_one_it_needs(stage: Stage, tmp_path: Path, python: str) -> None:
