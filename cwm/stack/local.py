@@ -7,11 +7,11 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from cwm.stack import shm
 from cwm.stack.child import Child
@@ -70,26 +70,34 @@ class LocalStack:
         return {name: part.restarts for name, part in self._parts.items()}
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as undo:
-            self._lock_storage(undo)
-            await self._runfile.clear_leftovers(self._report)
-            environment = await prepare_environment(
-                self.plan.home, Pins.for_device(self.plan.device), self._report
-            )
-            model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
-            reserved = ReservedPorts.take(self.plan.ports, self.plan.home / "run" / "ports")
-            undo.callback(reserved.end)
-            keys = keyring(self.plan.storage_path)
-            commands = Commands(self.plan, environment, model, reserved.chosen, keys)
-            self._describe(commands, model)
-            await self._start(commands, reserved, undo)
-            self._open = undo.pop_all()
+        try:
+            await self._enter(self._open)
+        except BaseException:
+            # What made the start fail is told, also to whoever gave it up while it was being undone.
+            await _to_its_end(self._open.aclose())
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._open.aclose()
+        given_up = await _to_its_end(self._open.aclose())
+        if given_up and error is None:
+            raise asyncio.CancelledError
+
+    async def _enter(self, undo: AsyncExitStack) -> None:
+        self._lock_storage(undo)
+        await self._runfile.clear_leftovers(self._report)
+        environment = await prepare_environment(
+            self.plan.home, Pins.for_device(self.plan.device), self._report
+        )
+        model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
+        reserved = ReservedPorts.take(self.plan.ports, self.plan.home / "run" / "ports")
+        undo.callback(reserved.end)
+        keys = keyring(self.plan.storage_path)
+        commands = Commands(self.plan, environment, model, reserved.chosen, keys)
+        self._describe(commands, model)
+        await self._start(commands, reserved, undo)
 
     async def wait_ready(self, timeout_seconds: float = 300) -> None:
         """Wait until every part answers and vLLM, LMCache and coordinator know each other. Raises StackError."""
@@ -289,6 +297,18 @@ class LocalStack:
         with suppress(StackError):
             await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
         return await self._health.vllm_has_asked(self.lmcache_url)
+
+
+async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
+    """Await it whatever cancels the wait; whether something did."""
+    task, given_up = asyncio.ensure_future(ending), False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            given_up = True
+    task.result()
+    return given_up
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import sys
 from collections.abc import Sequence
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cwm.stack import local
-from cwm.stack.commands import VARIABLES, Commands
+from cwm.stack import local, proc
+from cwm.stack.commands import VARIABLES, Commands, PartName
 from cwm.stack.environment import EngineEnvironment, Report
+from cwm.stack.errors import StackError
 from cwm.stack.local import LocalStack
 from cwm.stack.models import Model
 from cwm.stack.part import Recipe
@@ -23,7 +25,16 @@ from tests.stack.shapes import PlanFor
 
 pytestmark = pytest.mark.slow
 
-LIVES = "import signal; signal.pause()"
+LIVES = "import signal; print('up', flush=True); signal.pause()"
+
+STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("asked to end", flush=True))
+signal.alarm(60)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
 
 
 @dataclass
@@ -48,20 +59,25 @@ class StandIns(LocalStack):
 
     def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
         return [
-            Recipe("lmcache", "LMCache", _python(self._lmcache), VARIABLES, _answers, 20, 1),
-            Recipe("vllm", "vLLM", _python(self._vllm), VARIABLES, _answers, 20, 1),
+            self._recipe("lmcache", "LMCache", self._lmcache),
+            self._recipe("vllm", "vLLM", self._vllm),
         ]
+
+    def _recipe(self, name: PartName, title: str, script: str) -> Recipe:
+        async def answers() -> bool:
+            return "up" in log_of(self.plan, name)
+
+        return Recipe(
+            name, title, [sys.executable, "-c", script], VARIABLES, answers, start_seconds=20, stop_seconds=1
+        )
 
     async def _connected(self) -> bool:
         return True
 
 
-def _python(script: str) -> list[str]:
-    return [sys.executable, "-c", script]
-
-
-async def _answers() -> bool:
-    return True
+def log_of(plan: StackPlan, part: str) -> str:
+    log = plan.run_folder / "logs" / f"{part}.log"
+    return log.read_text() if log.exists() else ""
 
 
 @pytest.fixture
@@ -113,3 +129,39 @@ async def test_the_other_logs_are_watched_after_one_was_removed(plan: StackPlan,
         with (logs / "vllm.log").open("a") as log:
             log.write("ERROR out of blocks\n")
         await eventually(lambda: "vllm: ERROR out of blocks" in terminal.said)
+
+
+async def test_what_is_interrupted_while_it_stops_stops_all_the_same(
+    plan: StackPlan, terminal: Terminal
+) -> None:
+    pids: list[int] = []
+
+    async def up() -> None:
+        async with StandIns(plan, report=terminal.write, vllm=STUBBORN) as stack:
+            pids.extend([*stack.pids("vllm"), *stack.pids("lmcache")])
+
+    running = asyncio.create_task(up())
+    await eventually(lambda: "asked to end" in log_of(plan, "vllm"))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert len(pids) == 2
+    assert [pid for pid in pids if proc.start_time(pid)] == []
+    assert "vLLM did not stop by itself and was killed" in terminal.said
+
+
+async def test_a_start_that_fails_says_why_though_it_is_interrupted_meanwhile(
+    plan: StackPlan, terminal: Terminal
+) -> None:
+    stack = StandIns(
+        plan, report=terminal.write, lmcache=STUBBORN, vllm="raise SystemExit('no weights here')"
+    )
+    starting = asyncio.create_task(stack.__aenter__())
+    await eventually(lambda: "asked to end" in log_of(plan, "lmcache"))
+    starting.cancel()
+    with pytest.raises(StackError, match="no weights here"):
+        await starting
+
+    assert stack.pids("lmcache") == []
+    assert not (plan.run_folder / f"{plan.key}.json").exists()
