@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import re
-import secrets
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -25,13 +21,13 @@ from cwm.stack.models import Model, prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
 from cwm.stack.plan import StackPlan, plan_from_settings
 from cwm.stack.ports import LOOPBACK, Ports, ReservedPorts
+from cwm.stack.private_files import keyring, write_private_json
 from cwm.stack.redis_url import RedisAddress
 from cwm.stack.room import Room
 from cwm.stack.runfile import RunFile
 
 __all__ = ["LocalStack", "PartName", "StackError", "StackPlan", "plan_from_settings"]
 
-_KEY = re.compile(r"\s*[0-9a-fA-F]{64}\s*")
 _READY_POLL_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
 _SEGMENTS_EVERY = 20  # watches
@@ -314,29 +310,3 @@ async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
-
-
-def keyring(storage_path: Path) -> Path:
-    """The file with the keys that all stored KV is sealed with, mode 0600; made once, with one key.
-
-    Losing it loses the stored KV, not the windows. Written whole or not at all.
-    """
-    path = storage_path / "kv.keys"
-    if not path.exists():
-        fresh = path.with_name(f".kv.keys.{os.getpid()}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(f"# The first line seals, all lines open what was sealed.\n{secrets.token_hex(32)}\n")
-        fresh.rename(path)
-    if not any(_KEY.fullmatch(line) for line in path.read_text(errors="replace").splitlines()):
-        raise StackError(
-            f"{path} is damaged: a line of 64 hexadecimal digits is missing. Remove it to start an empty store."
-        )
-    return path
-
-
-def write_private_json(path: Path, document: object) -> None:
-    """Write JSON that only this user can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(document, file)

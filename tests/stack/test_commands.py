@@ -14,10 +14,10 @@ import pytest
 from cwm.stack.commands import Commands, valkey_binary
 from cwm.stack.environment import EngineEnvironment
 from cwm.stack.errors import StackError
-from cwm.stack.local import keyring, write_private_json
 from cwm.stack.models import Model
 from cwm.stack.plan import StackPlan
 from cwm.stack.ports import Ports
+from cwm.stack.private_files import keyring, write_private_json
 from tests.stack.shapes import PlanFor
 
 
