@@ -88,7 +88,8 @@ class LocalStack:
             self.plan.home, Pins.for_device(self.plan.device), self._report
         )
         model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
-        reserved = ReservedPorts.take(self.plan.ports, self.plan.home / "run" / "ports")
+        locks = self.plan.home / "run" / "ports"
+        reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port)
         undo.callback(reserved.end)
         keys = keyring(self.plan.storage_path)
         commands = Commands(self.plan, environment, model, reserved.chosen, keys)

@@ -45,6 +45,8 @@ class StackPlan:
     home: Path
     run_folder: Path
     ports: Ports = field(default_factory=Ports)
+    gateway_port: int | None = None
+    """Where the gateway is going to listen: no part takes it."""
     dev_endpoints: bool = False
     """vLLM's development endpoints, which benchmarks need to empty its cache. They know no API key."""
 

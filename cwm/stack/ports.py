@@ -43,13 +43,16 @@ class ReservedPorts:
         self.chosen = Ports()
 
     @classmethod
-    def take(cls, wanted: Ports, locks: Path) -> ReservedPorts:
+    def take(cls, wanted: Ports, locks: Path, gateway: int | None = None) -> ReservedPorts:
         """Reserve a port for every part; stacks that share the folder ``locks`` never share a port.
 
-        Raises StackError where all neighbours of one are in use.
+        No part of theirs gets ``gateway``, where this stack's gateway is yet to listen. Raises StackError where
+        all neighbours of a port are in use.
         """
         reserved = cls(locks)
         try:
+            if gateway:
+                reserved._leave(gateway)
             chosen = {name: reserved._take_near(name, port) for name, port in wanted.as_dict().items()}
         except BaseException:
             reserved.end()
@@ -69,6 +72,11 @@ class ReservedPorts:
         self.release(*self._sockets.copy())
         while self._locks:
             self._locks.pop().release()
+
+    def _leave(self, port: int) -> None:
+        lock = FileLock(self._folder / f"{port}.lock")
+        if lock.take():  # else it is another stack's; the gateway may be at another address
+            self._locks.append(lock)
 
     def _take_near(self, name: str, usual: int) -> int:
         for port in range(usual, min(usual + _NEIGHBOURS, 65536)):

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +165,9 @@ async def test_a_start_that_fails_says_why_though_it_is_interrupted_meanwhile(
 
     assert stack.pids("lmcache") == []
     assert not (plan.run_folder / f"{plan.key}.json").exists()
+
+
+async def test_a_stack_leaves_the_gateway_its_port(plan: StackPlan, terminal: Terminal) -> None:
+    usual = plan.ports.vllm
+    async with StandIns(replace(plan, gateway_port=usual), report=terminal.write) as stack:
+        assert stack.ports.vllm != usual

@@ -58,6 +58,29 @@ def test_a_port_in_use_is_replaced_by_a_neighbour_and_only_that_one(wanted: Port
     assert reserved.chosen.coordinator == wanted.coordinator
 
 
+def test_no_part_gets_the_gateway_s_port_though_nobody_listens_there_yet(
+    wanted: Ports, tmp_path: Path
+) -> None:
+    reserved = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
+    other = ReservedPorts.take(wanted, tmp_path)
+    other.end()
+    reserved.end()
+
+    assert wanted.vllm not in {*reserved.chosen.as_dict().values(), *other.chosen.as_dict().values()}
+    assert reserved.chosen.coordinator == wanted.coordinator
+
+
+def test_a_gateway_of_another_address_does_not_keep_a_stack_from_starting(
+    wanted: Ports, tmp_path: Path
+) -> None:
+    first = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
+    second = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
+    second.end()
+    first.end()
+
+    assert second.chosen.vllm != wanted.vllm
+
+
 def test_nobody_gets_a_reserved_port_until_its_part_starts(reserved: ReservedPorts) -> None:
     with pytest.raises(OSError, match="in use"):
         listener(reserved.chosen.lmcache)

@@ -1,0 +1,42 @@
+"""``cwm up`` up to where the engine would be started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cwm.cli.root import app
+from cwm.stack import local
+from cwm.stack import plan as planning
+from cwm.stack.errors import StackError
+from cwm.stack.local import LocalStack
+from cwm.stack.plan import StackPlan
+from tests.postgres import free_port
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_engine_is_told_which_port_is_the_gateway_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[StackPlan] = []
+
+    async def refuse(stack: LocalStack) -> LocalStack:
+        plans.append(stack.plan)
+        raise StackError("no engine today.")
+
+    monkeypatch.setattr(local.LocalStack, "__aenter__", refuse)
+    monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, ["migrate"])
+    port = free_port()
+
+    run = CliRunner().invoke(
+        app, ["up", "--port", str(port), "--device", "cpu", "--storage-path", str(tmp_path)]
+    )
+
+    assert "No engine today." in run.output
+    assert [plan.gateway_port for plan in plans] == [port]
