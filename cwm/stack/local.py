@@ -30,6 +30,7 @@ __all__ = ["LocalStack", "PartName", "StackError", "StackPlan", "plan_from_setti
 
 _READY_POLL_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
+_CANCEL_AGAIN_SECONDS = 0.5
 _SEGMENTS_EVERY = 20  # watches
 
 
@@ -84,6 +85,7 @@ class LocalStack:
     async def _enter(self, undo: AsyncExitStack) -> None:
         self._lock_storage(undo)
         await self._runfile.clear_leftovers(self._report)
+        shm.unlink_lmcache_pool(self.plan.key)
         environment = await prepare_environment(
             self.plan.home, Pins.for_device(self.plan.device), self._report
         )
@@ -309,5 +311,6 @@ async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
+    while not task.done():  # a Redis client that is just connecting may lose a cancellation
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_AGAIN_SECONDS)

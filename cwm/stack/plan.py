@@ -53,7 +53,7 @@ class StackPlan:
     @property
     def key(self) -> str:
         """Names this storage: its shared memory, its instance in the coordinator, its run file."""
-        return "cwm-" + hashlib.sha256(str(self.storage_path).encode()).hexdigest()[:12]
+        return _key(self.storage_path)
 
 
 def plan_from_settings(
@@ -75,6 +75,8 @@ def plan_from_settings(
         )
     storage_path = storage.storage_path.absolute()
     home = local.home.absolute()
+    # A pool that a killed stack left behind is removed before ours is made.
+    shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(_key(storage_path)) / GIB
     return StackPlan(
         device=device,
         model=local.model,
@@ -83,7 +85,7 @@ def plan_from_settings(
         dtype=_dtype(local.dtype, device),
         chunk_size=chunk_size,
         kv_cache_gb=local.kv_cache_gb,
-        l1_gb=l1_size(storage.cpu_cache_gb, _memory_gb(), _shm_free_gb(), log or _ignore),
+        l1_gb=l1_size(storage.cpu_cache_gb, _memory_gb(), shm_free, log or _ignore),
         disk_gb=storage.disk_cache_gb,
         redis_gb=storage.redis_cache_gb,
         redis=RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None,
@@ -135,6 +137,10 @@ def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
             f"CWM_CHUNK_SIZE is {chunk}; vLLM's blocks, which are as long, need a multiple of {step} on {device}."
         )
     return chunk
+
+
+def _key(storage_path: Path) -> str:
+    return "cwm-" + hashlib.sha256(str(storage_path).encode()).hexdigest()[:12]
 
 
 def _memory_gb() -> float:

@@ -10,6 +10,7 @@ from cwm.stack import proc
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where the kernel keeps shared memory
 _LMCACHE_PREFIX = "lmcache_l1_pool_"
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own are
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,21 @@ def unlink(segments: Iterable[Segment]) -> list[str]:
     return [segment.name for segment in removed]
 
 
+def lmcache_pool_bytes(name: str) -> int:
+    """What the pool of ``--shm-name name`` takes of /dev/shm; 0 where there is none."""
+    try:
+        return _pool(name).stat().st_blocks * _BLOCK_BYTES
+    except OSError:
+        return 0
+
+
 def unlink_lmcache_pool(name: str) -> None:
     """Remove the pool of an LMCache server that was started with ``--shm-name name`` and is gone."""
-    (FOLDER / f"{_LMCACHE_PREFIX}{name}").unlink(missing_ok=True)
+    _pool(name).unlink(missing_ok=True)
+
+
+def _pool(name: str) -> Path:
+    return FOLDER / f"{_LMCACHE_PREFIX}{name}"
 
 
 def _segment(name: str) -> Segment | None:

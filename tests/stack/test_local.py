@@ -6,14 +6,17 @@ import asyncio
 import errno
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
 
-from cwm.stack import local, proc
+from cwm.stack import local, proc, shm
+from cwm.stack import plan as planning
 from cwm.stack.commands import VARIABLES, Commands, PartName
-from cwm.stack.environment import EngineEnvironment, Report
+from cwm.stack.environment import GIB, EngineEnvironment, Report
 from cwm.stack.errors import StackError
 from cwm.stack.local import LocalStack
 from cwm.stack.models import Model
@@ -171,3 +174,33 @@ async def test_a_stack_leaves_the_gateway_its_port(plan: StackPlan, terminal: Te
     usual = plan.ports.vllm
     async with StandIns(replace(plan, gateway_port=usual), report=terminal.write) as stack:
         assert stack.ports.vllm != usual
+
+
+async def test_the_pool_that_a_killed_stack_left_is_room_for_the_next_one(
+    plan: StackPlan, plan_for: PlanFor, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = SharedMemory(f"lmcache_l1_pool_{plan.key}", create=True, size=GIB // 4)
+    assert left._mmap is not None
+    left._mmap.write(bytes(GIB // 4))
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 0.75)
+    try:
+        assert plan_for(model="tiny", cpu_cache_gb=2).l1_gb == pytest.approx(0.4)
+        async with StandIns(plan, report=terminal.write):
+            assert not (shm.FOLDER / left.name.lstrip("/")).exists()
+    finally:
+        left.close()
+        with suppress(FileNotFoundError):
+            left.unlink()
+    assert plan_for(model="tiny", cpu_cache_gb=2).l1_gb == pytest.approx(0.15)
+
+
+async def test_a_pool_is_left_to_the_stack_that_is_using_it(plan: StackPlan, terminal: Terminal) -> None:
+    async with StandIns(plan, report=terminal.write):
+        pool = SharedMemory(f"lmcache_l1_pool_{plan.key}", create=True, size=4096)
+        try:
+            with pytest.raises(StackError, match="is using"):
+                await StandIns(plan, report=terminal.write).__aenter__()
+            assert (shm.FOLDER / pool.name.lstrip("/")).exists()
+        finally:
+            pool.close()
+            pool.unlink()
