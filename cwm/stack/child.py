@@ -16,8 +16,9 @@ _POLL_SECONDS = 0.05
 _KILLED_SECONDS = 10.0
 _LEASH = Path(__file__).with_name("leash.py")
 # What the gateway alone may know, and what would bend the engine away from the flags it is given.
+_OURS = "CWM_"
 _WITHHELD = (
-    "CWM_SECRET", "CWM_DATABASE_URL", "CWM_REDIS_URL", "CWM_VLLM_API_KEY", "VIRTUAL_ENV", "PYTHONHOME",
+    "VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH",
     "LMCACHE_CONFIG_FILE", "LMCACHE_COORDINATOR_URL", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE", "VLLM_USE_V1",
 )  # fmt: skip
 
@@ -75,7 +76,8 @@ class Child:
 
 
 def leashed(argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    withheld = [part for name in _WITHHELD for part in ("-u", name)]
+    ours = (name for name in os.environ if name.upper().startswith(_OURS))
+    withheld = [part for name in (*_WITHHELD, *ours) for part in ("-u", name)]
     added = [f"{name}={value}" for name, value in variables.items()]
     return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), "env", *withheld, *added, *argv]
 

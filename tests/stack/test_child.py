@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import SecretStr
 
+from cwm.settings import GROUPS
 from cwm.stack import proc
 from cwm.stack.child import Child, gone
 from tests.stack.shapes import Eventually
@@ -64,16 +66,31 @@ async def test_a_crash_takes_the_whole_session(tmp_path: Path, python: str, even
     assert await gone(child.pid, 10)
 
 
-async def test_variables_are_added_and_the_gateway_s_secrets_withheld(tmp_path: Path, python: str) -> None:
-    os.environ["CWM_SECRET"] = "hush"
-    try:
-        script = "import os; print(os.environ.get('CWM_SECRET'), os.environ['NEW'])"
-        child = await Child.start([python, "-c", script], {"NEW": "here"}, tmp_path / "log")
-        assert await child.ended() == 0
-    finally:
-        del os.environ["CWM_SECRET"]
+async def test_variables_are_added_and_the_gateway_s_secrets_withheld(
+    tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = [(name, spec) for group in GROUPS.values() for name, spec in group.model_fields.items()]
+    secrets = [name for name, spec in fields if SecretStr in {spec.annotation, *get_args(spec.annotation)}]
+    assert len(secrets) > 5
+    for name in secrets:
+        monkeypatch.setenv(f"CWM_{name.upper()}", "hush")
+    monkeypatch.setenv("CWM_API_KEY_FILE", "hush")
+    monkeypatch.setenv("PYTHONPATH", "hush")
+    script = (
+        "import os; print([name for name, value in os.environ.items() if value == 'hush'], os.environ['NEW'])"
+    )
+    child = await Child.start([python, "-c", script], {"NEW": "here"}, tmp_path / "log")
 
-    assert (tmp_path / "log").read_text() == "None here\n"
+    assert await child.ended() == 0
+    assert (tmp_path / "log").read_text() == "[] here\n"
+
+
+async def test_a_part_that_needs_a_withheld_variable_is_given_it(tmp_path: Path, python: str) -> None:
+    script = "import os; print(os.environ['PYTHONPATH'])"
+    child = await Child.start([python, "-c", script], {"PYTHONPATH": "/engine"}, tmp_path / "log")
+
+    assert await child.ended() == 0
+    assert (tmp_path / "log").read_text() == "/engine\n"
 
 
 ORPHANING = """
