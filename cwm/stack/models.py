@@ -73,7 +73,17 @@ def _existing(wanted: str) -> Path:
         raise StackError(
             f"the model '{wanted}' is neither '{SMOLLM2}' nor '{TINY}' nor a folder with a config.json."
         )
-    return folder.resolve()
+    return _nameable(folder.resolve())
+
+
+def _nameable(folder: Path) -> Path:
+    """``folder``, unless LMCache could not use its path, which is the model's name in every key of KV."""
+    if "@" in str(folder):
+        raise StackError(
+            f"the model's path {folder} has an '@', which LMCache allows in no model's name. Set CWM_MODEL, or CWM_HOME "
+            "for the models that CWM makes, to a path without one."
+        )
+    return folder
 
 
 def _longest_context(folder: Path) -> int:
@@ -105,7 +115,7 @@ class _Builder:
         self._models, self._environment, self._report = models, environment, report
 
     async def once(self, name: str, told_as: str, build: Build) -> Path:
-        folder = (self._models / name).resolve()
+        folder = _nameable((self._models / name).resolve())
         if folder.is_dir():
             return folder
         lock = self._models / f"{name}.lock"

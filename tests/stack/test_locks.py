@@ -7,6 +7,9 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock, locked
 
 
@@ -40,6 +43,13 @@ def test_a_lock_ends_with_a_holder_that_is_killed(tmp_path: Path, python: str) -
         holder.wait()
         assert lock.take()
         lock.release()
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "storage").write_text("not a folder")
+
+    with pytest.raises(StackError, match=r"storage.*CWM_STORAGE_PATH"):
+        FileLock(tmp_path / "storage" / "lock").take()
 
 
 async def test_whoever_waits_for_a_lock_is_told_once_and_gets_it(tmp_path: Path) -> None:

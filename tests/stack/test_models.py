@@ -56,6 +56,20 @@ async def test_a_model_that_is_not_there_is_refused_by_name(
         await prepare_model("no-such-model", tmp_path / "home", environment, print)
 
 
+async def test_a_path_that_lmcache_takes_for_no_name_is_refused(
+    tmp_path: Path, environment: EngineEnvironment
+) -> None:
+    home, mine = tmp_path / "me@work", tmp_path / "model@2"
+    mine.mkdir()
+    (mine / "config.json").write_text("{}")
+    with pytest.raises(StackError, match=r"'@'.*CWM_HOME"):
+        await prepare_model("tiny", home, environment, pytest.fail)
+    with pytest.raises(StackError, match=r"'@'.*CWM_MODEL"):
+        await prepare_model(str(mine), tmp_path, environment, pytest.fail)
+
+    assert not home.exists()
+
+
 async def test_a_model_is_made_once_and_its_making_told(
     tmp_path: Path, environment: EngineEnvironment
 ) -> None:
