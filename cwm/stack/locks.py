@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from cwm.stack.errors import StackError
+
 _RETRY_SECONDS = 0.25
 
 
@@ -20,18 +22,36 @@ class FileLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Take the lock without waiting; False where another process (or object) holds it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        """Take the lock without waiting; False where another process (or object) holds it.
+
+        Raises StackError where its file cannot be written.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = self._locked()
+        except OSError as refused:
+            raise StackError(
+                f"{self._path} cannot be written ({refused.strerror}). Make room and give this user the right to write "
+                "there, or set CWM_STORAGE_PATH (what is stored) and CWM_HOME (engine and models) to other folders."
+            ) from refused
+        if descriptor is None:
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def _locked(self) -> int | None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:
             os.close(descriptor)
-            return False
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
-        self._descriptor = descriptor
-        return True
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def holder(self) -> str:
         """The pid in the file, as text; empty where nobody ever wrote one."""
