@@ -180,8 +180,8 @@ async def test_the_pool_that_a_killed_stack_left_is_room_for_the_next_one(
     plan: StackPlan, plan_for: PlanFor, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = SharedMemory(f"lmcache_l1_pool_{plan.key}", create=True, size=GIB // 4)
-    assert left._mmap is not None
-    left._mmap.write(bytes(GIB // 4))
+    assert left.buf is not None
+    left.buf[:] = bytes(len(left.buf))
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 0.75)
     try:
         assert plan_for(model="tiny", cpu_cache_gb=2).l1_gb == pytest.approx(0.4)
