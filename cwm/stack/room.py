@@ -147,7 +147,12 @@ class Room:
             redis = None
             if self._redis is not None:
                 redis = await opened.enter_async_context(
-                    Redis(**self._redis.connection(), decode_responses=True)
+                    Redis(
+                        **self._redis.connection(),
+                        decode_responses=True,
+                        socket_connect_timeout=_ASK_SECONDS,
+                        socket_timeout=_ASK_SECONDS,
+                    )
                 )
             for look in range(1 << 62):
                 if redis is not None:
