@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cwm.domain.budgets import Budgets
 from cwm.domain.cursor import Position
-from cwm.domain.errors import CwmError
+from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.preview import Preview
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part
@@ -22,6 +22,7 @@ from cwm.ports.token_counter import TokenCounter
 from cwm.services.answers import Answer, Counted, count, item_of, parts_of
 from cwm.services.context_manager import ContextManager
 from cwm.services.ledger import Ledger
+from cwm.services.preview.plain import plain_preview
 from cwm.services.preview.result import preview_result
 from cwm.services.results import Results
 from cwm.services.savings import Savings
@@ -141,9 +142,10 @@ class Delivery:
     async def shown(
         self, call: Call, answer: Answer, weighed: Weighed, schema: Mapping[str, Any] | None
     ) -> Shown:
-        """Keep all of it, then make a preview that fits; nothing is kept where the store refuses, or is away.
+        """Keep all of it, then make a preview that fits; nothing is kept where the store refuses, is away, or fails.
 
-        What is not kept is shown as far as the budget goes: there is no second look at it.
+        What is not kept is shown as far as the budget goes: there is no second look at it. What no preview can be
+        made of has no structured content in it, and shows how its texts begin.
         """
         assert weighed.allowance is not None
         try:
@@ -151,15 +153,22 @@ class Delivery:
         except CwmError as refused:
             _log.warning("a result was not kept: %s", refused.message)
             kept, refusal = None, refused
+        except Exception:
+            logging.getLogger(__name__).exception("a result of %s was not kept", call.tool)
+            kept, refusal = None, InternalError("The gateway failed to store it.")
         most = weighed.allowance if kept is None else min(weighed.allowance, weighed.policy.preview_tokens)
         policy = replace(weighed.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
             # Some clients hold an error's structured content against the tool's schema.
             answer, schema = Answer(answer.content, is_error=True), None
             policy = replace(policy, preview=PreviewKind.AUTO, fields=())
-        preview = await asyncio.to_thread(
-            preview_result, answer.content, answer.structured, policy, self._counter, schema
-        )
+        try:
+            preview = await asyncio.to_thread(
+                preview_result, answer.content, answer.structured, policy, self._counter, schema
+            )
+        except Exception:
+            logging.getLogger(__name__).exception("no preview could be made of a result of %s", call.tool)
+            preview = plain_preview(answer.content, answer.structured, policy.preview_tokens)
         return Shown(preview, kept, refusal)
 
     async def tell(self, call: Call, weighed: Weighed, shown: Answer, *, kept: bool) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import structlog
 from fastmcp.exceptions import FastMCPError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
@@ -16,6 +16,8 @@ from cwm.domain.errors import CwmError, InternalError
 from cwm.ports.upstream import UpstreamError
 from cwm.services.answers import Answer
 from cwm.services.delivery import Call, Delivery, Shown, Weighed
+from cwm.services.preview.fitting import dumped
+from cwm.services.preview.plain import plain_preview
 from cwm.services.references import ByReference, have_reference
 from cwm.services.upstreams import CallerOf, Upstreams
 from cwm.transport.mcp.agent import Agency, Context, request_of
@@ -29,8 +31,11 @@ _FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
 _FIRST_WITH_LINKS: Final = "2025-06-18"
 # Of the connection that a result came by, of how it came, and of how FastMCP's clients unwrap it.
 _NOT_THE_TOOLS: Final = frozenset({SERVER_INFO_META_KEY, SHARED_META, "fastmcp"})
-
-_log = structlog.get_logger("cwm.mcp")
+_BYTES_A_TOKEN: Final = 4
+_NOT_ITS_FAULT: Final = (
+    "The tool did not fail, do not call it again for that: this counts as an error because its structured content "
+    "could not be shown."
+)
 
 
 class ResultBudgets(Middleware):
@@ -56,10 +61,9 @@ class ResultBudgets(Middleware):
             return result
         try:
             return await self._within_budget(context, caller, result)
-        except Exception:  # noqa: BLE001 - logged with its cause
-            # The tool has done what it was asked to: what it says of that is worth more than a budget.
-            _log.exception("result_budget_failed", tool=context.message.name)
-            return result
+        except Exception:
+            logging.getLogger(__name__).exception("the budget of %s failed", context.message.name)
+            return self._uncounted(context.message.name, result)
 
     async def _lowered(
         self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf
@@ -90,6 +94,21 @@ class ResultBudgets(Middleware):
         shown = await self._delivery.shown(call, answer, weighed, schema)
         return await self._rendered(call, weighed, shown, result, _request(context))
 
+    def _uncounted(self, tool: str, result: ToolResult) -> ToolResult:
+        """Whole if it is within the budget whatever it takes: a text has no more tokens than bytes."""
+        most = self._delivery.budgets.policies.of(tool).max_tokens
+        answer = _answer(result, with_structured=True)
+        size = len(dumped([answer.content, answer.structured]).encode())
+        if most is None or size <= most or tool in _FOLLOW_UPS:
+            return result
+        refusal = InternalError("The gateway failed to count it.")
+        shown = Shown(plain_preview(answer.content, answer.structured, most), None, refusal)
+        tokens, delivered = size // _BYTES_A_TOKEN, shown.preview.account.tokens
+        content = [*shown.preview.content, note(shown, tokens, by_reference=False)]
+        is_error = _told_as_error(content, result, shown)
+        told = {**(result.meta or {}), META_KEY: meta(shown, tokens, delivered)}
+        return _result(content, None, told, is_error=is_error)
+
     async def _rendered(
         self, call: Call, weighed: Weighed, shown: Shown, result: ToolResult, request: Context
     ) -> ToolResult:
@@ -97,10 +116,11 @@ class ResultBudgets(Middleware):
         content = [*shown.preview.content, note(shown, weighed.tokens, by_reference=by_reference)]
         if shown.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
             content.append(link(shown.kept))
-        seen = Answer(content, shown.preview.structured, result.is_error)
+        is_error = _told_as_error(content, result, shown)
+        seen = Answer(content, shown.preview.structured, is_error)
         delivered = await self._delivery.tell(call, weighed, seen, kept=shown.kept is not None)
         told = {**(result.meta or {}), META_KEY: meta(shown, weighed.tokens, delivered)}
-        return _result(content, shown.preview.structured, told, is_error=result.is_error)
+        return _result(content, shown.preview.structured, told, is_error=is_error)
 
     async def _caller(self, context: MiddlewareContext[CallToolRequestParams]) -> CallerOf:
         """As the tool itself finds it: a handle among the arguments counts where tools of upstreams take it."""
@@ -181,6 +201,14 @@ def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
     structured = result.structured_content if with_structured else None
     meta = {name: value for name, value in (result.meta or {}).items() if name not in _NOT_THE_TOOLS}
     return Answer(content, structured, result.is_error, meta)
+
+
+def _told_as_error(content: list[Mapping[str, Any]], result: ToolResult, shown: Shown) -> bool:
+    """Clients throw away what lacks the structured content that its schema promises, unless it is an error."""
+    if result.is_error or result.structured_content is None or shown.preview.structured is not None:
+        return result.is_error
+    content.append({"type": "text", "text": _NOT_ITS_FAULT})
+    return True
 
 
 def _result(

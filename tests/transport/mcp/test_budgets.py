@@ -351,16 +351,59 @@ async def test_a_result_that_cannot_be_kept_is_shown_with_a_warning(
     assert not [item for item in result.content if isinstance(item, ResourceLink)]
 
 
-async def test_a_result_that_no_preview_can_be_made_of_is_delivered_whole(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
+async def test_a_result_that_the_store_fails_on_is_shown_as_far_as_the_budget_goes(
+    fronted: Fronted, agent: Agent
 ) -> None:
+    endless = replace(POLICY, result_ttl_seconds=1e12)
+    fronted.configure(replace(BUDGETS, policies=ToolPolicies(endless)))
+    told = kept(await call(agent, "t_prose", size=LONG))
+    assert told["not_kept"]["code"] == "CWM-9001"
+    assert POLICY.preview_tokens < told["delivered_tokens"] <= POLICY.max_tokens
+
+
+@pytest.fixture
+def without_previews(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("never")
 
     monkeypatch.setattr("cwm.services.delivery.preview_result", broken)
+
+
+@pytest.mark.usefixtures("without_previews")
+async def test_a_result_that_no_preview_can_be_made_of_shows_how_it_begins(agent: Agent) -> None:
     result = await call(agent, "t_prose", size=LONG)
-    assert is_whole(result)
-    assert texts(result) == [prose(LONG)]
+    told = kept(result)
+    assert told["delivered_tokens"] <= POLICY.preview_tokens
+    assert texts(result)[0]
+    assert prose(LONG).startswith(texts(result)[0])
+    assert await read_all(agent, told["cursor"]) == {0: prose(LONG).encode()}
+
+
+@pytest.mark.usefixtures("without_previews")
+async def test_what_lacks_its_structured_content_reaches_strict_clients_and_says_that_the_tool_did_not_fail(
+    fronted: Fronted, era: str
+) -> None:
+    async with sdk_agent(fronted.gateway.url, era) as agent:
+        await agent.client.list_tools()
+        answer = await agent.call("t_rows", {"count": 300})
+        assert answer.is_error
+        assert answer.structured is None
+        cursor = answer.meta["dev.cwm/result"]["cursor"]
+        assert json.loads((await read_all(agent, cursor))[0]) == rows(300)
+
+
+async def test_a_result_that_cannot_even_be_counted_keeps_to_the_budget(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> Any:
+        raise RuntimeError("never")
+
+    monkeypatch.setattr("cwm.services.delivery.count", broken)
+    assert is_whole(await call(agent, "t_prose", size=300))
+    result = await call(agent, "t_prose", size=LONG)
+    assert kept(result)["not_kept"]["code"] == "CWM-9001"
+    assert 0 < len(texts(result)[0]) <= POLICY.max_tokens
+    assert prose(LONG).startswith(texts(result)[0])
 
 
 async def test_what_was_saved_is_told_net_of_what_was_read_later(agent: Agent, wire: Wire) -> None:
