@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from cwm.settings.fields import Seconds
 from cwm.settings.group import Group
 from cwm.settings.loopback import on_loopback
 
@@ -40,10 +41,10 @@ class Auth(Group):
         "RS256,PS256,ES256,EdDSA",
         description="Signatures that access tokens may have, separated by commas; public keys only.",
     )
-    oauth_leeway_seconds: float = Field(
+    oauth_leeway_seconds: Seconds = Field(
         30, ge=0, le=120, description="How far the clocks of issuer and gateway may be apart."
     )
-    oauth_keys_seconds: float = Field(
+    oauth_keys_seconds: Seconds = Field(
         86_400,
         ge=300,
         description="For how long the issuer's last known keys go on while it cannot be reached.",
@@ -53,7 +54,7 @@ class Auth(Group):
     )
     oauth_client_id: str = Field("", description="Client that CWM is known as there.")
     oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
-    oauth_introspection_cache_seconds: float = Field(
+    oauth_introspection_cache_seconds: Seconds = Field(
         10, ge=0, le=300, description="For how long the answer is good: so long may a revoked token go on."
     )
     oauth_tenant_claim: str | None = Field(

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from cwm.domain.engine import CacheScope
 from cwm.domain.planner import Choice
+from cwm.settings.fields import Count, Gigabytes, Seconds
 from cwm.settings.group import Group
 
 ABSENT: Final = "none"
@@ -32,13 +33,13 @@ class Engine(Group):
     weights_digest: str = Field(
         "", description="Digest of the served weights; names their KV, so change it with them."
     )
-    connect_timeout_seconds: float = Field(
+    connect_timeout_seconds: Seconds = Field(
         2.0, gt=0, description="Longest wait for a connection to the engine."
     )
-    request_timeout_seconds: float = Field(
+    request_timeout_seconds: Seconds = Field(
         600.0, gt=0, description="Longest wait for one answer of the engine, a long generation included."
     )
-    store_timeout_seconds: float = Field(
+    store_timeout_seconds: Seconds = Field(
         60.0, gt=0, description="Longest wait for a window's chunks to be stored and proven."
     )
 
@@ -70,9 +71,10 @@ class Verification(Group):
     canary_tolerance: float = Field(
         0.1,
         gt=0,
+        le=1_000,
         description="How far a log-probability (nats) may move before a replay counts as wrong.",
     )
-    watchdog_seconds: float = Field(
+    watchdog_seconds: Seconds = Field(
         30.0,
         ge=0,
         description="About how often the watchdog loads a small prefix from the tiers below L1; 0 for never.",
@@ -133,19 +135,19 @@ class LocalEngine(Group):
     served_model_name: str | None = Field(
         None, description="Name the model is served under; default: its own."
     )
-    max_model_len: int | None = Field(
+    max_model_len: Count | None = Field(
         None, ge=64, description="Longest context in tokens; default: the model's, at most 8192 on CPU."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="KV and weight type; auto is float32 on CPU."
     )
-    chunk_size: int | None = Field(
+    chunk_size: Count | None = Field(
         None, ge=16, description="Tokens in a chunk and in a vLLM block; default 64, 32 for the tiny model."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto takes an NVIDIA GPU where there is one."
     )
-    kv_cache_gb: float = Field(2.0, gt=0, description="vLLM's own KV cache on CPU in GB.")
+    kv_cache_gb: Gigabytes = Field(2.0, gt=0, description="vLLM's own KV cache on CPU in GB.")
 
     @field_validator("home")
     @classmethod

@@ -1,12 +1,12 @@
-"""What the parts of ``cwm.yaml`` that stand in the file alone have in common."""
+"""What fields of settings have in common: the most that a number may be, and how a fault is told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 _OWN_WORDS: Final = {
@@ -17,6 +17,14 @@ _OWN_WORDS: Final = {
     "model_type": "must hold fields by name",
 }
 _NO_WORDS: Final[Mapping[str, str]] = {}
+
+# A hundred years, before which and after which there are dates; sizes that no machine has, and that 64 bits hold.
+Seconds = Annotated[float, Field(le=100 * 365 * 86_400)]
+Days = Annotated[float, Field(le=100 * 365)]
+Megabytes = Annotated[float, Field(le=1e9)]
+Gigabytes = Annotated[float, Field(le=1e9)]
+Bytes = Annotated[int, Field(le=10**15)]
+Count = Annotated[int, Field(le=2**31 - 1)]
 
 
 class Fields(BaseModel):

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from pydantic import Field, field_validator
 
 from cwm.domain.limits import NONE, LimitRules, Rate, parse_rates
+from cwm.settings.fields import Bytes, Count, Seconds
 from cwm.settings.group import Group
 from cwm.settings.origins import Names, Origins
 
@@ -28,10 +29,10 @@ class Http(Group):
         False,
         description="Listen on an address other than loopback although there is no authentication.",
     )
-    max_body_bytes: int = Field(
+    max_body_bytes: Bytes = Field(
         8 * 1024 * 1024, ge=1024, description="Largest request body accepted, in bytes."
     )
-    drain_seconds: float = Field(
+    drain_seconds: Seconds = Field(
         30.0, ge=0, description="How long a stopping gateway lets running streams finish."
     )
     trusted_proxies: str = Field(
@@ -91,11 +92,11 @@ class Limits(Group):
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
         "allow", description="What becomes of requests while the store that counts them is away."
     )
-    concurrent_principal: int = Field(
+    concurrent_principal: Count = Field(
         0, ge=0, description="Tool calls, reads and turns of one user at the same time; 0 for no limit."
     )
-    concurrent_tenant: int = Field(0, ge=0, description="The same of one tenant.")
-    streams_principal: int = Field(
+    concurrent_tenant: Count = Field(0, ge=0, description="The same of one tenant.")
+    streams_principal: Count = Field(
         500,
         ge=0,
         description="Streams of news (GET /mcp, subscriptions/listen) of one user that may be open on a gateway; 0 for "
@@ -107,13 +108,13 @@ class Limits(Group):
         "'200000/hour, 1000000/day', or 'none'.",
     )
     token_budget_tenant: str = Field(NONE, description="The same of one tenant.")
-    max_header_bytes: int = Field(
+    max_header_bytes: Bytes = Field(
         64 * 1024, ge=1024, description="Largest head of a request (its first line and headers) in bytes."
     )
-    header_timeout_seconds: float = Field(
+    header_timeout_seconds: Seconds = Field(
         10.0, gt=0, description="Longest a client may take to send the head of a request it has begun."
     )
-    body_timeout_seconds: float = Field(
+    body_timeout_seconds: Seconds = Field(
         60.0, gt=0, description="Longest a client may take to send the body of a request."
     )
 

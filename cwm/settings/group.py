@@ -8,6 +8,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     title: ClassVar[str]

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from cwm.domain.eviction import Eviction
 from cwm.settings.errors import SettingsError
+from cwm.settings.fields import Bytes, Count, Gigabytes, Megabytes, Seconds
 from cwm.settings.group import Group
 
 
@@ -47,8 +48,8 @@ class Storage(Group):
     title = "storage"
 
     storage_path: Path = Field(Path("~/.cwm/storage"), description="Folder of the disk tier.")
-    cpu_cache_gb: float = Field(8.0, gt=0, description="Size of the CPU tier (LMCache L1) in GB.")
-    disk_cache_gb: float = Field(
+    cpu_cache_gb: Gigabytes = Field(8.0, gt=0, description="Size of the CPU tier (LMCache L1) in GB.")
+    disk_cache_gb: Gigabytes = Field(
         50.0,
         ge=0,
         description="Most that the disk tier may take in GB; 0 for no limit of its own. Never so much that its disk has "
@@ -57,7 +58,7 @@ class Storage(Group):
     redis_url: SecretStr | None = Field(
         None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
     )
-    redis_cache_gb: float = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
+    redis_cache_gb: Gigabytes = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
 
     @field_validator("storage_path")
     @classmethod
@@ -70,22 +71,22 @@ class Retention(Group):
 
     title = "retention"
 
-    tenant_quota_gb: float = Field(
+    tenant_quota_gb: Gigabytes = Field(
         0, ge=0, description="Most a tenant's guaranteed windows may take in GB; 0 for no limit."
     )
-    session_ttl_seconds: float = Field(
+    session_ttl_seconds: Seconds = Field(
         7 * 86_400, ge=0, description="A session without a turn for so long expires; 0 for never."
     )
-    session_kept_seconds: float = Field(
+    session_kept_seconds: Seconds = Field(
         30 * 86_400, ge=0, description="An expired session is deleted after so long; 0 for never."
     )
     auto_freeze: bool = Field(
         False, description="Freeze a session that would expire, as a best-effort window `expired_<session>`."
     )
-    reconcile_seconds: float = Field(
+    reconcile_seconds: Seconds = Field(
         60.0, gt=0, description="How often what crashes left is finished, and pins are compared."
     )
-    patrol_windows: int = Field(
+    patrol_windows: Count = Field(
         8, ge=0, description="Guaranteed windows read back at each of these looks, each once an hour at most."
     )
 
@@ -103,10 +104,10 @@ class Shared(Group):
         description="Redis or Valkey that several gateways share; unset: CWM_REDIS_URL where that is set, "
         "else this process alone.",
     )
-    agent_session_ttl_seconds: float = Field(
+    agent_session_ttl_seconds: Seconds = Field(
         1800.0, ge=60, description="An agent session that nobody uses for so long ends."
     )
-    agent_session_limit: int = Field(
+    agent_session_limit: Count = Field(
         10_000,
         ge=1,
         description="Most agent sessions kept in process; of the tenant with most, the one idle longest makes room.",
@@ -118,10 +119,10 @@ class StoredResults(Group):
 
     title = "stored_results"
 
-    result_quota_mb: float = Field(
+    result_quota_mb: Megabytes = Field(
         1024.0, ge=0, description="Most that the stored results of one user may take in MB; 0 for no limit."
     )
-    cursor_ttl_seconds: float = Field(
+    cursor_ttl_seconds: Seconds = Field(
         600.0, ge=1, le=30 * 86_400, description="For how long a cursor into a stored result is good."
     )
 
@@ -134,7 +135,7 @@ class Context(Group):
 
     title = "context"
 
-    context_memory_mb: float = Field(
+    context_memory_mb: Megabytes = Field(
         100.0,
         gt=0,
         description="Memory in MB for what is used often; kept under 90 % of it. Taken over while running.",
@@ -144,19 +145,19 @@ class Context(Group):
         description="What leaves memory first: not used for longest (lru), used least often (lfu), ends soonest "
         "(ttl), lowest priority, or largest (size). Taken over while running.",
     )
-    context_compress_bytes: int = Field(
+    context_compress_bytes: Bytes = Field(
         1024, ge=0, description="Values of more bytes are compressed where that makes them smaller."
     )
-    context_value_kb: int = Field(1024, ge=1, description="Largest value of a key, in KB of JSON.")
-    context_versions: int = Field(
+    context_value_kb: Count = Field(1024, ge=1, description="Largest value of a key, in KB of JSON.")
+    context_versions: Count = Field(
         1000,
         ge=1,
         description="So many versions of a scope can be read again; those that a snapshot shows, too.",
     )
-    context_snapshots: int = Field(
+    context_snapshots: Count = Field(
         100, ge=1, description="Most snapshots of a scope; the oldest makes room for one more."
     )
-    context_quota_mb: float = Field(
+    context_quota_mb: Megabytes = Field(
         1024.0,
         ge=0,
         description="Most a tenant may take in the shared store in MB, past versions and stored results "

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
+from cwm.settings.fields import Days, Seconds
 from cwm.settings.group import Group
 
 _TRACES_PATH: Final = "/v1/traces"
@@ -63,13 +64,13 @@ class Metrics(Group):
 
     title = "metrics"
 
-    metrics_refresh_seconds: float = Field(
+    metrics_refresh_seconds: Seconds = Field(
         5.0,
         ge=0,
         description="Sessions, windows, tiers and components are asked for again when /metrics is read, but not "
         "sooner than this.",
     )
-    check_timeout_seconds: float = Field(
+    check_timeout_seconds: Seconds = Field(
         3.0, gt=0, description="A component that takes longer to answer a health check counts as down."
     )
 
@@ -121,10 +122,10 @@ class Audit(Group):
 
     title = "audit"
 
-    audit_retention_days: float = Field(
+    audit_retention_days: Days = Field(
         0, ge=0, description="Audit records older than that are removed, with an anchor left; 0 keeps all."
     )
-    audit_checkpoint_seconds: float = Field(
+    audit_checkpoint_seconds: Seconds = Field(
         60.0, gt=0, description="How often it is kept, and logged, how far the audit log has come."
     )
 

@@ -21,13 +21,14 @@ from cwm.domain.field_paths import parse_path
 from cwm.domain.limits import Rate, ToolRates, parse_rates
 from cwm.domain.tool_policy import CachePolicy, PreviewKind, SharingScope, ToolPolicies, ToolPolicy
 from cwm.settings.errors import SettingsError
-from cwm.settings.fields import Fields, first_fault
+from cwm.settings.fields import Bytes, Fields, Seconds, first_fault
 
 RESULTS: Final = "results"
 TOOLS: Final = "tools"
 
 _UNLIMITED: Final = "unlimited"
 _LEAST_PREVIEW: Final = 500
+_MOST_TOKENS: Final = 10**9
 _NO_PREVIEW_IN_BUDGET: Final = "'preview_tokens' is more than 'max_tokens'"
 
 
@@ -37,7 +38,7 @@ def _tokens_or_any(value: Any) -> Any:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
         raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on, or '{_UNLIMITED}'")
-    return value
+    return _countable(value)
 
 
 def _rates(value: Any) -> tuple[Rate, ...]:
@@ -56,13 +57,19 @@ def _path(value: str) -> str:
 def _tokens(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
         raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on")
-    return value
+    return _countable(value)
+
+
+def _countable(tokens: int) -> int:
+    if tokens > _MOST_TOKENS:
+        raise ValueError(f"must be at most {_MOST_TOKENS} tokens")
+    return tokens
 
 
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 TokensOrAny = Annotated[int | None, BeforeValidator(_tokens_or_any)]
 Rates = Annotated[tuple[Rate, ...] | None, BeforeValidator(_rates)]
-Seconds = Annotated[float, Field(gt=0)]
+Lifetime = Annotated[Seconds, Field(gt=0)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 FieldPath = Annotated[Word, AfterValidator(_path)]
 Words = Annotated[list[Word], Field(max_length=64)]
@@ -71,11 +78,11 @@ Words = Annotated[list[Word], Field(max_length=64)]
 class ReferenceFields(Fields):
     enabled: bool = True
     most: int = Field(16, ge=1, le=256)
-    most_bytes: int = Field(16 * 2**20, ge=1)
+    most_bytes: Bytes = Field(16 * 2**20, ge=1)
 
 
 class CacheFields(Fields):
-    ttl_seconds: Seconds
+    ttl_seconds: Lifetime
     key: Words = Field(default_factory=list)
     scope: SharingScope = SharingScope.TENANT
 
@@ -93,7 +100,7 @@ class BudgetFields(Fields):
 
     max_tokens: TokensOrAny = 10_000
     preview_tokens: Tokens = 2_000
-    ttl_seconds: Seconds = 3_600.0
+    ttl_seconds: Lifetime = 3_600.0
     shared: bool = False
 
     @model_validator(mode="after")

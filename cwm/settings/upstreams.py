@@ -21,7 +21,7 @@ from cwm.domain.upstream import (
 )
 from cwm.domain.web_origin import is_link_local
 from cwm.settings.errors import SettingsError
-from cwm.settings.fields import Fields, first_fault
+from cwm.settings.fields import Fields, Seconds, first_fault
 from cwm.settings.loopback import on_loopback
 from cwm.settings.upstream_values import Command, Environment, Headers, Pattern, Secret, Text, ThingName, Url
 from cwm.settings.variables import Variables
@@ -83,8 +83,8 @@ class UpstreamFields(Fields):
     credentials: Credentials = Credentials.NONE
     exchange: ExchangeFields | None = None
     stateless: bool = False
-    connect_seconds: float = Field(10.0, gt=0)
-    call_seconds: float = Field(300.0, gt=0)
+    connect_seconds: Seconds = Field(10.0, gt=0)
+    call_seconds: Seconds = Field(300.0, gt=0)
     tools: SelectionFields = SelectionFields()
     resources: SelectionFields = SelectionFields()
     prompts: SelectionFields = SelectionFields()
