@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from cwm.settings.fields import Seconds
 from cwm.settings.group import Group
 from cwm.settings.loopback import on_loopback
+from cwm.settings.urls import http_url
 
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"}
@@ -131,9 +132,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("must be an http:// or https:// URL")
+    parts = http_url(url)
     if parts.username or parts.password:
         raise ValueError("must have no user in it")
     return url

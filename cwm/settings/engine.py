@@ -11,6 +11,7 @@ from cwm.domain.engine import CacheScope
 from cwm.domain.planner import Choice
 from cwm.settings.fields import Count, Gigabytes, Seconds
 from cwm.settings.group import Group
+from cwm.settings.urls import http_url
 
 ABSENT: Final = "none"
 
@@ -46,11 +47,9 @@ class Engine(Group):
     @field_validator("vllm_url", "lmcache_url", "coordinator_url")
     @classmethod
     def _http_url(cls, value: str) -> str:
-        if "@" in value.partition("://")[2].partition("/")[0]:
+        if value != ABSENT and "@" in http_url(value).netloc:
             raise ValueError("must not hold a user or a password")
-        if value == ABSENT or value.startswith(("http://", "https://")):
-            return value.rstrip("/")
-        raise ValueError("must be an http:// or https:// URL")
+        return value.rstrip("/")
 
     @property
     def has_lmcache(self) -> bool:

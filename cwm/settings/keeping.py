@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from cwm.domain.eviction import Eviction
-from cwm.settings.errors import SettingsError
 from cwm.settings.fields import Bytes, Count, Gigabytes, Megabytes, Seconds
 from cwm.settings.group import Group
+from cwm.settings.urls import database_url, redis_url, sqlite_url
 
 
 class Database(Group):
@@ -27,19 +27,18 @@ class Database(Group):
     def _expand(cls, value: Path) -> Path:
         return value.expanduser()
 
+    @field_validator("database_url")
+    @classmethod
+    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            database_url(value.get_secret_value())
+        return value
+
     def url(self) -> str:
         """SQLAlchemy's URL, with the driver CWM uses."""
         if self.database_url is None:
-            return f"sqlite:///{self.db_path}"
-        raw = self.database_url.get_secret_value()
-        scheme, _, rest = raw.partition("://")
-        if scheme in {"postgres", "postgresql", "postgresql+asyncpg"}:
-            return f"postgresql+asyncpg://{rest}"
-        if scheme in {"sqlite", "sqlite+aiosqlite"}:
-            return f"sqlite://{rest}"
-        raise SettingsError(
-            f"CWM_DATABASE_URL has the scheme '{scheme}'; use postgresql:// or leave it unset for SQLite."
-        )
+            return sqlite_url(str(self.db_path))
+        return database_url(self.database_url.get_secret_value())
 
 
 class Storage(Group):
@@ -59,6 +58,13 @@ class Storage(Group):
         None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
     )
     redis_cache_gb: Gigabytes = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            redis_url(value.get_secret_value())
+        return value
 
     @field_validator("storage_path")
     @classmethod
@@ -112,6 +118,13 @@ class Shared(Group):
         ge=1,
         description="Most agent sessions kept in process; of the tenant with most, the one idle longest makes room.",
     )
+
+    @field_validator("shared_store_url")
+    @classmethod
+    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            redis_url(value.get_secret_value())
+        return value
 
 
 class StoredResults(Group):

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from cwm.settings.fields import Days, Seconds
 from cwm.settings.group import Group
+from cwm.settings.urls import http_url
 
 _TRACES_PATH: Final = "/v1/traces"
 
@@ -97,9 +98,10 @@ class Tracing(Group):
     @field_validator("otlp_endpoint")
     @classmethod
     def _http_url(cls, value: str | None) -> str | None:
-        if value is None or value.startswith(("http://", "https://")):
-            return value and value.rstrip("/")
-        raise ValueError("must be an http:// or https:// URL")
+        if value is None:
+            return None
+        http_url(value)
+        return value.rstrip("/")
 
     @field_validator("otlp_headers")
     @classmethod

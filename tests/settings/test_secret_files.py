@@ -27,10 +27,12 @@ def kept(folder: Path, content: bytes) -> str:
 @pytest.mark.parametrize(("group", "name"), SECRETS)
 def test_every_secret_may_stand_in_a_file(tmp_path: Path, group: str, name: str) -> None:
     variable = f"CWM_{name.upper()}_FILE"
-    settings = load({variable: kept(tmp_path, b"redis://h/?a= hunter2\n")})
+    scheme = "postgresql" if name == "database_url" else "redis"
+    secret = f"{scheme}://a:hunter2@h" if name.endswith("_url") else "name= hunter2"
+    settings = load({variable: kept(tmp_path, f"{secret}\n".encode())})
     value = getattr(getattr(settings, group), name)
     assert isinstance(value, SecretStr)
-    assert value.get_secret_value() == "redis://h/?a= hunter2"
+    assert value.get_secret_value() == secret
     assert settings.unknown_env == ()
     source = next(source for source in settings.sources if source.name == name)
     assert source.origin == str(tmp_path / "secret")
