@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.app import create_app
 from cwm.settings import GROUPS, Settings, SettingsError, load
+from cwm.settings.load import settings_from
 
 
 def test_the_contracts_names_and_defaults_hold() -> None:
@@ -79,6 +80,30 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, document: str, nam
 
 
 @pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("http: {prot: 1}", "http.prot in cwm.yaml: is no setting of 'http'; did you mean 'port'?"),
+        ("http: {zzz: 1}", "http.zzz in cwm.yaml: is no setting of 'http'."),
+        ("http: {port: x}", "http.port in cwm.yaml: input should be a valid integer, "),
+        ("engine: {vllm_url: x}", "engine.vllm_url in cwm.yaml: must be an http:// or https:// URL."),
+        ("auth: {oauth_issuer: 'https://a'}", "auth: CWM_OAUTH_ISSUER needs CWM_PUBLIC_URL, "),
+    ],
+)
+def test_what_is_wrong_with_a_setting_is_one_sentence(document: str, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        settings_from(document.encode(), {}, Path("cwm.yaml"))
+    assert str(refused.value).startswith(said)
+
+
+def test_a_value_that_stands_in_a_secret_file_is_refused_by_the_variable_that_names_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "url").write_text("mysql://db/cwm")
+    with pytest.raises(SettingsError, match=r"^CWM_DATABASE_URL_FILE: has the scheme 'mysql'"):
+        load({"CWM_DATABASE_URL_FILE": str(tmp_path / "url")})
+
+
+@pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("CWM_PORT", "65536"),
@@ -97,6 +122,15 @@ def test_a_bad_variable_is_refused_by_name(variable: str, value: str) -> None:
 def test_a_config_file_that_was_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not exist"):
         load({"CWM_CONFIG": str(tmp_path / "missing.yaml")})
+
+
+def test_an_empty_name_of_a_config_file_is_as_good_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load({"CWM_CONFIG": ""}).http.port == 8700
+    (tmp_path / "cwm.yaml").write_text("http: {port: 9001}")
+    assert load({"CWM_CONFIG": ""}).http.port == 9001
 
 
 def test_a_database_of_another_kind_is_refused() -> None:

@@ -84,13 +84,14 @@ def _revised(group: Group, given: Mapping[str, Any]) -> Group:
     from pydantic import ValidationError
 
     from cwm.settings import SettingsError
+    from cwm.settings.fields import in_words
 
     try:
         return type(group)(**{**dict(group), **given})
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]).replace("_", "-")
-        raise SettingsError(f"--{name}: {first['msg']}.") from None
+        raise SettingsError(f"--{name}: {in_words(first)}.") from None
 
 
 @contextmanager

@@ -51,8 +51,14 @@ def first_fault(
     return f"{'.'.join([place, *inside])} in {path}: {_wrong(first, owner, foreign)}."
 
 
+def in_words(fault: ErrorDetails) -> str:
+    """What is wrong, as the end of a sentence that begins with the place."""
+    if fault["type"] == "value_error":
+        return fault["msg"].removeprefix("Value error, ")
+    return _OWN_WORDS.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:])
+
+
 def _wrong(fault: ErrorDetails, owner: str, foreign: Mapping[str, str]) -> str:
     if fault["type"] == "extra_forbidden":
         return foreign.get(str(fault["loc"][-1]), f"is no field of {owner}")
-    message = fault["msg"].removeprefix("Value error, ")
-    return _OWN_WORDS.get(fault["type"], message[:1].lower() + message[1:])
+    return in_words(fault)

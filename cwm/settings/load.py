@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from cwm.settings.auth import Auth
 from cwm.settings.document import read_document
 from cwm.settings.engine import Engine, Isolation, LocalEngine, Thaw, Verification
 from cwm.settings.errors import SettingsError
+from cwm.settings.fields import in_words
 from cwm.settings.front import Http, Limits, Security
 from cwm.settings.group import Group
 from cwm.settings.groups import ENV_PREFIX, GROUPS, is_secret
@@ -110,9 +112,9 @@ def load(
     Without ``upstreams`` there are none in it, and the variables they need may be missing.
     """
     env = os.environ if environ is None else environ
-    path = config or Path(env.get(CONFIG_ENV, "cwm.yaml"))
+    path = config or Path(env.get(CONFIG_ENV) or "cwm.yaml")
     raw = read_file(path)
-    if raw is None and (config is not None or CONFIG_ENV in env):
+    if raw is None and (config is not None or env.get(CONFIG_ENV)):
         raise SettingsError(f"{path} does not exist.")
     return settings_from(raw or b"", env, path, with_upstreams=upstreams)
 
@@ -150,7 +152,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         try:
             groups[title] = group.model_validate(values)
         except ValidationError as invalid:
-            raise SettingsError(_explain(invalid, title, env, path)) from None
+            raise SettingsError(_explain(invalid, group, env, path)) from None
         for name, spec in group.model_fields.items():
             variable = ENV_PREFIX + name.upper()
             origin = _origin(group, name, env) or (str(path) if name in in_file else "default")
@@ -214,11 +216,19 @@ def _shown(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _explain(invalid: ValidationError, group: str, env: Mapping[str, str], path: Path) -> str:
-    first = invalid.errors(include_url=False, include_input=False)[0]
+def _explain(invalid: ValidationError, group: type[Group], env: Mapping[str, str], path: Path) -> str:
+    first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
     if not first["loc"]:
-        return f"{group}: {first['msg'].removeprefix('Value error, ')}."
+        return f"{group.title}: {in_words(first)}."
     name = str(first["loc"][0])
+    place = f"{group.title}.{name} in {path}"
+    if first["type"] == "extra_forbidden":
+        meant = get_close_matches(name, group.model_fields, n=1)
+        hint = f"; did you mean '{meant[0]}'?" if meant else "."
+        return f"{place}: is no setting of '{group.title}'{hint}"
     variable = ENV_PREFIX + name.upper()
-    where = variable if env.get(variable) else f"{group}.{name} in {path}"
-    return f"{where}: {first['msg']}."
+    if env.get(variable):
+        place = variable
+    elif _may_stand_in_a_file(group, name) and env.get(variable + SUFFIX):
+        place = variable + SUFFIX
+    return f"{place}: {in_words(first)}."
