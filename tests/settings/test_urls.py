@@ -98,7 +98,7 @@ def test_whatever_is_not_refused_is_read_by_the_driver(rest: str) -> None:
         if variable == DATABASE:
             open_database(settings.database.url())
         elif variable == STORE:
-            connect(str(settings.shared_store_url())).connection_pool.make_connection()
+            connect(str(settings.shared_store_url())).connection_pool.make_connection()  # type: ignore[no-untyped-call]
         else:
             httpx2.URL(settings.engine.vllm_url)
 
@@ -113,7 +113,7 @@ def test_whatever_is_not_refused_is_read_by_the_driver(rest: str) -> None:
 )
 def test_each_parameter_that_is_taken_is_one_that_the_client_of_redis_knows(query: str) -> None:
     url = load({STORE: f"rediss://h:9?{query}"}).shared_store_url()
-    connect(str(url)).connection_pool.make_connection()
+    connect(str(url)).connection_pool.make_connection()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("name", ["a b.db", "what?.db", "no#1.db", "50%25.db", "über.db", "a&b=c.db"])

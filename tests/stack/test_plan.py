@@ -76,4 +76,4 @@ def test_a_gpu_that_is_not_there_is_refused(plan_for: PlanFor) -> None:
 def test_a_redis_url_is_read_when_the_plan_is_made(plan_for: PlanFor) -> None:
     assert plan_for().redis is None
     with pytest.raises(StackError, match="scheme"):
-        plan_for(redis_url="http://somewhere:6379")
+        plan_for(redis_url="unix:///run/redis.sock")

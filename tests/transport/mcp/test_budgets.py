@@ -402,6 +402,7 @@ async def test_a_result_that_cannot_even_be_counted_keeps_to_the_budget(
     assert is_whole(await call(agent, "t_prose", size=300))
     result = await call(agent, "t_prose", size=LONG)
     assert kept(result)["not_kept"]["code"] == "CWM-9001"
+    assert POLICY.max_tokens is not None
     assert 0 < len(texts(result)[0]) <= POLICY.max_tokens
     assert prose(LONG).startswith(texts(result)[0])
 
