@@ -98,6 +98,9 @@ class ContextManager:
         """What it is to hear of, in its own session with the upstream or in the one that all share."""
         return self._watches.setdefault(link, Watches())
 
+    def listens_to(self, link: Link) -> bool:
+        return bool(self._watches.get(link))
+
     def has_session(self, link: Link) -> bool:
         return link in self._held
 
@@ -165,6 +168,17 @@ class ContextManager:
             if held.stored is not None:
                 self._gone[link] = held.stored
             session.retire(end=False)
+
+    def succeed(self, old: Link, new: Link) -> None:
+        """``new`` is the same upstream configured otherwise: go on there, in another session."""
+        if (listened := self._watches.pop(old, None)) is not None:
+            for uri in filter(new.spec.resources.admits, listened.uris()):
+                self.watches(new).add(uri, self.key)
+        held = self._held.get(old)
+        if held is not None and held.stored is not None and stored_as(old) == stored_as(new):
+            # What the store keeps is the new one's to replace, and the old one's no more.
+            self._gone[old] = self._gone[new] = held.stored
+            held.stored = None
 
     async def release(self, link: Link) -> None:
         """The upstream is configured no more."""

@@ -18,7 +18,7 @@ from cwm.services.upstream_watches import Watches
 
 FIRST_RETRY_SECONDS: Final = 0.2
 LONGEST_RETRY_SECONDS: Final = 30.0
-_STEADY_SECONDS: Final = 5.0
+STEADY_SECONDS: Final = 5.0
 # For upstreams that do not tell when their lists change.
 _RELIST_SECONDS: Final = 300.0
 
@@ -83,6 +83,7 @@ class Link:
         self._clock = clock
         self._told = told
         self._settled = asyncio.Event()
+        self._is_ready = asyncio.Event()
         self._heard: set[Kind] = set()
         self._news = asyncio.Event()
         self._busy = 0
@@ -134,6 +135,10 @@ class Link:
         except TimeoutError:
             return
 
+    async def ready(self) -> None:
+        """Returns once the upstream is there, however long that takes."""
+        await self._is_ready.wait()
+
     @contextmanager
     def busy(self) -> Iterator[None]:
         """While a request is under way, so that nothing is closed under it."""
@@ -180,7 +185,7 @@ class Link:
         delay = FIRST_RETRY_SECONDS
         while True:
             reason, lasted = await self._serve_once()
-            if lasted >= _STEADY_SECONDS or self._renewing:
+            if lasted >= STEADY_SECONDS or self._renewing:
                 # It had been well: whoever asks now waits for the next session rather than be refused.
                 delay, self._renewing = FIRST_RETRY_SECONDS, False
                 self._settled.clear()
@@ -255,6 +260,9 @@ class Link:
     def _now(self, state: LinkState) -> None:
         if state is LinkState.READY:
             self.reason = None
+            self._is_ready.set()
+        else:
+            self._is_ready.clear()
         if state is not self.state:
             self.state, self.since = state, self._clock.now()
             _log.info("upstream %s is %s%s", self.spec.name, state, f": {self.reason}" if self.reason else "")

@@ -18,6 +18,9 @@ class Watches:
     def __bool__(self) -> bool:
         return bool(self._listeners)
 
+    def uris(self) -> list[str]:
+        return list(self._listeners)
+
     def add(self, uri: str, listener: str) -> bool:
         """True for the first who listens to it."""
         listeners = self._listeners.setdefault(uri, set())
@@ -38,10 +41,10 @@ class Watches:
 
     def forget(self, listener: str) -> list[str]:
         """What nobody listens to any more once this one is gone."""
-        return [uri for uri in list(self._listeners) if self.remove(uri, listener)]
+        return [uri for uri in self.uris() if self.remove(uri, listener)]
 
     async def renew(self, session: UpstreamSession) -> None:
         """Ask a new session for what the old one was asked; what it refuses now is not heard of."""
-        for uri in list(self._listeners):
+        for uri in self.uris():
             with suppress(UpstreamError):
                 await session.watch(uri)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import CwmError, InvalidParameterError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
-from cwm.domain.upstream import Kind, Offer, UpstreamSpec, exposed_uri, own_uri
+from cwm.domain.upstream import Kind, Offer, UpstreamSpec, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
@@ -32,13 +31,8 @@ from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager, stored_as
 from cwm.services.upstream_call import once_more, recorded
 from cwm.services.upstream_link import Link, LinkState, Offers
-
-_CHANGES: Final = {
-    Kind.TOOLS: ChangeKind.TOOLS,
-    Kind.PROMPTS: ChangeKind.PROMPTS,
-    Kind.RESOURCES: ChangeKind.RESOURCES,
-    Kind.TEMPLATES: ChangeKind.RESOURCES,
-}
+from cwm.services.upstream_listening import Listening
+from cwm.services.upstream_news import News
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +76,15 @@ class Upstreams:
     ) -> None:
         self._connector = connector
         self._agents = agents
-        agents.at_end(self._forget_listener)
         agents.at_farewell(self._leave)
-        self._changes = changes
         self._meter = meter
         self._clock = clock
         self._tracer = tracer
         self._links: dict[str, Link] = {}
+        self._news = News(changes, self._background)
+        self._listening = Listening(
+            self._links, agents, self.resource, self._tell_upstream, self._news.hearing
+        )
         self._coming: dict[str, Link] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._on_other: list[Callable[[str], Awaitable[None]]] = []
@@ -196,36 +192,11 @@ class Upstreams:
 
     async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
-        if (found := self.resource(uri)) is None:
-            return
-        link, own = self._links[found[0]], found[1]
-        caller = CallerOf(await self._agents.get(principal, agent_session))
-        await link.settled()
-        agent, key = caller.agent, caller.agent.key
-        if link.shared:
-            # Nothing of it is in a session of its own; it listens all the same.
-            agent.watches(link).add(own, key)
-        watches = link.watches if link.shared else agent.watches(link)
-        if not watches.add(own, key):
-            return
-        try:
-            await self._tell_upstream(link, caller, lambda session: session.watch(own))
-        except BaseException:
-            watches.remove(own, key)
-            agent.watches(link).remove(own, key)
-            raise
+        await self._listening.watch(principal, agent_session, uri)
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
-        found, agent = self.resource(uri), self._agents.held(principal, agent_session)
-        if found is None or agent is None:
-            return
-        link, own = self._links[found[0]], found[1]
-        watches = link.watches if link.shared else agent.watches(link)
-        if link.shared:
-            agent.watches(link).remove(own, agent.key)
-        if watches.remove(own, agent.key) and (link.shared or agent.has_session(link)):
-            await self._tell_upstream(link, CallerOf(agent), lambda session: session.unwatch(own))
+        await self._listening.unwatch(principal, agent_session, uri)
 
     def health(self) -> list[UpstreamHealth]:
         return [
@@ -238,15 +209,18 @@ class Upstreams:
 
     async def aclose(self) -> None:
         links = [*self._links.values(), *self._coming.values()]
-        self._links, self._coming = {}, {}
+        self._links.clear()
+        self._coming.clear()
         for link in links:
             self._retire(link)
         while self._retiring:
             await asyncio.wait(self._retiring)
 
     async def _tell_upstream(
-        self, link: Link, caller: CallerOf, tell: Callable[[UpstreamSession], Awaitable[None]]
+        self, link: Link, agent: ContextManager, tell: Callable[[UpstreamSession], Awaitable[None]]
     ) -> None:
+        caller = CallerOf(agent)
+
         async def told() -> dict[str, Any]:
             session = await self._session(link, caller)
             async with self._dropped_if_gone(link, caller, session):
@@ -255,19 +229,12 @@ class Upstreams:
 
         try:
             with link.busy():
-                async with caller.agent.serving():
+                async with agent.serving():
                     await once_more(link, told, repeatable=True)
         except UpstreamRefusedError as refused:
             raise InvalidParameterError(
                 f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
             ) from refused
-
-    async def _forget_listener(self, agent: ContextManager) -> None:
-        for link in self._links.values():
-            for own in link.watches.forget(agent.key):
-                if link.session is not None:
-                    with suppress(UpstreamError):
-                        await link.session.unwatch(own)
 
     async def _leave(self, kept: Mapping[str, str]) -> None:
         for link in list(self._links.values()):
@@ -316,7 +283,10 @@ class Upstreams:
             if link.session is None:
                 raise UpstreamAwayError(link.reason or f"it is {link.state}")
             return link.session
-        return await caller.agent.session(link, _told(link, caller), self._hearing(link, caller.agent))
+        agent = caller.agent
+        session = await agent.session(link, _told(link, caller), self._news.hearing(link, agent))
+        self._listening.keep_up(link, agent)
+        return session
 
     def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
         if link.shared or link.session is session:
@@ -338,8 +308,8 @@ class Upstreams:
                 async with agent.serving():
                     return await agent.offers(link, kind, told, hearing)
 
-        hearing = self._hearing(link, agent)
-        attempts = agent.attempts(link, partial(self._changed_for, agent))
+        hearing = self._news.hearing(link, agent)
+        attempts = agent.attempts(link, partial(self._news.changed_for, agent))
         with link.busy():
             async with agent.serving():
                 return await attempts.offers(kind, told, learn, hurried=hurried)
@@ -359,7 +329,7 @@ class Upstreams:
         return offers.get(exposed)
 
     def _started(self, spec: UpstreamSpec) -> Link:
-        link = Link(spec, self._connector, self._clock, partial(self._heard, spec.name))
+        link = Link(spec, self._connector, self._clock, partial(self._news.heard, spec.name))
         link.start()
         return link
 
@@ -371,13 +341,14 @@ class Upstreams:
             return
         del self._coming[name]
         self._links[name] = new
+        self._listening.hand_over(old, new)
         self._retire(old)
         await self._other(name)
 
     async def _other(self, name: str) -> None:
         for hook in self._on_other:
             await hook(name)
-        self._changed(list(Kind))
+        self._news.changed(Kind)
 
     def _displace(self, name: str) -> None:
         """Something newer is wanted than what was to come."""
@@ -385,6 +356,8 @@ class Upstreams:
             self._retire(coming)
 
     def _retire(self, link: Link) -> None:
+        self._listening.stop(link)
+
         async def retire() -> None:
             await link.idle()
             for agent in self._agents:
@@ -397,42 +370,6 @@ class Upstreams:
         task = asyncio.create_task(work)
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
-
-    def _hearing(self, link: Link, agent: ContextManager) -> Callable[[Kind | str], None]:
-        def heard(news: Kind | str) -> None:
-            if not isinstance(news, Kind):
-                uri = exposed_uri(link.spec.name, news)
-                self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
-            elif link.by_caller:
-                agent.outdated(link, news)
-                self._changed_for(agent, news)
-            else:
-                # Some upstreams tell only the session in which it happened.
-                link.hear(news)
-
-        return heard
-
-    def _heard(self, upstream: str, news: Kind | str) -> None:
-        if isinstance(news, Kind):
-            self._changed([news])
-        else:
-            self._publish(Change(ChangeKind.RESOURCE, exposed_uri(upstream, news)))
-
-    def _changed_for(self, agent: ContextManager, kind: Kind) -> None:
-        self._publish_to(agent, Change(_CHANGES[kind]))
-
-    def _changed(self, kinds: list[Kind]) -> None:
-        """Every replica hears it from the upstream itself, and when it asks again: here is enough."""
-        for kind in dict.fromkeys(_CHANGES[kind] for kind in kinds):
-            self._changes.tell(Change(kind))
-
-    def _publish_to(self, agent: ContextManager, change: Change) -> None:
-        """What happened in its own session with an upstream is nobody else's."""
-        key, tenant = agent.key, agent.principal.tenant
-        self._publish(replace(change, agent_session=key, tenant=tenant, private_to=key))
-
-    def _publish(self, change: Change) -> None:
-        self._background(self._changes.publish(change))
 
 
 def _told(link: Link, caller: CallerOf) -> str | None:

@@ -368,6 +368,33 @@ async def test_a_subscription_to_an_upstreams_resource_outlives_other_listeners_
             await telling
 
 
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_subscription_to_an_upstreams_resource_outlives_a_change_of_its_configuration(
+    tmp_path: Path, stateless: bool
+) -> None:
+    uri = "notes://notes/today"
+    async with (
+        hosted(legacy=True) as host,
+        gateway(tmp_path, upstreams=[host.spec("notes", stateless=stateless)]) as running,
+        wired(running.url) as wire,
+    ):
+        upstreams, session = running.parts.upstreams, await wire.session()
+        async with wire.stream(session) as stream:
+            assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
+            changed = host.spec("notes", stateless=stateless, call_seconds=200)
+            await upstreams.configure([changed])
+            await eventually(lambda: upstreams._links["notes"].spec == changed)
+            # Nothing is asked of a stateful one by this session: its session there is opened all the same.
+            agent = running.parts.agents.held(AGENT, session)
+            assert agent is not None
+            link = upstreams._links["notes"]
+            await eventually(lambda: stateless or agent.has_session(link))
+            telling = asyncio.create_task(told_of(stream, uri))
+            while not telling.done():
+                await touched(wire, session)
+            await telling
+
+
 @asynccontextmanager
 async def only_listening(
     running: Gateway, wire: Wire, whose: str, uri: str

@@ -1,0 +1,177 @@
+"""Clients that listen to upstreams' resources, and go on to when the session that tells of them is another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from cwm.domain.errors import CwmError
+from cwm.domain.principal import Principal
+from cwm.ports.upstream import Heard, UpstreamError, UpstreamSession
+from cwm.services.agents import Agents
+from cwm.services.context_manager import ContextManager
+from cwm.services.upstream_link import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    STEADY_SECONDS,
+    Link,
+)
+
+Find = Callable[[str], tuple[str, str] | None]
+"""The upstream and the own URI behind an exposed one."""
+
+Tell = Callable[[Link, ContextManager, Callable[[UpstreamSession], Awaitable[None]]], Awaitable[None]]
+"""Has an agent session's session with an upstream told something. Raises CwmError."""
+
+Hearing = Callable[[Link, ContextManager], Heard]
+
+_log = logging.getLogger("cwm.upstream")
+
+
+class Listening:
+    """Of each agent session that listens to an upstream that has a session for each, one task keeps that open.
+
+    An upstream that is told who calls is the exception: no credentials are kept to open a session with, so it is
+    asked again with the next call.
+    """
+
+    def __init__(
+        self, links: Mapping[str, Link], agents: Agents, find: Find, tell: Tell, hearing: Hearing
+    ) -> None:
+        """``links`` are the upstreams of the moment, by name."""
+        self._links = links
+        self._agents = agents
+        agents.at_end(self._forget)
+        self._find = find
+        self._tell = tell
+        self._hearing = hearing
+        self._keeping: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
+
+    async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
+        while (found := self._find(uri)) is not None:
+            link, own = self._links[found[0]], found[1]
+            agent = await self._agents.get(principal, agent_session)
+            await link.settled()
+            if self._is_current(link) and await self._began(link, agent, own):
+                return
+
+    async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        found, agent = self._find(uri), self._agents.held(principal, agent_session)
+        if found is None or agent is None:
+            return
+        link, own = self._links[found[0]], found[1]
+        was_last = agent.watches(link).remove(own, agent.key)
+        if link.shared:
+            was_last = link.watches.remove(own, agent.key)
+        if not agent.listens_to(link):
+            self._stop(link, agent)
+        if was_last and (link.shared or agent.has_session(link)):
+            await self._tell(link, agent, lambda session: session.unwatch(own))
+
+    def keep_up(self, link: Link, agent: ContextManager) -> None:
+        """See that what the agent session listens to is told, from now on and whatever becomes of its session."""
+        key = link, agent
+        if link.by_caller or key in self._keeping or not agent.listens_to(link):
+            return
+        task = self._keeping[key] = asyncio.create_task(self._keep(link, agent))
+
+        def ended(_: object) -> None:
+            if self._keeping.get(key) is task:
+                del self._keeping[key]
+
+        task.add_done_callback(ended)
+
+    def hand_over(self, old: Link, new: Link) -> None:
+        """``new`` has taken the place of ``old``: what was listened to there is listened to here."""
+        for agent in self._agents:
+            agent.succeed(old, new)
+        self.stop(old)
+        for agent in self._agents:
+            self.keep_up(new, agent)
+
+    def stop(self, link: Link) -> None:
+        """Nothing more is asked of it."""
+        for of, agent in list(self._keeping):
+            if of is link:
+                self._stop(link, agent)
+
+    def _is_current(self, link: Link) -> bool:
+        return self._links.get(link.spec.name) is link
+
+    async def _began(self, link: Link, agent: ContextManager, own: str) -> bool:
+        """False where the upstream was replaced before it could be asked. Raises CwmError."""
+        # Where one session serves all nothing of it is in one of its own; the agent session listens all the same.
+        is_first = agent.watches(link).add(own, agent.key)
+        if link.shared:
+            is_first = link.watches.add(own, agent.key)
+        if is_first:
+            try:
+                await self._tell(link, agent, lambda session: session.watch(own))
+            except BaseException as failed:
+                self._give_up(link, agent, own)
+                if isinstance(failed, CwmError) and not self._is_current(link):
+                    return False
+                raise
+        if not link.shared:
+            self.keep_up(link, agent)
+        return True
+
+    def _give_up(self, link: Link, agent: ContextManager, own: str) -> None:
+        for each in {link, self._links.get(link.spec.name, link)}:
+            each.watches.remove(own, agent.key)
+            agent.watches(each).remove(own, agent.key)
+
+    async def _keep(self, link: Link, agent: ContextManager) -> None:
+        """Until it is known that one session serves all, or nobody has used the agent session for too long."""
+        delay = FIRST_RETRY_SECONDS
+        while agent.listens_to(link):
+            await link.ready()
+            if link.shared:
+                await self._share(link, agent)
+                return
+            # To open a session is use of the agent session: this alone must not make it last for ever.
+            if link.monotonic() - agent.last_used > self._agents.ttl_seconds:
+                return
+            opened_at = link.monotonic()
+            try:
+                session = await agent.session(link, None, self._hearing(link, agent))
+                await session.ended()
+            except (UpstreamError, CwmError) as failed:
+                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+            except Exception:
+                logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
+            if link.monotonic() - opened_at >= STEADY_SECONDS:
+                delay = FIRST_RETRY_SECONDS
+                continue
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
+    async def _share(self, link: Link, agent: ContextManager) -> None:
+        for own in agent.watches(link).uris():
+            # Meanwhile it may have been asked to be told no more.
+            still = own in agent.watches(link).uris()
+            if still and link.watches.add(own, agent.key) and link.session is not None:
+                # One that is lost is asked again in the next session; what it refuses is not heard of.
+                with suppress(UpstreamError):
+                    await link.session.watch(own)
+
+    def _stop(self, link: Link, agent: ContextManager) -> asyncio.Task[None] | None:
+        if (task := self._keeping.pop((link, agent), None)) is not None:
+            task.cancel()
+        return task
+
+    async def _forget(self, agent: ContextManager) -> None:
+        stopping = [self._stop(link, agent) for link, of in list(self._keeping) if of is agent]
+        if stopped := [task for task in stopping if task is not None]:
+            # What it is just opening is closed with the agent session, or by itself.
+            await asyncio.wait(stopped)
+        for link in list(self._links.values()):
+            for own in link.watches.forget(agent.key):
+                if link.session is not None:
+                    with suppress(UpstreamError):
+                        await link.session.unwatch(own)
