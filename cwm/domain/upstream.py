@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+from cwm.domain.resource_uris import climbs, matches, matches_in_any_spelling, matches_in_every_spelling
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
 """No underscore: the first one in an exposed name ends the upstream's."""
@@ -62,7 +63,13 @@ class Selection:
     override: Mapping[str, Override] = field(default_factory=dict)
 
     def admits(self, own_name: str) -> bool:
-        return _matches(own_name, self.allow) and not _matches(own_name, self.deny)
+        return matches(own_name, self.allow) and not matches(own_name, self.deny)
+
+    def admits_uri(self, own: str) -> bool:
+        """The same for the URI of a resource, which no other spelling of it gets around."""
+        if climbs(own) or matches_in_any_spelling(own, self.deny):
+            return False
+        return matches_in_every_spelling(own, self.allow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,8 @@ def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) 
     named_by = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
     for definition in definitions:
         own_name = str(definition[named_by])
-        if not selection.admits(own_name):
+        admits = selection.admits if named_by == "name" else selection.admits_uri
+        if not admits(own_name):
             continue
         override = selection.override.get(own_name, Override())
         if kind in {Kind.TOOLS, Kind.PROMPTS}:
@@ -179,7 +187,3 @@ def _parts(uri: str) -> tuple[str, str]:
     if rest.startswith("//"):
         return f"{scheme}://", rest.removeprefix("//")
     return f"{scheme}{colon}", rest
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

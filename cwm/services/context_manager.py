@@ -172,7 +172,7 @@ class ContextManager:
     def succeed(self, old: Link, new: Link) -> None:
         """``new`` is the same upstream configured otherwise: go on there, in another session."""
         if (listened := self._watches.pop(old, None)) is not None:
-            for uri in filter(new.spec.resources.admits, listened.uris()):
+            for uri in filter(new.spec.resources.admits_uri, listened.uris()):
                 self.watches(new).add(uri, self.key)
         held = self._held.get(old)
         if held is not None and held.stored is not None and stored_as(old) == stored_as(new):

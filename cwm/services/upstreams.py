@@ -136,7 +136,7 @@ class Upstreams:
         """Upstream and own URI behind an exposed one, if it can be one's; templates make more than are listed."""
         for name, link in self._links.items():
             own = own_uri(name, exposed)
-            if own is not None and link.spec.resources.admits(own):
+            if own is not None and link.spec.resources.admits_uri(own):
                 return name, own
         return None
 

@@ -71,6 +71,36 @@ async def test_resources_templates_and_prompts_appear_and_can_be_read(
         assert greeted.messages[0].content.text == "Hello, Ada."  # type: ignore[union-attr]
 
 
+async def test_no_spelling_of_a_uri_reads_what_is_not_allowed_or_is_denied(tmp_path: Path, era: str) -> None:
+    def files(server: FastMCP[Any]) -> None:
+        @server.resource("file:///srv/{path*}")
+        def read(path: str) -> str:
+            return f"what is in {path}"
+
+    public = Selection(allow=("file:///srv/public/*",))
+    not_private = Selection(deny=("file:///srv/private/*",))
+    async with hosted(legacy=True, extend=files) as host:
+        specs = [host.spec("a", resources=public), host.spec("d", resources=not_private)]
+        async with fronted(tmp_path, era, *specs) as (agent, _):
+            for upstream in ("a", "d"):
+                read = await agent.client.read_resource(f"file://{upstream}//srv/public/k%20k")
+                assert read[0].text.startswith("what is in public/k")
+            with pytest.raises(McpError) as unknown:
+                await agent.client.read_resource("file://nobody//srv/k")
+            for uri in (
+                "file://a//srv/public/../private/k",
+                "file://a//srv/public/%2e%2e/private/k",
+                "file://d//srv/public/../private/k",
+                "file://d//srv/%70rivate/k",
+                "FILE://d//srv/private/k",
+                "file://d/localhost/srv/private/k",
+            ):
+                with pytest.raises(McpError) as refused:
+                    await agent.client.read_resource(uri)
+                assert refused.value.error.code == unknown.value.error.code
+                assert "what is in" not in str(refused.value)
+
+
 @ERAS
 async def test_links_in_results_can_be_read_through_the_gateway(tmp_path: Path, era: str, host: Host) -> None:
     async with fronted(tmp_path, era, host.spec("notes")) as (agent, _):
