@@ -188,9 +188,11 @@ class ContextManager:
         if (attempts := self._attempts.pop(link, None)) is not None:
             await attempts.stop()
         if (held := self._held.pop(link, None)) is not None:
-            if held.stored is not None:
-                await self._store.forget(self.key, stored_as(link))
             await held.session.close(end=True)
+            if held.stored is not None:
+                # Else it expires there with the agent session; whoever goes on with it before opens another.
+                with suppress(CwmError):
+                    await self._store.forget(self.key, stored_as(link))
 
     async def close(self, *, end: bool) -> None:
         self._closed = True

