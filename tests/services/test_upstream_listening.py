@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.upstream import Selection, UpstreamSpec
+from cwm.domain.upstream import Credentials, Selection, UpstreamSpec
 from cwm.services.upstreams import CallerOf
 from tests.adapters.upstream.bad_server import bad_server
 from tests.adapters.upstream.programs import spec as program
@@ -132,6 +132,19 @@ async def test_a_subscription_goes_on_when_its_upstream_begins_or_ceases_to_be_s
         await is_reconfigured(one, host.spec("notes", stateless=not stateless))
         await has_its_session(one, caller)
         await until_told(one, caller, told)
+
+
+async def test_an_upstream_that_is_told_who_calls_is_asked_again_with_the_next_call() -> None:
+    shared = Shared()
+    told = heard_of(shared)
+    async with hosted(legacy=True) as host:
+        spec = host.spec("notes", credentials=Credentials.FORWARD)
+        async with replica(shared, [spec]) as one:
+            caller = await one.caller(await shared.store.begin(ANN), authorization="Bearer ann")
+            await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+            await until_told(one, caller, told)
+            await is_reconfigured(one, replace(spec, call_seconds=200))
+            await until_told(one, caller, told)
 
 
 async def test_what_is_not_shown_any_more_is_not_listened_to_any_more() -> None:
