@@ -84,6 +84,7 @@ class Link:
         self._told = told
         self._settled = asyncio.Event()
         self._is_ready = asyncio.Event()
+        self._renewed = asyncio.Event()
         self._heard: set[Kind] = set()
         self._news = asyncio.Event()
         self._busy = 0
@@ -138,6 +139,10 @@ class Link:
     async def ready(self) -> None:
         """Returns once the upstream is there, however long that takes."""
         await self._is_ready.wait()
+
+    async def renewed(self) -> None:
+        """Returns once it has a session after the one of now: the upstream may have been restarted."""
+        await self._renewed.wait()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -216,6 +221,8 @@ class Link:
             was = self.state
             self.session, self._modern = session, session.modern
             self._ready_at = self._clock.monotonic()
+            renewed, self._renewed = self._renewed, asyncio.Event()
+            renewed.set()
             self._now(LinkState.READY)
             self._tell(changed if was is not LinkState.AWAY else list(Kind))
             await self.watches.renew(session)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.ports.upstream import Heard, UpstreamError, UpstreamSession
+from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager
 from cwm.services.upstream_link import (
@@ -137,19 +137,41 @@ class Listening:
             # To open a session is use of the agent session: this alone must not make it last for ever.
             if link.monotonic() - agent.last_used > self._agents.ttl_seconds:
                 return
-            opened_at = link.monotonic()
+            lasted = 0.0
             try:
                 session = await agent.session(link, None, self._hearing(link, agent))
-                await session.ended()
+                opened_at = link.monotonic()
+                await self._until_lost(link, agent, session)
+                lasted = link.monotonic() - opened_at
             except (UpstreamError, CwmError) as failed:
                 _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
             except Exception:
                 logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
-            if link.monotonic() - opened_at >= STEADY_SECONDS:
+            if lasted >= STEADY_SECONDS:
                 delay = FIRST_RETRY_SECONDS
                 continue
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
+    async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
+        while session.is_open:
+            ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
+            try:
+                await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
+                if renewed.done() and session.is_open and not await self._knows(link, session):
+                    agent.drop(link, session)
+                    return
+            finally:
+                ended.cancel()
+                renewed.cancel()
+
+    async def _knows(self, link: Link, session: UpstreamSession) -> bool:
+        """A server that was restarted says that it does not know a session only to who asks."""
+        try:
+            await session.request("ping", {}, timeout_seconds=link.spec.connect_seconds)
+        except UpstreamError as failed:
+            return not isinstance(failed, UpstreamExpiredError)
+        return True
 
     async def _share(self, link: Link, agent: ContextManager) -> None:
         for own in agent.watches(link).uris():

@@ -15,6 +15,7 @@ import pytest
 
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.upstream import Credentials, Selection, UpstreamSpec
+from cwm.services.upstream_link import LinkState
 from cwm.services.upstreams import CallerOf
 from tests.adapters.upstream.bad_server import bad_server
 from tests.adapters.upstream.programs import spec as program
@@ -189,6 +190,23 @@ async def test_a_program_that_dies_is_started_again_for_who_only_listens() -> No
         await bounded(last.ended())
         await eventually(lambda: not one.upstreams._listening._keeping)
     assert len(pids) == 2
+
+
+async def test_a_server_that_was_restarted_is_asked_again_for_who_only_listens() -> None:
+    shared = Shared()
+    told = heard_of(shared)
+    async with hosted(legacy=True) as host, replica(shared, [host.spec("notes")]) as one:
+        caller = await one.caller(await shared.store.begin(ANN))
+        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await until_told(one, caller, told)
+        link = one.upstreams._links["notes"]
+        before = caller.agent._held[link].session
+        await host.stop()
+        await eventually(lambda: link.state is LinkState.AWAY)
+        await host.start()
+        await bounded(before.ended())
+        await eventually(lambda: caller.agent.has_session(link))
+        await until_told(one, caller, told)
 
 
 async def test_who_only_listens_to_a_program_that_fails_to_start_hears_of_it_once_it_starts(
