@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
+from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
     from cwm.services.context_archive import Archived, ContextArchive
@@ -28,19 +30,23 @@ def export(file: FileArgument) -> None:
 
     Each scope is as it was at one moment, also while gateways serve. The file appears when it is whole.
     """
-    part = file.with_name(f".{file.name}.part")
     try:
-        with part.open("xb") as opened:
-            part.chmod(0o600)
-            archived = _run(lambda archive, tenant: archive.write(tenant, opened))
-            opened.flush()
-            os.fsync(opened.fileno())
-        part.replace(file)
+        _require_regular(file)
+        # Where a link leads: the link stays one.
+        target = Path(os.path.realpath(file))
+        descriptor, name = tempfile.mkstemp(prefix=".cwm-", suffix=".part", dir=target.parent)
+        part = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                archived = _run(lambda archive, tenant: archive.write(tenant, opened))
+                opened.flush()
+                os.fsync(opened.fileno())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         fail("CWM-4001", f"{file} cannot be written: {error.strerror}.")
-    finally:
-        part.unlink(missing_ok=True)
-    print(f"Saved {_counted(archived)} in {file}.")
+    print(f"Saved {_counted(archived)} in {typer.format_filename(file)}.")
     if archived.lost:
         print(f"{archived.lost} keys had lost their values and were left out.")
 
@@ -60,7 +66,19 @@ def import_(file: FileArgument) -> None:
             archived = read(opened)
     except OSError as error:
         fail("CWM-4002", f"{file} cannot be read: {error.strerror}.")
-    print(f"Set {_counted(archived)} from {file}.")
+    print(f"Set {_counted(archived)} from {typer.format_filename(file)}.")
+
+
+def _require_regular(file: Path) -> None:
+    """What replacing would destroy, such as a device, is refused. Raises OSError."""
+    if file == Path("-"):
+        fail("CWM-1003", "Give the name of a file: it appears when the archive is whole.", USAGE)
+    try:
+        there = file.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(there.st_mode):
+        fail("CWM-1003", f"{file} is there and no regular file.", USAGE)
 
 
 def _run(use: Callable[[ContextArchive, str], Awaitable[Archived]]) -> Archived:

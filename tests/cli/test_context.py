@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from io import BytesIO
 from pathlib import Path
 
@@ -88,6 +89,37 @@ def test_a_file_that_is_damaged_or_something_else_is_refused(
 def test_a_file_is_not_where_it_should_be(tmp_path: Path) -> None:
     refused(cwm(tmp_path, "context", "import", "nowhere"), "CWM-4002")
     refused(cwm(tmp_path, "context", "export", "no/folder/file"), "CWM-4001")
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "round").symlink_to("round")
+    for name in ("pipe", "link", "-"):
+        refused(cwm(tmp_path, "context", "export", name), "CWM-1003", 2)
+    for name in ("round", "n" * 300):
+        refused(cwm(tmp_path, "context", "export", name), "CWM-4001")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").readlink() == Path("pipe")
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "round"}
+
+
+def test_an_archive_goes_where_a_link_leads_and_touches_nothing_else(saved: Path) -> None:
+    folder = saved.parent
+    longest = "n" * 255
+    (folder / ".latest.part").write_text("another's")
+    (folder / "latest").symlink_to("other/real")
+    (folder / "other").mkdir()
+    before = {path.name for path in folder.iterdir()}
+    for _ in range(2):
+        run = cwm(folder, "context", "export", "latest")
+        assert run.stdout.startswith("Saved 22 keys"), run.stderr
+    assert (folder / "latest").is_symlink()
+    assert [path.name for path in (folder / "other").iterdir()] == ["real"]
+    assert (folder / "other" / "real").stat().st_mode & 0o777 == 0o600
+    assert (folder / ".latest.part").read_text() == "another's"
+    assert cwm(folder, "context", "export", longest).returncode == 0
+    assert {path.name for path in folder.iterdir()} == {*before, longest}
 
 
 def test_the_archive_is_lines_of_json_with_bytes_between(saved: Path) -> None:
