@@ -12,6 +12,7 @@ import typer
 from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
+    import httpx2
     from fastmcp.client.client import CallToolResult
     from mcp.shared.exceptions import MCPError
 
@@ -70,6 +71,17 @@ def own_credential() -> str | None:
     return None if key is None else key.get_secret_value()
 
 
+def http_client(**given: Any) -> httpx2.AsyncClient:
+    """Goes to the gateway straight: a proxy of the environment would be shown the credential."""
+    import httpx2
+
+    # Of the environment only where certificates are counts (SSL_CERT_FILE), for an https gateway of one's own.
+    pool = httpx2.AsyncHTTPTransport(trust_env=True)
+    return httpx2.AsyncClient(
+        **{"timeout": httpx2.Timeout(30, read=300), **given}, trust_env=False, transport=pool
+    )
+
+
 async def call_tool(
     url: str,
     tool: str,
@@ -79,13 +91,14 @@ async def call_tool(
 ) -> Any:
     """Raises ToolRefusedError, or ConnectionError when no gateway answers."""
     from fastmcp import Client
+    from fastmcp.client.transports import StreamableHttpTransport
     from mcp.shared.exceptions import MCPError
 
     async def heard(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
         if on_piece is not None and message:
             on_piece(message)
 
-    client = Client(f"{url}/mcp", auth=credential)
+    client = Client(StreamableHttpTransport(f"{url}/mcp", auth=credential, httpx_client_factory=http_client))
     async with AsyncExitStack() as leaving:
         try:
             await leaving.enter_async_context(client)

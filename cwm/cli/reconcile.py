@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
-from cwm.cli.gateway_client import JsonOption, UrlOption, base_url, own_credential
+from cwm.cli.gateway_client import JsonOption, UrlOption, base_url, http_client, own_credential
 
 
 def reconcile(
@@ -53,7 +53,7 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
     try:
         credential = own_credential()
         headers = {} if credential is None else {"authorization": f"Bearer {credential}"}
-        async with httpx2.AsyncClient(timeout=None, trust_env=False, headers=headers) as http:
+        async with http_client(timeout=None, headers=headers) as http:
             answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
     except httpx2.TransportError:
         fail(

@@ -64,6 +64,15 @@ def test_no_gateway_is_one_sentence_that_says_what_to_start(tmp_path: Path) -> N
     assert "cwm up" in sentence
 
 
+def test_a_proxy_of_the_environment_is_not_asked(gateway: str, tmp_path: Path) -> None:
+    proxy = "http://127.0.0.1:9"
+    environment = {name: proxy for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")}
+    for arguments in (("windows", "list"), ("reconcile", "--dry-run", "--json")):
+        run = cwm(tmp_path, *arguments, "--url", gateway, **environment, NO_PROXY="", no_proxy="")
+        assert run.stdout
+        assert run.stderr == ""
+
+
 def test_something_else_than_a_gateway_is_told_apart_from_an_answer(gateway: str, tmp_path: Path) -> None:
     refused(cwm(tmp_path, "windows", "list", "--url", f"{gateway}/elsewhere"), "CWM-5001")
 
