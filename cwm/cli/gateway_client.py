@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
+from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
     import httpx2
@@ -45,6 +45,10 @@ def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnP
     """
     where, credential = base_url(url), own_credential()
     given = {name: value for name, value in arguments.items() if value is not None}
+    try:
+        json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        fail("CWM-1003", "What is given is not UTF-8.", USAGE)
 
     async def work(_: Interrupts) -> Any:
         return await call_tool(where, tool, given, on_piece, credential)

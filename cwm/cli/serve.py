@@ -136,3 +136,5 @@ def _require_free_port(host: str, port: int) -> None:
             else f"cannot listen on {host} port {port}: {error.strerror}"
         )
         fail("CWM-1003", f"The gateway did not start: {why}.")
+    except UnicodeError:
+        fail("CWM-1003", f"The gateway did not start: {host[:64]} is no name of a host.")

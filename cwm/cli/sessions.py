@@ -86,7 +86,7 @@ def generate(
     url: UrlOption = None,
 ) -> None:
     """Say something in a session and print the answer as it comes."""
-    said = sys.stdin.read() if message == "-" else message
+    said = _standard_input() if message == "-" else message
     if (said is None) == (text is None):
         fail("CWM-1003", "Give either --message or --text.", USAGE)
     live = on_terminal() and not as_json
@@ -129,6 +129,13 @@ def delete(
         print_json(answer)
         return
     print(f"Deleted session {session}.")
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        fail("CWM-1003", "What comes over standard input is not text.", USAGE)
 
 
 def _messages(system: str | None, said: str) -> list[dict[str, str]]:

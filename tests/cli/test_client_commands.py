@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import cwm, refused, serving
+from tests.cli.command import cwm, environment, refused, serving
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +82,31 @@ def test_something_else_than_a_gateway_is_told_apart_from_an_answer(gateway: str
 def test_a_turn_needs_a_message_or_a_text(tmp_path: Path) -> None:
     for both in ((), ("--message", "a", "--text", "b")):
         refused(cwm(tmp_path, "sessions", "generate", "some", *both), "CWM-1003", status=2)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    for arguments in (
+        ("windows", "show", "\udcff"),
+        ("windows", "list", "--search", "\udcff"),
+        ("windows", "list", "--tag", "\udcff"),
+        ("sessions", "generate", "some", "--message", "\udcff"),
+    ):
+        refused(cwm(tmp_path, *arguments), "CWM-1003", status=2)
+    piped = subprocess.run(
+        [sys.executable, "-m", "cwm", "sessions", "generate", "some", "-m", "-"],
+        input=b"\xff\xfe",
+        env=environment(tmp_path, {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8:strict"}),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert piped.returncode == 2, piped.stderr
+    assert piped.stderr.startswith(b"CWM-1003: ")
+
+
+@pytest.mark.parametrize("host", ["\udcff", "a" * 300, "a..b"], ids=["bytes", "long", "dots"])
+def test_what_is_no_host_is_one_sentence(tmp_path: Path, host: str) -> None:
+    refused(cwm(tmp_path, "serve", "--host", host, CWM_ALLOW_UNAUTHENTICATED="true"), "CWM-1003")
 
 
 def test_serve_says_where_it_is_and_who_may_come_in(tmp_path: Path) -> None:
