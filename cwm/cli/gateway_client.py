@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -28,6 +28,8 @@ JsonOption: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the tool's answer as JSON instead of text.")
 ]
 OnPiece: TypeAlias = Callable[[str], None]
+
+_LAST_PORT: Final = 65_535
 
 
 class ToolRefusedError(Exception):
@@ -62,17 +64,33 @@ def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnP
 
 
 def base_url(url: str | None) -> str:
+    """Where the gateway's paths begin, without a slash at the end. What is no such URL ends the command."""
     if url is None:
         return f"http://127.0.0.1:{load_settings(upstreams=False).http.port}"
-    if not url.startswith(("http://", "https://")):
-        raise typer.BadParameter("must begin with http:// or https://", param_hint="--url")
-    return url.rstrip("/").removesuffix("/mcp")
+    import httpx2
+
+    # What was given is not repeated: it may hold a password.
+    if "@" in url:
+        fail("CWM-1003", "--url must be without user and password; CWM_API_KEY holds what is sent.", USAGE)
+    try:
+        parsed = httpx2.URL(url)
+        good = parsed.host and parsed.scheme in {"http", "https"} and (parsed.port or 0) <= _LAST_PORT
+    except httpx2.InvalidURL:
+        good = False
+    if not good or parsed.query or parsed.fragment:
+        fail("CWM-1003", "--url must be like http://host:port.", USAGE)
+    return str(parsed).rstrip("/").removesuffix("/mcp")
 
 
 def own_credential() -> str | None:
     """What this client proves with who it is."""
     key = load_settings(upstreams=False).auth.api_key
-    return None if key is None else key.get_secret_value()
+    if key is None:
+        return None
+    credential = key.get_secret_value().strip()
+    if not (credential.isascii() and credential.isprintable()):
+        fail("CWM-1003", "CWM_API_KEY must be one line of printable ASCII.", USAGE)
+    return credential or None
 
 
 def http_client(**given: Any) -> httpx2.AsyncClient:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
 from cwm.cli.gateway_client import JsonOption, UrlOption, base_url, http_client, own_credential
+
+_NO_SUCH_PATH: Final = {404, 405}
 
 
 def reconcile(
@@ -61,10 +63,14 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
             f"No CWM gateway answers at {where}. Start one with `cwm up` or `cwm serve` (it reconciles then), "
             "or give --url.",
         )
-    if answer.is_error:
-        try:
-            error = answer.json()
-            fail(error["code"], error["message"])
-        except (ValueError, KeyError, TypeError):
-            fail("CWM-5001", f"What answers at {where} is no CWM gateway of this version.")
-    return answer.json()
+    try:
+        told = answer.json()
+    except ValueError:
+        told = None
+    if answer.is_success and isinstance(told, dict) and "steps" in told:
+        return told
+    if answer.is_error and isinstance(told, dict) and "code" in told:
+        fail(told["code"], str(told.get("message")))
+    if answer.is_success or answer.status_code in _NO_SUCH_PATH:
+        fail("CWM-5001", f"What answers at {where} is no CWM gateway of this version.")
+    fail("CWM-5001", f"What is at {where} answered with HTTP status {answer.status_code}.")

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -20,6 +23,31 @@ pytestmark = pytest.mark.slow
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(tmp_path_factory.mktemp("gateway")) as (url, _):
         yield url
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """The URL of a server that has this one answer to every POST."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def test_an_empty_gateway_says_so(gateway: str, tmp_path: Path) -> None:
@@ -73,6 +101,64 @@ def test_a_proxy_of_the_environment_is_not_asked(gateway: str, tmp_path: Path) -
         run = cwm(tmp_path, *arguments, "--url", gateway, **environment, NO_PROXY="", no_proxy="")
         assert run.stdout
         assert run.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:nine",
+        "http://",
+        "127.0.0.1:9",
+        "ftp://127.0.0.1",
+        "http://127.0.0.1:9/?a=b",
+        "http://someone:hunter2@127.0.0.1:9",
+        "http://someone:hunter2@[::1",
+        "http://\udcff",
+    ],
+    ids=ascii,
+)
+def test_what_is_no_url_of_a_gateway_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
+    for command in (("windows", "list"), ("reconcile", "--json")):
+        sentence = refused(cwm(tmp_path, *command, "--url", url), "CWM-1003", status=2)
+        assert "--url" in sentence
+        assert "hunter2" not in sentence
+
+
+def test_a_scheme_counts_whatever_its_case(gateway: str, tmp_path: Path) -> None:
+    url = gateway.replace("http://", "HTTP://")
+    assert cwm(tmp_path, "windows", "list", "--url", f"{url}/mcp/").stdout == "There are no windows.\n"
+
+
+def test_a_key_is_one_line_of_printable_ascii(gateway: str, tmp_path: Path) -> None:
+    for command in (("windows", "list"), ("reconcile", "--dry-run", "--json")):
+        run = cwm(tmp_path, *command, "--url", gateway, CWM_API_KEY=" cwm_key\r\n")
+        assert run.stdout
+        assert run.stderr == ""
+        for key in ("cwm_hunter2\nx", "cwm_hunter2\x1b", "cwm_hünter2", "cwm_hunter2\udcff"):
+            run = cwm(tmp_path, *command, "--url", gateway, CWM_API_KEY=key)
+            sentence = refused(run, "CWM-1003", status=2)
+            assert "CWM_API_KEY" in sentence
+            assert "nter2" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (500, b"oops", "HTTP status 500"),
+        (302, b"", "HTTP status 302"),
+        (404, b"oops", "no CWM gateway"),
+        (200, b"<html>", "no CWM gateway"),
+        (200, b"{}", "no CWM gateway"),
+        (200, b"[]", "no CWM gateway"),
+    ],
+)
+def test_reconcile_tells_what_answered_instead_of_a_gateway(
+    tmp_path: Path, status: int, body: bytes, said: str
+) -> None:
+    with answering(status, body) as url:
+        assert said in refused(cwm(tmp_path, "reconcile", "--json", "--url", url), "CWM-5001")
 
 
 def test_something_else_than_a_gateway_is_told_apart_from_an_answer(gateway: str, tmp_path: Path) -> None:
