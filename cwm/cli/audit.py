@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -38,14 +39,25 @@ app = typer.Typer(
 )
 
 _PAGE = 1_000
-_MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]
+_CHECKPOINT = re.compile(r"(.+):([1-9][0-9]{0,17}):([0-9a-fA-F]{64})")
+
+
+def _moment(given: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter("must be a moment like 2026-01-31 or 2026-01-31T12:00:00Z") from None
+
 
 TenantOption = Annotated[str | None, typer.Option(help="One tenant's records only; default: every tenant's.")]
 SinceOption = Annotated[
-    datetime | None, typer.Option(formats=_MOMENTS, help="The first moment that counts, in UTC.")
+    datetime | None,
+    typer.Option(parser=_moment, metavar="MOMENT", help="The first moment that counts, in UTC without an offset."),
 ]
 UntilOption = Annotated[
-    datetime | None, typer.Option(formats=_MOMENTS, help="The first moment that no longer counts, in UTC.")
+    datetime | None,
+    typer.Option(parser=_moment, metavar="MOMENT", help="The first moment that no longer counts, likewise."),
 ]
 EventOption = Annotated[str | None, typer.Option(help="One kind of event, such as window_freeze.")]
 SubjectOption = Annotated[str | None, typer.Option(help="What one subject did.")]
@@ -86,6 +98,8 @@ def verify(
 
         look = VerifyAudit(trail, keys)
         known = {*await trail.tenants(), *(point.tenant for point in kept)}
+        if tenant is not None and tenant not in known:
+            fail("CWM-1003", f"There are no records of tenant {tenant}.")
         chosen = sorted(known) if tenant is None else [tenant]
         return [await look(each, kept) for each in chosen]
 
@@ -173,7 +187,10 @@ def export(
         raise typer.Exit(FOUND_FAULTS) from None
 
 
-def _on_trail(use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Sequence[bytes] = ()) -> T:
+def _on_trail(
+    use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Sequence[bytes] | None = None
+) -> T:
+    """Without ``older`` secrets, though there be none, the keys are none that verify: it is for reading alone."""
     settings = load_settings(upstreams=False)
 
     async def work(_: Interrupts) -> T:
@@ -184,15 +201,19 @@ def _on_trail(use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Seque
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, older: Sequence[bytes]) -> AsyncIterator[tuple[AuditTrail, ChainKeys]]:
+async def _opened(
+    settings: Settings, older: Sequence[bytes] | None
+) -> AsyncIterator[tuple[AuditTrail, ChainKeys]]:
     from cwm.adapters.local.secret import audit_keys
     from cwm.adapters.sql import schema
     from cwm.adapters.sql.audit_trail import SqlAuditTrail
     from cwm.adapters.sql.database import open_database
+    from cwm.domain.audit_chain import ChainKeys
 
-    keys, database = audit_keys(settings.isolation, *older), open_database(settings.database.url())
+    database = open_database(settings.database.url())
     try:
         await schema.require_current(database)
+        keys = ChainKeys((b"",)) if older is None else audit_keys(settings.isolation, *older, make=False)
         yield SqlAuditTrail(database, keys), keys
     finally:
         await database.dispose()
@@ -207,23 +228,17 @@ def _filter(
 ) -> AuditFilter:
     from cwm.ports.audit import AuditFilter
 
-    return AuditFilter(_utc(since), _utc(until), event, subject, outcome)
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    if moment is None:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return AuditFilter(since, until, event, subject, outcome)
 
 
 def _checkpoint(given: str) -> Checkpoint:
     from cwm.domain.audit_chain import Checkpoint, Place
 
-    rest, _, digest = given.rpartition(":")
-    tenant, _, number = rest.rpartition(":")
-    if not (tenant and number.isascii() and number.isdigit() and len(digest) == 64):
+    matched = _CHECKPOINT.fullmatch(given)
+    if matched is None:
         fail("CWM-1003", "A checkpoint is TENANT:NUMBER:DIGEST.", USAGE)
-    return Checkpoint(tenant, Place(int(number), digest), datetime.now(UTC))
+    tenant, number, digest = matched.groups()
+    return Checkpoint(tenant, Place(int(number), digest.lower()), datetime.now(UTC))
 
 
 def _tell(verdicts: Sequence[Verdict]) -> None:

@@ -116,6 +116,46 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "cwm migrate" in refused(cwm(tmp_path, "audit", "verify"), "CWM-4002")
 
 
+def test_a_tenant_without_records_is_not_called_whole(folder: Path) -> None:
+    assert "tenant nosuch" in refused(cwm(folder, "audit", "verify", "--tenant", "nosuch"), "CWM-1003")
+    kept = ("--checkpoint", f"nosuch:1:{'A' * 64}")
+    run = cwm(folder, "audit", "verify", "--tenant", "nosuch", *kept)
+    assert run.returncode == 1
+    assert "cut_off: record 1" in run.stdout
+
+
+def test_a_secret_that_is_missing_is_told_and_not_made(folder: Path) -> None:
+    elsewhere = folder / "no" / "secret"
+    sentence = refused(cwm(folder, "audit", "verify", CWM_SECRET_FILE=str(elsewhere)), "CWM-1003", 2)
+    assert "CWM_SECRET_FILE" in sentence
+    for command in ("list", "export"):
+        run = cwm(folder, "audit", command, CWM_SECRET_FILE=str(elsewhere))
+        assert "security.injection" in run.stdout, run.stderr
+    assert not elsewhere.parent.exists()
+
+
+def test_the_moments_that_it_prints_are_those_that_it_takes(folder: Path) -> None:
+    exported = lines(cwm(folder, "audit", "export"))
+    second = exported[1]["timestamp"]
+    assert "." in second
+    since = lines(cwm(folder, "audit", "export", "--since", second))
+    until = lines(cwm(folder, "audit", "export", "--until", second.replace("Z", "+00:00")))
+    assert (until, since) == (exported[:1], exported[1:])
+    for moment in ("0001-01-01T00:00:00+14:00", "yesterday"):
+        run = cwm(folder, "audit", "list", "--since", moment)
+        assert run.returncode == 2
+        assert "must be a moment" in " ".join(run.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [f"acme:{'9' * 5000}:{'a' * 64}", f"acme:1:{'z' * 64}", f"acme:0:{'a' * 64}", f":1:{'a' * 64}"],
+    ids=["digits", "hexadecimal", "nothing", "nobody"],
+)
+def test_what_is_no_checkpoint_is_refused(folder: Path, given: str) -> None:
+    refused(cwm(folder, "audit", "verify", "--checkpoint", given), "CWM-1003", 2)
+
+
 async def test_what_is_asked_over_stdio_says_so(tmp_path: Path) -> None:
     transport = StdioTransport(
         sys.executable,

@@ -13,13 +13,16 @@ from cwm.settings import Isolation, SettingsError
 _BYTES = 32
 
 
-def load_secret(settings: Isolation) -> bytes:
-    """``CWM_SECRET``, else the content of ``CWM_SECRET_FILE``, which is made (mode 0600) when missing."""
+def load_secret(settings: Isolation, *, make: bool = True) -> bytes:
+    """``CWM_SECRET``, else the content of ``CWM_SECRET_FILE``, which is made (mode 0600) when missing.
+
+    Raises SettingsError, also for a file that is missing and not to be made.
+    """
     if settings.secret is not None:
         return settings.secret.get_secret_value().encode()
     path = settings.secret_file
     try:
-        if not path.exists():
+        if make and not path.exists():
             _create(path)
         key = path.read_bytes().strip()
     except OSError as unreadable:
@@ -29,16 +32,16 @@ def load_secret(settings: Isolation) -> bytes:
     return key
 
 
-def signing_secrets(settings: Isolation) -> tuple[bytes, ...]:
+def signing_secrets(settings: Isolation, *, make: bool = True) -> tuple[bytes, ...]:
     """The key in force, which signs, and the one before it, whose signatures still hold."""
     previous = settings.previous_secret
-    current = load_secret(settings)
+    current = load_secret(settings, make=make)
     return (current,) if previous is None else (current, previous.get_secret_value().encode())
 
 
-def audit_keys(settings: Isolation, *older: bytes) -> ChainKeys:
+def audit_keys(settings: Isolation, *older: bytes, make: bool = True) -> ChainKeys:
     """What the audit log is chained with; ``older`` secrets only verify."""
-    return ChainKeys((*signing_secrets(settings), *older))
+    return ChainKeys((*signing_secrets(settings, make=make), *older))
 
 
 def _create(path: Path) -> None:
