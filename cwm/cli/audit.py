@@ -53,7 +53,9 @@ def _moment(given: str) -> datetime:
 TenantOption = Annotated[str | None, typer.Option(help="One tenant's records only; default: every tenant's.")]
 SinceOption = Annotated[
     datetime | None,
-    typer.Option(parser=_moment, metavar="MOMENT", help="The first moment that counts, in UTC without an offset."),
+    typer.Option(
+        parser=_moment, metavar="MOMENT", help="The first moment that counts, in UTC without an offset."
+    ),
 ]
 UntilOption = Annotated[
     datetime | None,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
 from cwm.cli.gateway_client import JsonOption, UrlOption, base_url, http_client, own_credential
 
-_NO_SUCH_PATH: Final = {404, 405}
+_NOT_OURS: Final = {200, 404, 405}
 
 
 def reconcile(
@@ -67,10 +67,14 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
         told = answer.json()
     except ValueError:
         told = None
-    if answer.is_success and isinstance(told, dict) and "steps" in told:
-        return told
-    if answer.is_error and isinstance(told, dict) and "code" in told:
+    if not (answer.is_success and isinstance(told, dict) and "steps" in told):
+        _refused(where, answer.status_code, told)
+    return told
+
+
+def _refused(where: str, status: int, told: Any) -> NoReturn:
+    if isinstance(told, dict) and "code" in told:
         fail(told["code"], str(told.get("message")))
-    if answer.is_success or answer.status_code in _NO_SUCH_PATH:
+    if status in _NOT_OURS:
         fail("CWM-5001", f"What answers at {where} is no CWM gateway of this version.")
-    fail("CWM-5001", f"What is at {where} answered with HTTP status {answer.status_code}.")
+    fail("CWM-5001", f"What is at {where} answered with HTTP status {status}.")

@@ -96,9 +96,9 @@ def test_no_gateway_is_one_sentence_that_says_what_to_start(tmp_path: Path) -> N
 
 def test_a_proxy_of_the_environment_is_not_asked(gateway: str, tmp_path: Path) -> None:
     proxy = "http://127.0.0.1:9"
-    environment = {name: proxy for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")}
+    proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), proxy)
     for arguments in (("windows", "list"), ("reconcile", "--dry-run", "--json")):
-        run = cwm(tmp_path, *arguments, "--url", gateway, **environment, NO_PROXY="", no_proxy="")
+        run = cwm(tmp_path, *arguments, "--url", gateway, **proxies, NO_PROXY="", no_proxy="")
         assert run.stdout
         assert run.stderr == ""
 
