@@ -93,14 +93,23 @@ def own_credential() -> str | None:
     return credential or None
 
 
-def http_client(**given: Any) -> httpx2.AsyncClient:
+def http_client(
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
+    **others: Any,
+) -> httpx2.AsyncClient:
     """Goes to the gateway straight: a proxy of the environment would be shown the credential."""
     import httpx2
 
-    # Of the environment only where certificates are counts (SSL_CERT_FILE), for an https gateway of one's own.
-    pool = httpx2.AsyncHTTPTransport(trust_env=True)
     return httpx2.AsyncClient(
-        **{"timeout": httpx2.Timeout(30, read=300), **given}, trust_env=False, transport=pool
+        headers=headers,
+        timeout=httpx2.Timeout(30, read=300) if timeout is None else timeout,
+        auth=auth,
+        trust_env=False,
+        # Of the environment only SSL_CERT_FILE counts, for a gateway with a certificate of one's own.
+        transport=httpx2.AsyncHTTPTransport(trust_env=True),
+        **others,
     )
 
 

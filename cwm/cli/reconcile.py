@@ -55,7 +55,7 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
     try:
         credential = own_credential()
         headers = {} if credential is None else {"authorization": f"Bearer {credential}"}
-        async with http_client(timeout=None, headers=headers) as http:
+        async with http_client(headers, httpx2.Timeout(None)) as http:
             answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
     except httpx2.TransportError:
         fail(
