@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
+    from cwm.cli.output import OutputError, check_output
     from cwm.cli.root import app
 
-    app(prog_name="cwm")
+    check_output()
+    try:
+        try:
+            app(prog_name="cwm")
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OutputError as lost:
+        sys.exit(f"CWM-4001: {lost}")
+    except BrokenPipeError:
+        # Whoever reads has enough.
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -181,12 +180,7 @@ def export(
                 after = page[-1].seq
         sys.stdout.flush()
 
-    try:
-        _on_trail(work)
-    except BrokenPipeError:
-        # Whoever reads has enough; the interpreter would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(FOUND_FAULTS) from None
+    _on_trail(work)
 
 
 def _on_trail(

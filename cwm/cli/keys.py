@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cwm.cli.console import USAGE, Interrupts, fail, load_settings, print_json, print_table, run_to_end
+from cwm.cli.output import OutputError
 
 if TYPE_CHECKING:
     from cwm.domain.access import Scope
@@ -52,10 +53,20 @@ def create(
 
     scopes, lasting = _scopes(scope), timedelta(days=days) if days else None
     key, text = _with_keys(tenant, lambda keys, mine: keys.create(mine, name, scopes, lasting))
+    try:
+        if as_json:
+            print_json({**_told(key), "api_key": text})
+        else:
+            print(text)
+        sys.stdout.flush()
+    except (OutputError, BrokenPipeError):
+        fail(
+            "CWM-4001",
+            f"Standard output cannot be written: key {key.key_id} of tenant {key.tenant} was made and is never shown. "
+            f"Revoke it (`cwm keys revoke {key.key_id}`).",
+        )
     if as_json:
-        print_json({**_told(key), "api_key": text})
         return
-    print(text)
     print(
         f"Key {key.key_id} of {key.name} in tenant {key.tenant} may {', '.join(spelled(scopes))}. "
         f"{_ending(key)} It is not shown again.",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, Final
 
 import typer
 
 from cwm.cli import audit, bench, context, keys, sessions, windows
+from cwm.cli.console import fail
 from cwm.cli.demo import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
@@ -15,6 +17,9 @@ from cwm.cli.room import room
 from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
 from cwm.cli.up import up
+
+_SERVING: Final = {"serve", "stdio", "up"}
+"""What they are there for is not what they print."""
 
 app = typer.Typer(
     name="cwm",
@@ -27,7 +32,8 @@ app = typer.Typer(
 
 @app.callback()
 def root(
-    version: Annotated[
+    given: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,
         typer.Option(
             "--version",
@@ -38,6 +44,8 @@ def root(
     ] = False,
 ) -> None:
     """Options that stand before the command."""
+    if sys.stdout is None and given.invoked_subcommand not in _SERVING:
+        fail("CWM-4001", "Standard output is closed: what the command has to tell would be lost.")
 
 
 def _version(*, given: bool) -> None:
