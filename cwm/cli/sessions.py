@@ -89,6 +89,8 @@ def generate(
     said = _standard_input() if message == "-" else message
     if (said is None) == (text is None):
         fail("CWM-1003", "Give either --message or --text.", USAGE)
+    if system is not None and said is None:
+        fail("CWM-1003", "--system goes with --message: a text is appended as it is.", USAGE)
     live = on_terminal() and not as_json
     pieces: list[str] = []
     answer = call(

@@ -195,6 +195,11 @@ def test_what_is_no_host_is_one_sentence(tmp_path: Path, host: str) -> None:
     refused(cwm(tmp_path, "serve", "--host", host, CWM_ALLOW_UNAUTHENTICATED="true"), "CWM-1003")
 
 
+def test_a_system_message_goes_with_no_text(tmp_path: Path) -> None:
+    run = cwm(tmp_path, "sessions", "generate", "some", "--text", "a", "--system", "b")
+    assert "--system" in refused(run, "CWM-1003", status=2)
+
+
 def test_serve_says_where_it_is_and_who_may_come_in(tmp_path: Path) -> None:
     with serving(tmp_path) as (url, process):
         assert url.startswith("http://127.0.0.1:")
