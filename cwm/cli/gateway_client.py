@@ -71,14 +71,14 @@ def base_url(url: str | None) -> str:
 
     # What was given is not repeated: it may hold a password.
     if "@" in url:
-        fail("CWM-1003", "--url must be without user and password; CWM_API_KEY holds what is sent.", USAGE)
+        raise typer.BadParameter("must be without user and password; see CWM_API_KEY", param_hint="--url")
     try:
         parsed = httpx2.URL(url)
         good = parsed.host and parsed.scheme in {"http", "https"} and (parsed.port or 0) <= _LAST_PORT
     except httpx2.InvalidURL:
         good = False
     if not good or parsed.query or parsed.fragment:
-        fail("CWM-1003", "--url must be like http://host:port.", USAGE)
+        raise typer.BadParameter("must be like http://host:port", param_hint="--url")
     return str(parsed).rstrip("/").removesuffix("/mcp")
 
 
