@@ -6,10 +6,10 @@ import sys
 
 
 def main() -> None:
-    from cwm.cli.output import OutputError, check_output
+    from cwm.cli.output import OutputError, check_streams
     from cwm.cli.root import app
 
-    check_output()
+    check_streams()
     try:
         try:
             app(prog_name="cwm")

@@ -1,4 +1,4 @@
-"""Standard output that tells when it cannot be written."""
+"""Standard streams: output that tells when it cannot be written, and numbers that stay theirs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class OutputError(Exception):
+class OutputError(OSError):
     """Standard output took no more: its disk is full, say. What is written from now on is dropped."""
 
 
-def check_output() -> None:
-    """From now on a failed write to ``sys.stdout`` raises OutputError; whose reader has enough, BrokenPipeError."""
+def check_streams() -> None:
+    """From now on a failed write to ``sys.stdout`` raises OutputError; whose reader has enough, BrokenPipeError.
+
+    Nothing that is opened later takes the number of a standard stream that is closed.
+    """
+    for descriptor, mode in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest number that is free
     given = sys.stdout
     if not isinstance(given, io.TextIOWrapper):
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -18,7 +20,7 @@ from cwm.cli.serve import serve
 from cwm.cli.stdio import stdio
 from cwm.cli.up import up
 
-_SERVING: Final = {"serve", "stdio", "up"}
+_SERVING: Final = {"room", "serve", "stdio", "up"}
 """What they are there for is not what they print."""
 
 app = typer.Typer(
@@ -46,6 +48,8 @@ def root(
     """Options that stand before the command."""
     if sys.stdout is None and given.invoked_subcommand not in _SERVING:
         fail("CWM-4001", "Standard output is closed: what the command has to tell would be lost.")
+    if sys.stdin is None and given.invoked_subcommand != "stdio":
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - as long as the process
 
 
 def _version(*, given: bool) -> None:

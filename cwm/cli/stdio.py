@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 
 from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
@@ -32,10 +31,7 @@ def stdio() -> None:
 
 
 def _require_streams() -> None:
-    try:
-        os.fstat(0)
-        os.fstat(1)
-    except OSError:
+    if sys.stdin is None or sys.stdout is None:
         fail("CWM-1003", "cwm stdio needs a client at its standard input and output.", USAGE)
-    if os.isatty(0):
+    if sys.stdin.isatty():
         print("cwm stdio waits for an MCP client on standard input; Ctrl-C ends it.", file=sys.stderr)

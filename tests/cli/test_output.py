@@ -73,3 +73,8 @@ def test_a_reader_that_has_enough_is_no_fault_to_tell(tmp_path: Path, unbuffered
 def test_with_standard_output_closed_nothing_is_done(tmp_path: Path) -> None:
     refused(into(">&-", tmp_path, "keys", "create", "ci", "--scope", "admin"), "CWM-4001")
     assert keys(tmp_path) == []
+
+
+def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path) -> None:
+    for arguments in (("windows", "delete", "x"), ("sessions", "generate", "x", "-m", "-")):
+        refused(into("<&- >/dev/null", tmp_path, *arguments, "--url", "http://127.0.0.1:9"), "CWM-5001")
