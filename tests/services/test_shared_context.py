@@ -299,15 +299,21 @@ async def test_keys_are_listed_by_prefix_page_by_page(replicas: tuple[Replica, R
     assert (await other.context.list(TENANT, "b/", "c", 100)).entries == ()
 
 
+async def damaged(replica: Replica, key: str, value: str) -> str:
+    """The digest of a value whose stored copy is no more what was set."""
+    await replica.set(key, value)
+    found = await replica.context.get(TENANT, key)
+    assert found.entry is not None
+    digest = str(found.entry.digest)
+    await replica.store.put("acme", digest, b"\x00damaged", "h", None, None)
+    return digest
+
+
 async def test_what_was_damaged_in_the_store_is_an_error_until_it_is_set_again(
     replicas: tuple[Replica, Replica],
 ) -> None:
     one, other = replicas
-    await one.set("k", "value " * 1000)
-    found = await one.context.get(TENANT, "k")
-    assert found.entry is not None
-    digest = str(found.entry.digest)
-    await one.store.put("acme", digest, b"\x00damaged", "h", None, None)
+    digest = await damaged(one, "k", "value " * 1000)
     one.contents.cache.drop(("acme", digest))
     with pytest.raises(StorageCorruptionError, match="set the key again"):
         await other.get("k")
@@ -321,10 +327,7 @@ async def test_a_value_that_is_set_while_what_is_stored_is_damaged_is_there_for_
     replicas: tuple[Replica, Replica],
 ) -> None:
     one, other = replicas
-    await one.set("k", "value " * 1000)
-    found = await one.context.get(TENANT, "k")
-    assert found.entry is not None
-    await one.store.put("acme", str(found.entry.digest), b"\x00damaged", "h", None, None)
+    await damaged(one, "k", "value " * 1000)
     await one.set("again", "value " * 1000)
     assert await other.get("k") == await other.get("again") == "value " * 1000
 
