@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from cwm.domain.eviction import Eviction
 from cwm.settings.fields import Bytes, Count, Gigabytes, Megabytes, Seconds
@@ -12,12 +14,25 @@ from cwm.settings.group import Group
 from cwm.settings.urls import database_url, redis_url, sqlite_url
 
 
+def _readable(read: Callable[[str], str]) -> AfterValidator:
+    def check(url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            read(url.get_secret_value())
+        return url
+
+    return AfterValidator(check)
+
+
+DatabaseUrl = Annotated[SecretStr | None, _readable(database_url)]
+RedisUrl = Annotated[SecretStr | None, _readable(redis_url)]
+
+
 class Database(Group):
     """Where the registry lives."""
 
     title = "database"
 
-    database_url: SecretStr | None = Field(
+    database_url: DatabaseUrl = Field(
         None, description="Postgres URL (postgresql://user:password@host/db). Unset: SQLite."
     )
     db_path: Path = Field(Path("~/.cwm/cwm.db"), description="SQLite file, when no database URL is set.")
@@ -26,13 +41,6 @@ class Database(Group):
     @classmethod
     def _expand(cls, value: Path) -> Path:
         return value.expanduser()
-
-    @field_validator("database_url")
-    @classmethod
-    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            database_url(value.get_secret_value())
-        return value
 
     def url(self) -> str:
         """SQLAlchemy's URL, with the driver CWM uses."""
@@ -54,17 +62,10 @@ class Storage(Group):
         description="Most that the disk tier may take in GB; 0 for no limit of its own. Never so much that its disk has "
         "less than a twentieth free (1 GB at least, 10 at most).",
     )
-    redis_url: SecretStr | None = Field(
+    redis_url: RedisUrl = Field(
         None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
     )
     redis_cache_gb: Gigabytes = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
-
-    @field_validator("redis_url")
-    @classmethod
-    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            redis_url(value.get_secret_value())
-        return value
 
     @field_validator("storage_path")
     @classmethod
@@ -105,7 +106,7 @@ class Shared(Group):
 
     title = "shared"
 
-    shared_store_url: SecretStr | None = Field(
+    shared_store_url: RedisUrl = Field(
         None,
         description="Redis or Valkey that several gateways share; unset: CWM_REDIS_URL where that is set, "
         "else this process alone.",
@@ -118,13 +119,6 @@ class Shared(Group):
         ge=1,
         description="Most agent sessions kept in process; of the tenant with most, the one idle longest makes room.",
     )
-
-    @field_validator("shared_store_url")
-    @classmethod
-    def _readable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            redis_url(value.get_secret_value())
-        return value
 
 
 class StoredResults(Group):

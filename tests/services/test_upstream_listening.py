@@ -214,8 +214,11 @@ async def test_who_only_listens_to_a_program_that_fails_to_start_hears_of_it_onc
 ) -> None:
     shared = Shared()
     told = heard_of(shared)
-    refusing = tmp_path / "refusing"
-    marker = f"import os\nif os.path.exists({str(refusing)!r}): raise SystemExit(1)\n"
+    refusing, refused = tmp_path / "refusing", tmp_path / "refused"
+    marker = (
+        f"import pathlib\nif pathlib.Path({str(refusing)!r}).exists():\n"
+        f"    pathlib.Path({str(refused)!r}).touch()\n    raise SystemExit(1)\n"
+    )
     spec = replace(program(marker + PROGRAM), name="notes")
     async with replica(shared, [spec]) as one:
         caller = await one.caller(await shared.store.begin(ANN))
@@ -224,6 +227,7 @@ async def test_who_only_listens_to_a_program_that_fails_to_start_hears_of_it_onc
         refusing.touch()
         await killed(one, caller)
         told.clear()
+        await eventually(refused.exists)
         refusing.unlink()
         await bounded(told.wait())
 

@@ -372,16 +372,23 @@ async def test_clients_hear_that_an_upstreams_tools_changed(tmp_path: Path) -> N
             assert "notes_" not in (await wire.post(LIST, mcp_session_id=session)).text
 
 
-@pytest.mark.parametrize("stateless", [True, False])
-async def test_a_subscription_to_an_upstreams_resource_outlives_other_listeners_and_the_upstreams_restart(
-    tmp_path: Path, stateless: bool
-) -> None:
-    uri = "notes://notes/today"
+@asynccontextmanager
+async def notes_behind(tmp_path: Path, *, stateless: bool) -> AsyncIterator[tuple[Host, Gateway, Wire]]:
+    """A server that can be stopped, a gateway in front of it, and a client's wire."""
     async with (
         hosted(legacy=True) as host,
         gateway(tmp_path, upstreams=[host.spec("notes", stateless=stateless)]) as running,
         wired(running.url) as wire,
     ):
+        yield host, running, wire
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_subscription_to_an_upstreams_resource_outlives_other_listeners_and_the_upstreams_restart(
+    tmp_path: Path, stateless: bool
+) -> None:
+    uri = "notes://notes/today"
+    async with notes_behind(tmp_path, stateless=stateless) as (host, _, wire):
         one, other = await wire.session(), await wire.session()
         async with wire.stream(one) as stream:
             for session in (one, other):
@@ -403,11 +410,7 @@ async def test_a_subscription_to_an_upstreams_resource_outlives_a_change_of_its_
     tmp_path: Path, stateless: bool
 ) -> None:
     uri = "notes://notes/today"
-    async with (
-        hosted(legacy=True) as host,
-        gateway(tmp_path, upstreams=[host.spec("notes", stateless=stateless)]) as running,
-        wired(running.url) as wire,
-    ):
+    async with notes_behind(tmp_path, stateless=stateless) as (host, running, wire):
         upstreams, session = running.parts.upstreams, await wire.session()
         async with wire.stream(session) as stream:
             assert (await wire.ask(session, "resources/subscribe", uri=uri)).status_code == 200
