@@ -17,6 +17,7 @@ from cwm.bench import rpc, servers
 from cwm.bench.figures import Section, median
 
 _BOUND_SECONDS: Final = 5.0
+_ASKED_EVERY_SECONDS: Final = 0.01
 _CALLERS: Final = 8
 _RELOADS: Final = 11
 _TEXT_BYTES: Final = 2048
@@ -27,17 +28,24 @@ async def milliseconds_until(
 ) -> float:
     """From a write of ``document`` to the ``cwm.yaml`` in ``folder`` until what was asked was answered by it.
 
-    ``holds`` asks the gateway something and says whether the answer is as the document wants it; TimeoutError
-    where it is not in five seconds.
+    ``holds`` asks the gateway something and says whether the answer is as the document wants it. It is called every 10 ms,
+    whether or not earlier answers are still to come. TimeoutError where it has not held in five seconds.
     """
     await asyncio.to_thread(servers.configure, folder, document)
     began = time.perf_counter()
-    async with asyncio.timeout(_BOUND_SECONDS):
-        while True:
-            asked = time.perf_counter()
-            if await holds():
-                # The first that was asked when it was in force already.
-                return (asked - began) * 1000
+    held = list[float]()
+
+    async def ask() -> None:
+        asked = time.perf_counter()
+        if await holds():
+            held.append(asked)
+
+    # One after the other would count what an earlier question waited for.
+    async with asyncio.timeout(_BOUND_SECONDS), asyncio.TaskGroup() as asking:
+        while not held:
+            asking.create_task(ask())
+            await asyncio.sleep(_ASKED_EVERY_SECONDS)
+    return (min(held) - began) * 1000
 
 
 @dataclass(slots=True)
