@@ -52,6 +52,9 @@ async def kept_up(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
         await require_schema(settings, parts)
         await parts.replicas.beat()
         await parts.upstreams.configure(settings.upstreams)
+        if settings.upstreams:
+            # Nothing else runs while the vocabulary loads: better now than in somebody's first call.
+            await asyncio.to_thread(parts.token_counter.load)
         upkeep = [
             asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
             asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),

@@ -22,7 +22,7 @@ _loading: Final = threading.Lock()
 class BpeTokenCounter:
     """The port :class:`cwm.ports.token_counter.TokenCounter`: texts counted whole, very long ones estimated.
 
-    The vocabulary takes 42 MB and a quarter of a second in which nothing else runs, thread or not: it is loaded at the
+    The vocabulary takes 42 MB and a tenth to a quarter of a second in which nothing else runs, thread or not: it is loaded at the
     first count, or before that by ``load``.
     """
 
