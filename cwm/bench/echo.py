@@ -1,6 +1,7 @@
 """Servers with one tool that says everything again: bare FastMCP, and CWM as it is served.
 
-``python -m cwm.bench.echo bare PORT``, ``... gateway PORT UPSTREAM_URL FOLDER`` with the defaults, and
+``python -m cwm.bench.echo bare PORT``, ``... gateway PORT UPSTREAM_URL FOLDER`` with the defaults,
+``... replica PORT UPSTREAM_URL FOLDER STORE_URL`` with a store that it shares with others, and
 ``... team PORT UPSTREAM_URL FOLDER STORE_URL OTLP_URL`` with what a team has besides; ``... collector PORT`` is where that one's
 traces go. All run under the same uvicorn with the same event loop.
 """
@@ -54,13 +55,18 @@ def gateway(upstream_url: str, folder: str) -> ASGIApp:
     return _served(_settings(upstream_url, Path(folder)))
 
 
+def replica(upstream_url: str, folder: str, store_url: str) -> ASGIApp:
+    """The same as one of several, any of which may serve a session: what they share is in a store."""
+    return _served(replace(_settings(upstream_url, Path(folder)), shared=_shared(store_url)))
+
+
 def team(upstream_url: str, folder: str, store_url: str, otlp_url: str) -> ASGIApp:
     """Besides: API keys, limits of every kind that nobody reaches, a shared store, and a trace of every call."""
     return _served(
         replace(
             _settings(upstream_url, Path(folder)),
             auth=Auth(api_keys=True),
-            shared=Shared(shared_store_url=SecretStr(store_url)),
+            shared=_shared(store_url),
             limits=Limits(
                 rate_limit_session=_OUT_OF_REACH,
                 rate_limit_principal=_OUT_OF_REACH,
@@ -80,6 +86,10 @@ def _settings(upstream_url: str, folder: Path) -> Settings:
         isolation=Isolation(secret_file=folder / "secret"),
         upstreams=(UpstreamSpec("bare", url=upstream_url),),
     )
+
+
+def _shared(store_url: str) -> Shared:
+    return Shared(shared_store_url=SecretStr(store_url))
 
 
 def _served(settings: Settings) -> ASGIApp:
@@ -104,7 +114,7 @@ def collector() -> ASGIApp:
 
 
 _SERVERS: Final[dict[str, Callable[..., ASGIApp]]] = {
-    each.__name__: each for each in (bare, gateway, team, collector)
+    each.__name__: each for each in (bare, gateway, replica, team, collector)
 }
 
 

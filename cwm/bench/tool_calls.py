@@ -46,8 +46,8 @@ _COLUMNS: Final = (
 )
 _NOTE: Final = (
     "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own is a tool of CWM's, upstream "
-    "the bare server through CWM; own/bare: throughput, the goal is 0.8 with the defaults; upstream +ms: median latency over "
-    "calling the upstream directly, the goal is 3 with one session and the defaults; both are medians of what each round gave"
+    "the bare server through CWM; own/bare: throughput, the goal is 0.8 with the defaults and as a replica; upstream +ms: median latency over "
+    "calling the upstream directly, the goal is 3 with one session; both are medians of what each round gave"
 )
 
 
@@ -77,6 +77,7 @@ async def run(progress: Callable[[str], None], *, rounds: int) -> Report:
         log = Path(folder) / "servers.log"
         for title, started, suffix in (
             ("CWM with its defaults", _alone, ""),
+            ("CWM as one of several replicas, with Valkey", _one_of_several, "_replica"),
             ("CWM with API keys, limits, Valkey and traces", _team, "_team"),
         ):
             async with server(log, "bare") as bare, started(log, bare.url) as (cwm, credentials):
@@ -110,6 +111,14 @@ async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, di
     """A gateway on a registry of its own, and nothing to prove."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         async with server(log, "gateway", upstream_url, folder) as cwm:
+            yield cwm, {}
+
+
+@asynccontextmanager
+async def _one_of_several(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    """The same, with what replicas share in a store."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder, valkey() as store_url:
+        async with server(log, "replica", upstream_url, folder, store_url) as cwm:
             yield cwm, {}
 
 
