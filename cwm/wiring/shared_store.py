@@ -58,11 +58,13 @@ def shared_store(settings: Settings, database: Database, clock: Clock, tracer: T
     from cwm.adapters.redis.connection import connect, ping
     from cwm.adapters.redis.content_store import RedisContentStore
     from cwm.adapters.redis.context_index import RedisContextIndex
+    from cwm.adapters.redis.recently_seen import RecentlySeen
     from cwm.adapters.redis.results import RedisResultRecords
 
     client, counting = connect(url, tracer), connect(url, tracer, again=False)
     changes = RedisChanges(client)
-    sessions = RedisAgentSessions(client, shared.agent_session_ttl_seconds)
+    ttl_seconds = shared.agent_session_ttl_seconds
+    sessions = RedisAgentSessions(client, ttl_seconds, RecentlySeen(changes, ttl_seconds))
 
     async def close() -> None:
         await counting.aclose()

@@ -22,9 +22,9 @@ async def test_it_compares_both_eras_and_counts_what_a_session_takes(
     monkeypatch.setattr(reload, "_RELOADS", 2)
     report = await tool_calls.run(told.append, rounds=3)
     compared = {"throughput_ratio", "added_ms_upstream"}
-    of_team = {f"{figure}_team" for figure in compared}
+    with_more = {f"{figure}_{what}" for figure in compared for what in ("replica", "team")}
     reloads = {"reload_ms", "reload_worst_ms", "reload_dropped_calls"}
-    assert set(report.summary) == {*compared, *of_team, *reloads, "bytes_per_session"}
+    assert set(report.summary) == {*compared, *with_more, *reloads, "bytes_per_session"}
     assert report.summary["throughput_ratio"] > 0
     *calls, changes = report.sections
     for section in calls:

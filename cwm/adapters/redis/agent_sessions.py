@@ -16,6 +16,7 @@ import redis.asyncio as redis
 
 from cwm.adapters.redis.connection import told_as
 from cwm.adapters.redis.keys import ended_key, key_of_every_tenant, left_key, session_key
+from cwm.adapters.redis.recently_seen import RecentlySeen
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.principal import Principal
 
@@ -100,8 +101,11 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 
 class RedisAgentSessions:
-    def __init__(self, client: redis.Redis, ttl_seconds: float) -> None:
+    """``recent`` answers for Redis where it can."""
+
+    def __init__(self, client: redis.Redis, ttl_seconds: float, recent: RecentlySeen | None = None) -> None:
         self._client = client
+        self._recent = recent
         self._ttl_ms = max(1, round(ttl_seconds * 1000))
         self._begin = client.register_script(_BEGIN)
         self._touch = client.register_script(_TOUCH)
@@ -123,10 +127,17 @@ class RedisAgentSessions:
         return session_id
 
     async def touch(self, session_id: str, owner: Principal) -> bool:
+        recent = self._recent
+        if recent is not None and recent.knows(session_id, owner):
+            return True
+        ends = 0 if recent is None else recent.ends()
         async with _reading():
-            return bool(
+            known = bool(
                 await self._touch(keys=[session_key(session_id)], args=[_written(owner), self._ttl_ms])
             )
+        if known and recent is not None:
+            recent.seen(session_id, owner, ends)
+        return known
 
     async def end(self, session_id: str) -> bool:
         async with _writing():
