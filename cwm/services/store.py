@@ -80,8 +80,16 @@ def all_below_l1(placements: list[Placement], prefix: Prefix) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class _Proof:
+    """How many chunks came back from below L1; ``stored`` if that was all of them."""
+
+    found: int
+    stored: StoredChunks | None
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
-    """Flush, wait for the lower tiers, drop L1, prefetch: what comes back was really stored.
+    """Flush what must be, wait for the lower tiers, drop L1, prefetch: what comes back was really stored.
 
     Pins are the caller's. ``timeout_seconds`` bounds the whole of it.
     """
@@ -99,39 +107,66 @@ class Store:
 
         Of chunks that L1 does not let go of, the directory's word is taken.
 
-        What is stored already is not flushed again. ``first`` goes out instead of the first flush, and its
-        answer comes back: a longer request over the same prefix, while the engine still has the KV that it
-        computed itself.
+        What the engine has computed already is on its way into the cache or there, and is not flushed unless it does
+        not come back. ``first`` goes out whatever else does, and its answer comes back: a longer request over the same
+        prefix, while the engine still has the KV that it computed itself.
         """
         if prefix.chunk_count == 0:
             return StoredChunks((), Tier.DISK, {}), None
         deadline = self.clock.monotonic() + self.timeout_seconds
-        found = 0
-        first_answer: Completion | None = None
-        request = first or await self._least(prefix)
-        while self.clock.monotonic() < deadline:
-            answer = await self.engine.complete(request)
-            request = prefix.request()
-            first_answer = first_answer or answer
-            self.directory.confirm(prefix.identity, answer.fingerprint)
-            await self._wait_for_stores(prefix)
-            back = await read_back(self.kv_tier, prefix.key)
-            if back.complete and back.total == prefix.chunk_count:
-                placements = await self._placements(prefix)
-                if not back.in_l1 or all_below_l1(placements, prefix):
-                    return _stored(placements), first_answer
-            found = back.found - back.in_l1
+        if await self._is_computed(prefix):
+            # What is asked for only tells which engine this is, or is about what follows.
+            answer, proof = await self._prove_beside(prefix, first or prefix.up_to(1).request())
+            if proof.stored is None and first is not None:
+                # By now it has flushed what was not there.
+                proof = await self._prove(prefix)
+        else:
+            answer = await self._ask(prefix, first or prefix.request())
+            proof = await self._prove(prefix)
+        while proof.stored is None and self.clock.monotonic() < deadline:
+            await self._ask(prefix, prefix.request())
+            proof = await self._prove(prefix)
+        if proof.stored is not None:
+            return proof.stored, answer
         raise StorageWriteError(
-            f"Only {found} of {prefix.chunk_count} blocks could be stored and read back.",
-            blocks_found=found,
+            f"Only {proof.found} of {prefix.chunk_count} blocks could be stored and read back.",
+            blocks_found=proof.found,
             blocks_total=prefix.chunk_count,
         )
 
-    async def _least(self, prefix: Prefix) -> Generation:
-        """A flush, or where the directory shows every chunk stored, a token that only tells which engine this is."""
+    async def _is_computed(self, prefix: Prefix) -> bool:
+        """Whether the engine has computed every full chunk, as far as can be told without it.
+
+        Of a context's last token nobody has computed anything yet: it was sampled last.
+        """
+        if len(prefix.token_ids) % (prefix.identity.chunk_size or 1):
+            return True
         placements = await self.kv_tier.lookup(prefix.key)
-        stored = len(placements) == prefix.chunk_count and _in_shared_tier(placements)
-        return prefix.up_to(1).request() if stored else prefix.request()
+        return len(placements) == prefix.chunk_count and _in_shared_tier(placements)
+
+    async def _prove_beside(self, prefix: Prefix, request: Generation) -> tuple[Completion, _Proof]:
+        """Ask the engine for something else while the chunks are read back."""
+        proving = asyncio.create_task(self._prove(prefix))
+        try:
+            return await self._ask(prefix, request), await proving
+        finally:
+            proving.cancel()
+            await asyncio.gather(proving, return_exceptions=True)
+
+    async def _ask(self, prefix: Prefix, request: Generation) -> Completion:
+        """The engine's answer. CWM-5002 from another engine than the prefix was computed by."""
+        answer = await self.engine.complete(request)
+        self.directory.confirm(prefix.identity, answer.fingerprint)
+        return answer
+
+    async def _prove(self, prefix: Prefix) -> _Proof:
+        await self._wait_for_stores(prefix)
+        back = await read_back(self.kv_tier, prefix.key)
+        if back.complete and back.total == prefix.chunk_count:
+            placements = await self._placements(prefix)
+            if not back.in_l1 or all_below_l1(placements, prefix):
+                return _Proof(prefix.chunk_count, _stored(placements))
+        return _Proof(back.found - back.in_l1, None)
 
     async def _wait_for_stores(self, prefix: Prefix) -> None:
         """Dropping L1 before its chunks were written below would only mean to flush again."""

@@ -5,13 +5,14 @@ Its normal behaviour is the real cache's: the live tests freeze through it.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
 from cwm.domain.engine import EngineIdentity, Tier
-from cwm.domain.errors import EngineResponseError, StorageWriteError
+from cwm.domain.errors import EngineConnectionError, EngineResponseError, StorageWriteError
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.services.engine_directory import EngineDirectory
@@ -19,6 +20,9 @@ from cwm.services.store import Prefix, Store
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
+"""Its last token is in a fourth chunk, that is not full: the engine has computed the three before it."""
+ENDS_A_CHUNK = Prefix(tuple(range(96)), "salt", IDENTITY)
+"""Its last token, which was sampled last, completes the third chunk."""
 
 
 @dataclass
@@ -37,14 +41,19 @@ class MovingClock:
 
 @dataclass
 class FlushedEngine:
+    """Answers no sooner than ``until``."""
+
     calls: list[str]
     fingerprint: str = "fp-1"
+    until: asyncio.Event | None = None
 
     async def complete(self, generation: Generation) -> Completion:
+        if self.until is not None:
+            await self.until.wait()
         if len(generation.token_ids) == 1:
             self.calls.append("ask")
         else:
-            assert generation.token_ids == PREFIX.token_ids
+            assert generation.token_ids in {PREFIX.token_ids, ENDS_A_CHUNK.token_ids}
             self.calls.append("flush" if generation.max_tokens == 1 else "sing")
         new = tuple(range(generation.max_tokens))
         return Completion("", new, "length", len(generation.token_ids), 0, self.fingerprint)
@@ -56,7 +65,8 @@ class LosingTier:
 
     ``in_l1`` are the chunks that L1 does not let go of before it, None for an LMCache that does not tell.
 
-    The directory tells ``tiers`` from the first prefetch on, and nothing before unless ``settled``.
+    The directory tells ``tiers`` from the first prefetch on, and nothing before unless ``settled``. ``fails`` is what
+    a prefetch raises.
     """
 
     calls: list[str]
@@ -66,6 +76,8 @@ class LosingTier:
     settled: bool = False
     dropped: list[PrefixKey] = field(default_factory=list)
     in_l1: list[int] | None = None
+    fails: Exception | None = None
+    read: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def storing(self) -> bool:
         self.busy -= 1
@@ -76,8 +88,11 @@ class LosingTier:
         self.dropped.append(prefix)
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
-        assert prefix == PREFIX.key
+        assert prefix in {PREFIX.key, ENDS_A_CHUNK.key}
         self.calls.append("prefetch")
+        self.read.set()
+        if self.fails is not None:
+            raise self.fails
         found = _next(self.found)
         loaded = None if self.in_l1 is None else {Tier.REDIS: found - _next(self.in_l1)}
         return Prefetched(found, 3, loaded)
@@ -102,7 +117,7 @@ def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
 
 async def test_a_window_is_durable_only_after_every_chunk_came_back() -> None:
     tier = LosingTier([], found=[0, 2, 3])
-    stored, answer = await store(tier)(PREFIX)
+    stored, answer = await store(tier)(ENDS_A_CHUNK)
     assert answer is not None
     assert tier.calls == ["flush", "drop", "prefetch"] * 3
     assert [chunk.size_bytes for chunk in stored.chunks] == [1000] * 3
@@ -112,39 +127,77 @@ async def test_a_window_is_durable_only_after_every_chunk_came_back() -> None:
 
 async def test_a_longer_first_request_goes_out_once_and_its_answer_comes_back() -> None:
     tier = LosingTier([], found=[0, 3])
-    song = Generation("m", PREFIX.token_ids, "salt", max_tokens=4)
-    _, answer = await store(tier)(PREFIX, song)
+    song = Generation("m", ENDS_A_CHUNK.token_ids, "salt", max_tokens=4)
+    _, answer = await store(tier)(ENDS_A_CHUNK, song)
     assert answer is not None
     assert answer.token_ids == (0, 1, 2, 3)
     assert tier.calls == ["sing", "drop", "prefetch", "flush", "drop", "prefetch"]
 
 
-async def test_what_is_stored_already_is_read_back_without_a_flush() -> None:
+@pytest.mark.parametrize("prefix", [PREFIX, ENDS_A_CHUNK])
+async def test_what_is_stored_already_is_read_back_without_a_flush(prefix: Prefix) -> None:
     tier = LosingTier([], found=[3], settled=True)
-    stored, _ = await store(tier)(PREFIX)
-    assert tier.calls == ["ask", "drop", "prefetch"]
+    stored, _ = await store(tier)(prefix)
+    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
     assert stored.tiers == {"disk": 3, "redis": 3}
 
 
-async def test_a_directory_that_shows_what_is_gone_costs_one_reading_only() -> None:
-    tier = LosingTier([], found=[2, 3], settled=True)
+async def test_what_the_engine_just_computed_is_read_back_without_a_flush() -> None:
+    tier = LosingTier([], found=[3])
+    stored, _ = await store(tier)(PREFIX)
+    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
+    assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_a_longer_request_goes_out_while_what_was_computed_is_read_back() -> None:
+    tier = LosingTier([], found=[3])
+    engine = FlushedEngine(tier.calls, until=tier.read)
+    song = Generation("m", PREFIX.token_ids, "salt", max_tokens=4)
+    async with asyncio.timeout(10):
+        _, answer = await store(tier, engine)(PREFIX, song)
+    assert answer is not None
+    assert answer.token_ids == (0, 1, 2, 3)
+    assert sorted(tier.calls) == ["drop", "prefetch", "sing"]
+
+
+async def test_a_longer_request_has_flushed_what_was_not_there() -> None:
+    tier = LosingTier([], found=[0, 3])
+    song = Generation("m", PREFIX.token_ids, "salt", max_tokens=4)
+    await store(tier)(PREFIX, song)
+    assert sorted(tier.calls[:3]) == ["drop", "prefetch", "sing"]
+    assert tier.calls[3:] == ["drop", "prefetch"]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_what_should_be_there_and_is_not_costs_one_reading_and_is_flushed(*, settled: bool) -> None:
+    tier = LosingTier([], found=[2, 3], settled=settled)
     await store(tier)(PREFIX)
-    assert tier.calls == ["ask", "drop", "prefetch", "flush", "drop", "prefetch"]
+    assert sorted(tier.calls[:3]) == ["ask", "drop", "prefetch"]
+    assert tier.calls[3:] == ["flush", "drop", "prefetch"]
+
+
+async def test_a_cache_that_fails_while_the_engine_is_asked_is_told_once_that_has_answered() -> None:
+    tier = LosingTier([], found=[3], fails=EngineConnectionError("gone"))
+    with pytest.raises(EngineConnectionError, match="gone"):
+        await store(tier)(PREFIX)
+    assert "ask" in tier.calls
 
 
 async def test_l1_is_not_dropped_either_while_something_is_still_written_to_another_tier() -> None:
     tier = LosingTier([], found=[3], busy=3, settled=True)
     await store(tier)(PREFIX)
     assert tier.busy < 0
-    assert tier.calls == ["ask", "drop", "prefetch"]
+    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
 
 
+@pytest.mark.parametrize("prefix", [PREFIX, ENDS_A_CHUNK])
 @pytest.mark.parametrize("settled", [False, True])
-async def test_an_engine_that_changed_is_noticed_however_little_is_asked_of_it(*, settled: bool) -> None:
+async def test_an_engine_that_changed_is_noticed_however_little_is_asked_of_it(
+    prefix: Prefix, *, settled: bool
+) -> None:
     tier = LosingTier([], found=[3], settled=settled)
     with pytest.raises(EngineResponseError, match="changed"):
-        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(PREFIX)
-    assert "drop" not in tier.calls
+        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(prefix)
 
 
 async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
@@ -157,7 +210,7 @@ async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
 
 async def test_l1_is_dropped_only_when_nothing_is_being_written_any_more() -> None:
     tier = LosingTier([], found=[3], busy=5)
-    await store(tier)(PREFIX)
+    await store(tier)(ENDS_A_CHUNK)
     assert tier.busy < 0
     assert tier.calls == ["flush", "drop", "prefetch"]
 
@@ -179,7 +232,7 @@ async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> Non
 
 async def test_what_l1_did_not_let_go_of_proves_nothing_and_is_read_back_again() -> None:
     tier = LosingTier([], found=[3], in_l1=[3, 1, 0])
-    stored, _ = await store(tier)(PREFIX)
+    stored, _ = await store(tier)(ENDS_A_CHUNK)
     assert tier.calls == ["flush", *["drop", "prefetch"] * 3]
     assert stored.storage_tier is Tier.REDIS
 
@@ -192,6 +245,6 @@ async def test_chunks_that_only_l1_has_are_not_stored() -> None:
 
 async def test_of_what_l1_never_lets_go_of_the_directory_decides() -> None:
     tier = LosingTier([], found=[3], in_l1=[1], tiers=frozenset({Tier.CPU, Tier.REDIS}))
-    stored, _ = await store(tier)(PREFIX)
+    stored, _ = await store(tier)(ENDS_A_CHUNK)
     assert tier.calls == ["flush", *["drop", "prefetch"] * 3]
     assert stored.storage_tier is Tier.REDIS
