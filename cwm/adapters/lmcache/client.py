@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 import httpx2
 
+from cwm.adapters import certificates
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes, kv_ranks
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
@@ -278,14 +279,14 @@ class LmcacheTier:
             response = await self._http.request(method, url, json=body, headers=dict(span.carrier))
         except httpx2.TimeoutException as late:
             if isinstance(late, httpx2.ConnectTimeout):
-                raise _unreachable(url) from late
+                raise _unreachable(url, late) from late
             raise EngineTimeoutError("LMCache did not answer in time.", url=url) from late
         except httpx2.RemoteProtocolError as broken:
             if repeat:
                 return await self._exchange(method, url, body, span, repeat=False)
-            raise _unreachable(url) from broken
+            raise _unreachable(url, broken) from broken
         except httpx2.TransportError as broken:
-            raise _unreachable(url) from broken
+            raise _unreachable(url, broken) from broken
         if response.is_error:
             raise EngineResponseError(
                 f"LMCache answered {response.status_code}: {_detail(response)}",
@@ -351,7 +352,13 @@ def _node_url(instance: Mapping[str, Any]) -> str:
     return f"http://{instance['ip']}:{instance['http_port']}"
 
 
-def _unreachable(url: str) -> EngineConnectionError:
+def _unreachable(url: str, cause: httpx2.TransportError) -> EngineConnectionError:
+    if (wrong := certificates.refusal(cause)) is not None:
+        return EngineConnectionError(
+            f"The certificate of LMCache at {url} is not accepted: {wrong}. "
+            "Check CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+            url=url,
+        )
     return EngineConnectionError(
         f"LMCache does not answer at {url}. Is it running, and are CWM_LMCACHE_URL and "
         "CWM_COORDINATOR_URL right? ('none' for an engine without LMCache)",

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import httpx2
 
+from cwm.adapters import certificates
 from cwm.domain.errors import AuthorityUnavailableError
 
 _SECONDS: Final = 3.0
@@ -46,7 +47,9 @@ class Fetch:
                     raise _away(url, f"answers {answer.status_code}")
                 told = json.loads(await _body(answer, url))
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as failed:
-            raise _away(url, "does not answer") from failed
+            wrong = certificates.refusal(failed)
+            how = "does not answer" if wrong is None else f"has a certificate that is not accepted ({wrong})"
+            raise _away(url, how) from failed
         except (ValueError, RecursionError) as failed:
             raise _away(url, "answers something that is not JSON") from failed
         if not isinstance(told, dict):

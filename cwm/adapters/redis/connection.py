@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from cwm.adapters import certificates
 from cwm.domain.errors import CwmError, StorageReadError
 from cwm.ports.tracing import UNTRACED, Tracer
 
@@ -63,4 +64,9 @@ async def told_as(error: type[CwmError], sentence: str) -> AsyncIterator[None]:
     try:
         yield
     except (RedisError, OSError) as away:
+        if (wrong := certificates.refusal(away)) is not None:
+            sentence = (
+                f"The certificate of the shared store is not accepted: {wrong}. "
+                "Check CWM_SHARED_STORE_URL (or CWM_REDIS_URL)."
+            )
         raise error(sentence) from away

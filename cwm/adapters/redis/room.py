@@ -7,6 +7,7 @@ from typing import Final
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from cwm.adapters import certificates
 from cwm.domain.errors import EngineConnectionError
 from cwm.ports.kv_tier import SharedTierRoom
 
@@ -21,7 +22,9 @@ async def shared_tier_room(url: str) -> SharedTierRoom:
     try:
         told = await client.info("memory")
     except (RedisError, OSError) as error:
-        raise EngineConnectionError("The Redis of CWM_REDIS_URL does not answer.") from error
+        wrong = certificates.refusal(error)
+        how = "does not answer" if wrong is None else f"has a certificate that is not accepted: {wrong}"
+        raise EngineConnectionError(f"The Redis of CWM_REDIS_URL {how}.") from error
     finally:
         await client.aclose()
     return SharedTierRoom(

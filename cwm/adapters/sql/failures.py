@@ -10,6 +10,7 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from cwm.adapters import certificates
 from cwm.domain.errors import CwmError, InvalidParameterError, StorageCorruptionError
 
 _UNREACHABLE: Final = "The database cannot be reached."
@@ -71,6 +72,8 @@ def _coded(error: BaseException, failure: type[CwmError]) -> CwmError:
 def _sentence(error: BaseException, cause: BaseException) -> str:
     if isinstance(error, PoolTimeoutError):
         return _BUSY
+    if (wrong := certificates.refusal(cause)) is not None:
+        return f"The certificate of the database is not accepted: {wrong}. Check CWM_DATABASE_URL."
     if isinstance(cause, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return _UNREACHABLE
     if isinstance(cause, sqlite3.OperationalError) and str(cause).startswith("no such table"):

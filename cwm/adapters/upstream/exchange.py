@@ -10,6 +10,7 @@ from typing import Final
 
 import httpx2
 
+from cwm.adapters import certificates
 from cwm.adapters.upstream.http import connection_pool
 from cwm.domain.upstream import TokenExchange
 from cwm.ports.upstream import UpstreamAwayError, UpstreamDeniedError
@@ -89,7 +90,8 @@ class TokenExchanger:
                 )
             told = answer.json() if answer.is_success else {}
         except (httpx2.HTTPError, TimeoutError, ValueError) as failed:
-            raise UpstreamAwayError(f"its token endpoint failed ({type(failed).__name__})") from None
+            why = certificates.refusal(failed) or type(failed).__name__
+            raise UpstreamAwayError(f"its token endpoint failed ({why})") from None
         token = told.get("access_token") if isinstance(told, dict) else None
         if not isinstance(token, str):
             refused = f"its token endpoint refused the exchange (HTTP {answer.status_code})"

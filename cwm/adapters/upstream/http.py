@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import httpx2
 
+from cwm.adapters import certificates
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.upstream.destinations import kept_elsewhere
 from cwm.ports.tracing import UNTRACED, Carrier
@@ -122,7 +123,9 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         try:
             response = await self._read(await self._pool.handle_async_request(request))
         except _NOT_SENT as failed:
-            return _answer(AWAY, f"it cannot be reached ({type(failed).__name__})")
+            wrong = certificates.refusal(failed)
+            why = type(failed).__name__ if wrong is None else f"its certificate is not accepted: {wrong}"
+            return _answer(AWAY, f"it cannot be reached ({why})")
         except httpx2.TransportError as failed:
             return _answer(LOST, f"the connection broke ({type(failed).__name__})")
         if asked is not None and asked.answer is None:

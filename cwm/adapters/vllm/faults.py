@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import httpx2
 
+from cwm.adapters import certificates
 from cwm.domain.errors import EngineConnectionError, EngineResponseError, EngineTimeoutError
 
 
@@ -16,9 +17,7 @@ def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
-        raise EngineConnectionError(
-            f"vLLM cannot be reached at {url}. Is it running, and is CWM_VLLM_URL right?", url=url
-        ) from cause
+        raise EngineConnectionError(_unreachable(url, cause), url=url) from cause
     except httpx2.TimeoutException as cause:
         raise EngineTimeoutError(
             f"vLLM at {url} did not answer within {timeout_seconds:g} s.",
@@ -35,6 +34,12 @@ def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
         raise EngineResponseError(
             f"vLLM at {url} did not speak HTTP as expected: {cause}", url=url
         ) from cause
+
+
+def _unreachable(url: str, cause: httpx2.TransportError) -> str:
+    if (wrong := certificates.refusal(cause)) is not None:
+        return f"The certificate of vLLM at {url} is not accepted: {wrong}. Check CWM_VLLM_URL."
+    return f"vLLM cannot be reached at {url}. Is it running, and is CWM_VLLM_URL right?"
 
 
 def _half_an_answer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,12 +10,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from cwm.adapters.http.sockets import on_asyncio
+from tests.certificates import certified
 
 _Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -229,7 +225,7 @@ async def test_a_connection_that_its_peer_closed_while_idle_is_not_used_again() 
 
 
 async def test_requests_go_through_tls_to_whom_the_certificate_names(tmp_path: Path) -> None:
-    served, trusted = _certified(tmp_path)
+    served, trusted = certified(tmp_path)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _request(reader)
@@ -245,32 +241,3 @@ async def test_requests_go_through_tls_to_whom_the_certificate_names(tmp_path: P
         async with client(ssl.create_default_context()) as http:
             with pytest.raises(httpx2.ConnectError, match=r"(?i)certificate"):
                 await http.post(f"https://localhost:{port}/", json={})
-
-
-def _certified(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context with a certificate for localhost, and a client's that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    held, secret = folder / "certificate.pem", folder / "key.pem"
-    held.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    served.load_cert_chain(held, secret)
-    return served, ssl.create_default_context(cafile=str(held))
