@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import httpx2
     from fastmcp.client.client import CallToolResult
     from mcp.shared.exceptions import MCPError
+
+    from cwm.cli.gateway_transport import LastAnswer
 
 UrlOption: TypeAlias = Annotated[
     str | None,
@@ -30,6 +33,14 @@ JsonOption: TypeAlias = Annotated[
 OnPiece: TypeAlias = Callable[[str], None]
 
 _LAST_PORT: Final = 65_535
+_NOT_OURS: Final = {200, 404, 405}
+_FIRST_FAULT: Final = 400
+_MEANINGS: Final = {
+    500: ": it failed, and its log says why",
+    502: ": it is a proxy that does not reach the gateway",
+    503: ": it takes no requests now; try again",
+    504: ": it is a proxy that waited too long for the gateway",
+}
 
 
 class ToolRefusedError(Exception):
@@ -97,20 +108,49 @@ def http_client(
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = None,
     auth: httpx2.Auth | None = None,
+    last: LastAnswer | None = None,
     **others: Any,
 ) -> httpx2.AsyncClient:
-    """Goes to the gateway straight: a proxy of the environment would be shown the credential."""
+    """Goes to the gateway straight: a proxy of the environment would be shown the credential.
+
+    ``last`` is kept up to date with how requests end.
+    """
     import httpx2
+
+    from cwm.cli.gateway_transport import NotedTransport
 
     return httpx2.AsyncClient(
         headers=headers,
         timeout=httpx2.Timeout(30, read=300) if timeout is None else timeout,
         auth=auth,
         trust_env=False,
-        # Of the environment only SSL_CERT_FILE counts, for a gateway with a certificate of one's own.
-        transport=httpx2.AsyncHTTPTransport(trust_env=True),
+        transport=NotedTransport(last),
         **others,
     )
+
+
+def no_answer(url: str, last: LastAnswer) -> str:
+    """Of a gateway that could not be asked."""
+    if last.certificate is not None:
+        return (
+            f"The certificate of the gateway at {url} is not accepted: {last.certificate}. "
+            "SSL_CERT_FILE names others to accept."
+        )
+    return f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
+
+
+def other_answer(url: str, status: int) -> str:
+    """Of an answer with that HTTP status which is not what a gateway says."""
+    if status in _NOT_OURS:
+        return f"What answers at {url} is no CWM gateway of this version."
+    return f"What is at {url} answered with {_in_words(status)}."
+
+
+def _in_words(status: int) -> str:
+    import httpx2
+
+    phrase = httpx2.codes.get_reason_phrase(status)
+    return f"HTTP status {status}{phrase and f' ({phrase})'}{_MEANINGS.get(status, '')}"
 
 
 async def call_tool(
@@ -125,26 +165,35 @@ async def call_tool(
     from fastmcp.client.transports import StreamableHttpTransport
     from mcp.shared.exceptions import MCPError
 
+    from cwm.cli.gateway_transport import LastAnswer
+
     async def heard(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
         if on_piece is not None and message:
             on_piece(message)
 
-    client = Client(StreamableHttpTransport(f"{url}/mcp", auth=credential, httpx_client_factory=http_client))
+    last = LastAnswer()
+    factory = partial(http_client, last=last)
+    client = Client(StreamableHttpTransport(f"{url}/mcp", auth=credential, httpx_client_factory=factory))
     async with AsyncExitStack() as leaving:
         try:
             await leaving.enter_async_context(client)
         except (MCPError, RuntimeError) as failed:
             if isinstance(failed, MCPError):
                 _tell_refusal(failed)
-            raise ConnectionError(
-                f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
-            ) from failed
+                if last.status is not None:
+                    raise ConnectionError(other_answer(url, last.status)) from failed
+            raise ConnectionError(no_answer(url, last)) from failed
         try:
             result = await client.call_tool(
                 tool, arguments, raise_on_error=False, progress_handler=heard if on_piece else None
             )
         except (MCPError, RuntimeError) as failed:
-            raise ConnectionError(f"The gateway at {url} did not answer {tool}: {failed}") from failed
+            why = str(failed)
+            if isinstance(failed, MCPError):
+                _tell_refusal(failed)
+                if last.status is not None and last.status >= _FIRST_FAULT:
+                    why = f"{_in_words(last.status)}."
+            raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
     return _answer(result)
 
 

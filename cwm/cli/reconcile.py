@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, print_json, print_table, run_to_end
-from cwm.cli.gateway_client import JsonOption, UrlOption, base_url, http_client, own_credential
-
-_NOT_OURS: Final = {200, 404, 405}
+from cwm.cli.gateway_client import (
+    JsonOption,
+    UrlOption,
+    base_url,
+    http_client,
+    no_answer,
+    other_answer,
+    own_credential,
+)
 
 
 def reconcile(
@@ -52,17 +58,16 @@ def reconcile(
 async def _ask(where: str, *, dry_run: bool) -> Any:
     import httpx2
 
+    from cwm.cli.gateway_transport import LastAnswer
+
+    last = LastAnswer()
     try:
         credential = own_credential()
         headers = {} if credential is None else {"authorization": f"Bearer {credential}"}
-        async with http_client(headers, httpx2.Timeout(None)) as http:
+        async with http_client(headers, httpx2.Timeout(None), last=last) as http:
             answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
     except httpx2.TransportError:
-        fail(
-            "CWM-5001",
-            f"No CWM gateway answers at {where}. Start one with `cwm up` or `cwm serve` (it reconciles then), "
-            "or give --url.",
-        )
+        fail("CWM-5001", no_answer(where, last))
     try:
         told = answer.json()
     except ValueError:
@@ -75,6 +80,4 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
 def _refused(where: str, status: int, told: Any) -> NoReturn:
     if isinstance(told, dict) and "code" in told:
         fail(told["code"], str(told.get("message")))
-    if status in _NOT_OURS:
-        fail("CWM-5001", f"What answers at {where} is no CWM gateway of this version.")
-    fail("CWM-5001", f"What is at {where} answered with HTTP status {status}.")
+    fail("CWM-5001", other_answer(where, status))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import httpx2
 import pytest
 
+from cwm.cli.gateway_client import ToolRefusedError, call_tool
+from tests.adapters.http.test_sockets import peer
+from tests.certificates import certified
 from tests.cli.command import cwm, environment, refused, serving
 
 pytestmark = pytest.mark.slow
@@ -40,7 +47,13 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with _listening(Answer) as url:
+        yield url
+
+
+@contextmanager
+def _listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         serving = Thread(target=server.serve_forever)
         serving.start()
         try:
@@ -48,6 +61,46 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         finally:
             server.shutdown()
             serving.join()
+
+
+@contextmanager
+def before(gateway: str, status: int, error: object) -> Iterator[str]:
+    """The URL of a proxy that lets everything pass but calls, which it answers itself: with ``error`` in JSON-RPC's way."""
+    to = httpx2.URL(gateway)
+
+    class Forward(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = self.rfile.read(int(self.headers["content-length"]))
+            message = json.loads(asked)
+            if message["method"] != "tools/call":
+                there = HTTPConnection(to.host, to.port)
+                there.request("POST", self.path, asked, dict(self.headers))
+                answer = there.getresponse()
+                headers, body = dict(answer.headers), answer.read()
+                there.close()
+                self.answer(answer.status, headers, body)
+            else:
+                told = {"jsonrpc": "2.0", "id": message["id"], "error": error}
+                headers = {"content-type": "application/json" if error else "text/html"}
+                self.answer(status, headers, json.dumps(told).encode() if error else b"<html>")
+
+        def do_GET(self) -> None:
+            self.answer(405, {}, b"")
+
+        def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                if name.lower() not in {"content-length", "transfer-encoding", "connection"}:
+                    self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with _listening(Forward) as url:
+        yield url
 
 
 def test_an_empty_gateway_says_so(gateway: str, tmp_path: Path) -> None:
@@ -164,7 +217,70 @@ def test_reconcile_tells_what_answered_instead_of_a_gateway(
 
 
 def test_something_else_than_a_gateway_is_told_apart_from_an_answer(gateway: str, tmp_path: Path) -> None:
-    refused(cwm(tmp_path, "windows", "list", "--url", f"{gateway}/elsewhere"), "CWM-5001")
+    sentence = refused(cwm(tmp_path, "windows", "list", "--url", f"{gateway}/elsewhere"), "CWM-5001")
+
+    assert "no CWM gateway of this version" in sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (500, b"oops", "HTTP status 500 (Internal Server Error): it failed"),
+        (502, b"<html>", "HTTP status 502 (Bad Gateway): it is a proxy that does not reach the gateway"),
+        (503, b"<html>", "HTTP status 503 (Service Unavailable)"),
+        (401, b"oops", "HTTP status 401 (Unauthorized)"),
+        (599, b"", "HTTP status 599."),
+        (200, b"<html>", "no CWM gateway of this version"),
+    ],
+)
+async def test_a_client_command_tells_what_answered_instead_of_a_gateway(
+    status: int, body: bytes, said: str
+) -> None:
+    with answering(status, body) as url, pytest.raises(ConnectionError) as failed:
+        await call_tool(url, "window_list", {})
+
+    assert said in str(failed.value)
+    assert "cwm up" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "raised", "said"),
+    [
+        (
+            504,
+            None,
+            ConnectionError,
+            "did not answer window_list: HTTP status 504 (Gateway Timeout): it is a proxy that waited too long",
+        ),
+        (
+            401,
+            {"code": -32600, "message": "No.", "data": {"code": "CWM-9002", "message": "No."}},
+            ToolRefusedError,
+            "No. Give CWM_API_KEY",
+        ),
+    ],
+)
+async def test_what_comes_of_a_call_in_place_of_an_answer_is_told(
+    gateway: str, status: int, error: object, raised: type[Exception], said: str
+) -> None:
+    with before(gateway, status, error) as url, pytest.raises(raised, match=re.escape(said)):
+        await call_tool(url, "window_list", {})
+
+
+async def test_a_certificate_of_a_gateway_that_is_not_accepted_is_told_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    served, _ = certified(tmp_path)
+
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with peer(serve, served) as address:
+        url = f"https://localhost:{address.rpartition(':')[2]}"
+        with pytest.raises(ConnectionError, match=r"not accepted: self-signed certificate\. SSL_CERT_FILE"):
+            await call_tool(url, "window_list", {})
+        run = await asyncio.to_thread(cwm, tmp_path, "reconcile", "--json", "--url", url)
+    assert "not accepted: self-signed certificate" in refused(run, "CWM-5001")
 
 
 def test_a_turn_needs_a_message_or_a_text(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""How the last request of an MCP client ended: its transports pass on neither a status nor a cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx2
+
+from cwm.adapters import certificates
+
+
+@dataclass(slots=True)
+class LastAnswer:
+    """``status`` is None when there was none, ``certificate`` what is wrong with the peer's, if that is why."""
+
+    status: int | None = None
+    certificate: str | None = None
+
+
+class NotedTransport(httpx2.AsyncHTTPTransport):
+    """Of the environment only SSL_CERT_FILE counts, for a gateway with a certificate of one's own."""
+
+    def __init__(self, last: LastAnswer | None = None) -> None:
+        super().__init__(trust_env=True)
+        self._last = last or LastAnswer()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method != "POST":
+            return await super().handle_async_request(request)
+        self._last.status = self._last.certificate = None
+        try:
+            response = await super().handle_async_request(request)
+        except httpx2.TransportError as failed:
+            self._last.certificate = certificates.refusal(failed)
+            raise
+        self._last.status = response.status_code
+        return response
