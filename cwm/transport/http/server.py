@@ -44,7 +44,8 @@ class GatewayServer(DrainingServer):
                 proxy_headers=False,
                 # Longer than clients keep idle connections: a request that meets the close would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=round(settings.http.drain_seconds),
+                # Its type says whole seconds; what it does takes any, and 0 for at once.
+                timeout_graceful_shutdown=settings.http.drain_seconds,  # type: ignore[arg-type]
                 http=bounded(
                     settings.limits.max_header_bytes,
                     settings.limits.header_timeout_seconds,
