@@ -13,6 +13,8 @@ from uuid import uuid4
 import httpx2
 from fastmcp import Client
 
+from cwm.bench.mcp_client import mcp_client
+
 _TIMEOUT_SECONDS = 600.0
 _SAMPLED = 8
 
@@ -93,7 +95,7 @@ async def agent(url: str, model: str) -> AsyncIterator[Agent]:
     limits = httpx2.Limits(max_connections=8, keepalive_expiry=2)
     async with (
         httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, limits=limits) as http,
-        Client(f"{url}/mcp") as mcp,
+        mcp_client(f"{url}/mcp") as mcp,
     ):
         yield Agent(url, model, http, mcp)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fastmcp import Client
-from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+from fastmcp.client.transports import StdioTransport
 
+from cwm.bench.mcp_client import mcp_client
 from cwm.services.answers import Answer
 
 LEGACY: Final = "legacy"
@@ -80,7 +81,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent(url: str, era: str) -> AsyncIterator[Agent]:
-    async with Client(StreamableHttpTransport(url), mode=era) as client:
+    async with mcp_client(url, mode=era) as client:
         yield Agent(era, client)
 
 

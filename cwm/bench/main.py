@@ -19,6 +19,7 @@ from cwm.bench import pass_through, records
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median
 from cwm.bench.gateway import Gateway, engine_variables, gateway
+from cwm.bench.mcp_client import mcp_client
 from cwm.bench.postgres import postgres
 from cwm.bench.windows import Bench
 from cwm.settings import Engine, Settings
@@ -61,7 +62,7 @@ async def _measure(
         aclosing(kv_tier),
         gateway({**engine_variables(stack, folder), **_NOT_MENDING}, folder / "gateway.log") as served,
         httpx2.AsyncClient(timeout=600, trust_env=False) as http,
-        Client(f"{served.url}/mcp") as mcp,
+        mcp_client(f"{served.url}/mcp") as mcp,
     ):
         started_mb = served.rss_mb()
         bench = Bench(stack, served.url, http, mcp, kv_tier, await read_corpus(stack, max(_SIZES) + 64))

@@ -25,6 +25,7 @@ from cwm.bench.caches import empty_vllm, stored
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median, ratio
 from cwm.bench.gateway import QUIET, gateway
+from cwm.bench.mcp_client import mcp_client
 from cwm.bench.windows import Bench
 from cwm.domain.planner import Choice
 from cwm.settings import Engine, Settings
@@ -94,7 +95,7 @@ async def _client(
         "CWM_THAW_PLAN": choice.value,
     }
     served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
-    return served.url, await opened.enter_async_context(Client(f"{served.url}/mcp"))
+    return served.url, await opened.enter_async_context(mcp_client(f"{served.url}/mcp"))
 
 
 @dataclass(slots=True)
