@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import redis.asyncio as redis
 from redis.exceptions import RedisError
 
 from cwm.adapters import certificates
+from cwm.adapters.redis.connection import connect
 from cwm.domain.errors import EngineConnectionError
 from cwm.ports.kv_tier import SharedTierRoom
-
-_PATIENCE_SECONDS: Final = 3.0
 
 
 async def shared_tier_room(url: str) -> SharedTierRoom:
     """What ``INFO memory`` tells. CWM-5001 when it does not answer."""
-    client = redis.Redis.from_url(
-        url, socket_connect_timeout=_PATIENCE_SECONDS, socket_timeout=_PATIENCE_SECONDS
-    )
+    client = connect(url)
     try:
         told = await client.info("memory")
     except (RedisError, OSError) as error:
