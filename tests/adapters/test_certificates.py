@@ -80,6 +80,21 @@ async def test_a_certificate_of_postgres_that_is_not_accepted_is_told_with_the_r
     assert "hunter2" not in str(failed.value.as_dict())
 
 
+async def test_a_root_certificate_of_postgres_that_no_setting_names_is_told_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PGSSLROOTCERT", raising=False)
+    database = open_database(database_url("postgresql://cwm:hunter2@127.0.0.1:1/cwm?sslmode=verify-full"))
+    with pytest.raises(CwmError) as failed:
+        await SqlRegistry(database).ping()
+    await database.dispose()
+    assert failed.value.message == (
+        f'The database cannot be asked: root certificate file "{tmp_path}/.postgresql/root.crt" does not '
+        "exist or cannot be accessed. Check CWM_DATABASE_URL."
+    )
+
+
 async def _shared_store(at: str) -> None:
     client = connect(f"rediss://:hunter2@{at}/0")
     try:

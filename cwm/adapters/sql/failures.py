@@ -74,6 +74,8 @@ def _sentence(error: BaseException, cause: BaseException) -> str:
         return _BUSY
     if (wrong := certificates.refusal(cause)) is not None:
         return f"The certificate of the database is not accepted: {wrong}. Check CWM_DATABASE_URL."
+    if (wrong := _unusable(cause)) is not None:
+        return f"The database cannot be asked: {wrong}. Check CWM_DATABASE_URL."
     if isinstance(cause, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return _UNREACHABLE
     if isinstance(cause, sqlite3.OperationalError) and str(cause).startswith("no such table"):
@@ -81,6 +83,15 @@ def _sentence(error: BaseException, cause: BaseException) -> str:
     state = _state(cause)
     extended = "_".join(state.split("_")[:2])
     return _SENTENCES.get(state) or _SENTENCES.get(extended) or _SENTENCES.get(state[:2]) or _OTHER
+
+
+def _unusable(cause: BaseException) -> str | None:
+    """What asyncpg could not begin with, such as a root certificate that is not there; it names no password."""
+    if (own := cause.__cause__) is None:
+        return None
+    from asyncpg.exceptions import ClientConfigurationError
+
+    return str(own).partition("\n")[0] if isinstance(own, ClientConfigurationError) else None
 
 
 def _state(cause: BaseException) -> str:
