@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -27,6 +27,12 @@ def fail(code: str, message: str, status: int = FOUND_FAULTS) -> NoReturn:
     """One coded sentence on stderr, and out."""
     print(f"{code}: {message}", file=sys.stderr)
     raise typer.Exit(status)
+
+
+def tell(line: str) -> None:
+    """What a command says while it does what it is there for, which goes on where nobody can read."""
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 def print_json(document: Any) -> None:
@@ -121,7 +127,8 @@ def sentence(text: str) -> str:
 class Interrupts:
     """SIGINT and SIGTERM while a command runs: the first cancels its work, further ones change nothing.
 
-    A second Ctrl-C must not cut the clean-up short. ``disarm`` is for work that handles them itself.
+    A second Ctrl-C must not cut the clean-up short. ``disarm`` is for work that handles them itself. A terminal that
+    is closed is as good as a SIGTERM, except to ``nohup``.
     """
 
     def __init__(self) -> None:
@@ -136,6 +143,8 @@ class Interrupts:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._interrupt)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
         try:
             return await task
         finally:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm.cli.console import Interrupts, fail, load_settings, run_to_end
+from cwm.cli.console import Interrupts, fail, load_settings, run_to_end, tell
 
 if TYPE_CHECKING:
     from cwm.settings import Settings
@@ -46,7 +46,7 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
 
         await migrated(migrating)
         await run(settings, ready=ready(interrupts, settings))
-        print("Stopped.", flush=True)
+        tell("Stopped.")
 
     run_to_end(work, fast=True)
 
@@ -54,11 +54,11 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
 def ready(interrupts: Interrupts, settings: Settings) -> Callable[[str], None]:
     """For ``cwm.app.run``: tell the URL, and from now on leave signals to the server, which drains first."""
 
-    def tell(url: str) -> None:
+    def announced(url: str) -> None:
         interrupts.disarm()
         announce(url, settings)
 
-    return tell
+    return announced
 
 
 def log_as(settings: Settings) -> None:
@@ -74,8 +74,8 @@ def announce(url: str, settings: Settings) -> None:
     """Where the gateway is, and who may reach it."""
     from cwm.settings.loopback import on_loopback
 
-    print(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.", flush=True)
-    print(_who_may(settings, loopback=on_loopback(settings.http.host)), flush=True)
+    tell(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.")
+    tell(_who_may(settings, loopback=on_loopback(settings.http.host)))
 
 
 def _who_may(settings: Settings, *, loopback: bool) -> str:

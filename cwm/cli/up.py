@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end
+from cwm.cli.console import Interrupts, load_settings, run_to_end, tell
 from cwm.cli.serve import HostOption, PortOption, check, log_as, migrated, ready
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def up(
             raise
         finally:
             if not refused:
-                print("Stopped. Nothing of this CWM is running any more.", flush=True)
+                tell("Stopped. Nothing of this CWM is running any more.")
 
     run_to_end(work, fast=True)
 
@@ -105,4 +105,4 @@ def at_stack(settings: Settings, stack: LocalStack) -> Settings:
 
 
 def log(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+    tell(f"{time.strftime('%H:%M:%S')}  {line}")

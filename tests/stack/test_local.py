@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 
 import pytest
 
 from cwm.stack import local, proc, shm
 from cwm.stack import plan as planning
-from cwm.stack.commands import VARIABLES, Commands, PartName
-from cwm.stack.environment import GIB, EngineEnvironment, Report
+from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
-from cwm.stack.local import LocalStack
-from cwm.stack.models import Model
-from cwm.stack.part import Recipe
 from cwm.stack.plan import StackPlan
-from cwm.stack.ports import ReservedPorts
 from tests.eventually import eventually
 from tests.stack.shapes import PlanFor
+from tests.stack.stand_ins import StandIns, environment, log_of, model
 
 pytestmark = pytest.mark.slow
-
-LIVES = "import signal; print('up', flush=True); signal.pause()"
 
 STUBBORN = """
 import signal
@@ -53,45 +44,9 @@ class Terminal:
         self.said.append(line)
 
 
-class StandIns(LocalStack):
-    """A stack whose LMCache and vLLM are programs that do nothing; everything around them is real."""
-
-    def __init__(self, plan: StackPlan, *, report: Report, lmcache: str = LIVES, vllm: str = LIVES) -> None:
-        super().__init__(plan, report=report)
-        self._lmcache, self._vllm = lmcache, vllm
-
-    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
-        return [
-            self._recipe("lmcache", "LMCache", self._lmcache),
-            self._recipe("vllm", "vLLM", self._vllm),
-        ]
-
-    def _recipe(self, name: PartName, title: str, script: str) -> Recipe:
-        async def answers() -> bool:
-            return "up" in log_of(self.plan, name)
-
-        return Recipe(
-            name, title, [sys.executable, "-c", script], VARIABLES, answers, start_seconds=20, stop_seconds=1
-        )
-
-    async def _connected(self) -> bool:
-        return True
-
-
-def log_of(plan: StackPlan, part: str) -> str:
-    log = plan.run_folder / "logs" / f"{part}.log"
-    return log.read_text() if log.exists() else ""
-
-
 @pytest.fixture
-def plan(plan_for: PlanFor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackPlan:
+def plan(plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch) -> StackPlan:
     """A plan whose environment and model are there."""
-
-    async def environment(*_: object) -> EngineEnvironment:
-        return EngineEnvironment(tmp_path)
-
-    async def model(*_: object) -> Model:
-        return Model(tmp_path, "none", 64, "0" * 32)
 
     monkeypatch.setattr(local, "prepare_environment", environment)
     monkeypatch.setattr(local, "prepare_model", model)

@@ -1,0 +1,57 @@
+"""A stack whose LMCache and vLLM are programs that only live."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cwm.stack.commands import VARIABLES, Commands, PartName
+from cwm.stack.environment import EngineEnvironment, Report
+from cwm.stack.local import LocalStack
+from cwm.stack.models import Model
+from cwm.stack.part import Recipe
+from cwm.stack.plan import StackPlan
+from cwm.stack.ports import ReservedPorts
+
+LIVES = "import signal; print('up', flush=True); signal.pause()"
+
+
+class StandIns(LocalStack):
+    """A stack whose LMCache and vLLM are programs that do nothing; everything around them is real."""
+
+    def __init__(self, plan: StackPlan, *, report: Report, lmcache: str = LIVES, vllm: str = LIVES) -> None:
+        super().__init__(plan, report=report)
+        self._lmcache, self._vllm = lmcache, vllm
+
+    def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
+        return [
+            self._recipe("lmcache", "LMCache", self._lmcache),
+            self._recipe("vllm", "vLLM", self._vllm),
+        ]
+
+    def _recipe(self, name: PartName, title: str, script: str) -> Recipe:
+        async def answers() -> bool:
+            return "up" in log_of(self.plan, name)
+
+        return Recipe(
+            name, title, [sys.executable, "-c", script], VARIABLES, answers, start_seconds=20, stop_seconds=1
+        )
+
+    async def _connected(self) -> bool:
+        return True
+
+
+def log_of(plan: StackPlan, part: str) -> str:
+    log = plan.run_folder / "logs" / f"{part}.log"
+    return log.read_text() if log.exists() else ""
+
+
+async def environment(home: Path, *_: object) -> EngineEnvironment:
+    """In the place of ``prepare_environment``."""
+    return EngineEnvironment(home)
+
+
+async def model(_wanted: str, home: Path, *_: object) -> Model:
+    """In the place of ``prepare_model``."""
+    return Model(home, "none", 64, "0" * 32)
