@@ -95,7 +95,7 @@ async def _tell(
     log_as(settings)
     narrator.step("Start vLLM, LMCache, Valkey and the gateway")
     plan = plan_from_settings(settings.storage, settings.local_engine, log=narrator.line)
-    plan = replace(plan, run_folder=folder / "run")
+    plan = replace(plan, run_folder=folder / "run", withheld=settings.upstream_variables)
     async with AsyncExitStack() as running:
         with narrator.working("starting"):
             stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))
@@ -116,6 +116,7 @@ def _embedded(settings: Settings, folder: Path) -> Settings:
         isolation=groups.Isolation(secret_file=folder / "secret"),
         storage=groups.Storage(storage_path=folder / "storage", cpu_cache_gb=2, redis_cache_gb=2),
         local_engine=settings.local_engine,
+        upstream_variables=settings.upstream_variables,
         # Nothing but the thaw shall read the window back: the story tells where its KV came from.
         verification=groups.Verification(watchdog_seconds=0),
         retention=groups.Retention(patrol_windows=0),

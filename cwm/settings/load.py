@@ -89,6 +89,8 @@ class Settings:
     budgets: Budgets = field(default_factory=Budgets)
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
+    upstream_variables: frozenset[str] = frozenset()
+    """Those of the environment that upstreams take values from: secrets, as a rule."""
     reading: Reading | None = field(default=None, repr=False, compare=False)
 
     def shared_store_url(self) -> str | None:
@@ -170,6 +172,7 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         budgets=read_budgets(document.get(RESULTS), document.get(TOOLS), path),
         sources=tuple(sources),
         unknown_env=unknown,
+        upstream_variables=frozenset(used & env.keys()),
         reading=Reading(path.absolute(), env, groups),
     )
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from cwm.stack import proc
@@ -17,6 +17,9 @@ _KILLED_SECONDS = 10.0
 _LEASH = Path(__file__).with_name("leash.py")
 # What the gateway alone may know, and what would bend the engine away from the flags it is given.
 _OURS = "CWM_"
+_NEVER_WITHHELD = {
+    "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
+}  # fmt: skip
 _WITHHELD = (
     "VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH",
     "LMCACHE_CONFIG_FILE", "LMCACHE_COORDINATOR_URL", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE", "VLLM_USE_V1",
@@ -32,11 +35,20 @@ class Child:
         self.started = proc.start_time(process.pid)
 
     @classmethod
-    async def start(cls, argv: Sequence[str], variables: Mapping[str, str], log: Path) -> Child:
-        """Run ``argv`` with ``variables`` added to our environment; output is appended to ``log``."""
+    async def start(
+        cls,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        log: Path,
+        withheld: Collection[str] = (),
+    ) -> Child:
+        """Run ``argv`` with ``variables`` added to our environment, of which it gets nothing that is ``withheld``.
+
+        Output is appended to ``log``. What programs in general need is withheld from none.
+        """
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                *leashed(argv, variables),
+                *leashed(argv, variables, withheld),
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
@@ -75,11 +87,12 @@ class Child:
             await self._process.wait()
 
 
-def leashed(argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    ours = (name for name in os.environ if name.upper().startswith(_OURS))
-    withheld = [part for name in (*_WITHHELD, *ours) for part in ("-u", name)]
+def leashed(argv: Sequence[str], variables: Mapping[str, str], withheld: Collection[str] = ()) -> list[str]:
+    ours = {name for name in os.environ if name.upper().startswith(_OURS)}
+    names = sorted({*_WITHHELD, *ours, *withheld} - _NEVER_WITHHELD)
+    unset = [part for name in names for part in ("-u", name)]
     added = [f"{name}={value}" for name, value in variables.items()]
-    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), "env", *withheld, *added, *argv]
+    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), "env", *unset, *added, *argv]
 
 
 async def gone(session: int, seconds: float) -> bool:

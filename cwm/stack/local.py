@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -197,6 +198,7 @@ class LocalStack:
         await self.wait_ready()
 
     async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:
+        recipe = replace(recipe, withheld=self.plan.withheld)
         log = fresh_log(self.plan.run_folder / "logs", recipe.name)
         hooks = Hooks(self._report, self._part_started, self._part_polled, self._part_cleared)
         part = Part(recipe, list(self._parts.values()), log, hooks)

@@ -40,6 +40,7 @@ class Recipe:
     port: int | None = None
     warm_up: Callable[[], Awaitable[None]] | None = None
     before_start: Callable[[], None] = field(default=lambda: None)
+    withheld: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,8 @@ class Part:
 
     async def _spawn(self) -> Child:
         self.recipe.before_start()
-        child = await Child.start(self.recipe.argv, self.recipe.variables, self.log)
+        recipe = self.recipe
+        child = await Child.start(recipe.argv, recipe.variables, self.log, recipe.withheld)
         self._child = child
         self._hooks.started(self.name, child)
         return child

@@ -47,6 +47,8 @@ class StackPlan:
     ports: Ports = field(default_factory=Ports)
     gateway_port: int | None = None
     """Where the gateway is going to listen: no part takes it."""
+    withheld: frozenset[str] = frozenset()
+    """Variables of the environment that are none of the engine's business."""
     dev_endpoints: bool = False
     """vLLM's development endpoints, which benchmarks need to empty its cache. They know no API key."""
 

@@ -18,7 +18,7 @@ from tests.postgres import free_port
 pytestmark = pytest.mark.slow
 
 
-def test_the_engine_is_told_which_port_is_the_gateway_s(
+def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_may_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans: list[StackPlan] = []
@@ -32,6 +32,10 @@ def test_the_engine_is_told_which_port_is_the_gateway_s(
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["migrate"])
+    (tmp_path / "cwm.yaml").write_text(
+        "upstreams: {notes: {url: 'https://notes.example/mcp', headers: {X-Key: '${NOTES_TOKEN}'}}}"
+    )
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
     port = free_port()
 
     run = CliRunner().invoke(
@@ -39,4 +43,4 @@ def test_the_engine_is_told_which_port_is_the_gateway_s(
     )
 
     assert "No engine today." in run.output
-    assert [plan.gateway_port for plan in plans] == [port]
+    assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, {"NOTES_TOKEN"})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -83,6 +84,17 @@ async def test_variables_are_added_and_the_gateway_s_secrets_withheld(
 
     assert await child.ended() == 0
     assert (tmp_path / "log").read_text() == "[] here\n"
+
+
+async def test_what_is_withheld_besides_is_not_there_unless_every_program_needs_it(
+    tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
+    script = "import os; print(os.environ.get('NOTES_TOKEN'), os.environ['PATH'])"
+    child = await Child.start([python, "-c", script], {}, tmp_path / "log", {"NOTES_TOKEN", "PATH"})
+
+    assert await child.ended() == 0
+    assert (tmp_path / "log").read_text() == f"None {os.environ['PATH']}\n"
 
 
 async def test_a_part_that_needs_a_withheld_variable_is_given_it(tmp_path: Path, python: str) -> None:

@@ -7,6 +7,7 @@ import errno
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,22 @@ async def test_a_stack_leaves_the_gateway_its_port(plan: StackPlan, terminal: Te
     usual = plan.ports.vllm
     async with StandIns(replace(plan, gateway_port=usual), report=terminal.write) as stack:
         assert stack.ports.vllm != usual
+
+
+def variables_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def test_no_part_is_given_what_is_withheld_from_the_engine(
+    plan: StackPlan, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
+    async with StandIns(replace(plan, withheld=frozenset({"NOTES_TOKEN"})), report=terminal.write) as stack:
+        pids = [*stack.pids("vllm"), *stack.pids("lmcache")]
+        given = [variables_of(pid) for pid in pids]
+
+    assert len(given) == 2
+    assert not any(b"hush" in variables for variables in given)
 
 
 async def test_the_pool_that_a_killed_stack_left_is_room_for_the_next_one(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,10 +147,10 @@ async def test_a_part_is_started_again_though_the_machine_had_no_process_left(
     start = Child.start
     refusals = iter([BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")])
 
-    async def refused_once(argv: Sequence[str], variables: Mapping[str, str], log: Path) -> Child:
+    async def refused_once(*given: Any) -> Child:
         for refusal in refusals:
             raise refusal
-        return await start(argv, variables, log)
+        return await start(*given)
 
     async with stage.running(stage.part(LIVES)) as part:
         monkeypatch.setattr(Child, "start", refused_once)
