@@ -43,4 +43,4 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
     )
 
     assert "No engine today." in run.output
-    assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, {"NOTES_TOKEN"})]
+    assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, frozenset({"NOTES_TOKEN"}))]
