@@ -56,7 +56,12 @@ def up(
         log_as(settings)
         migrating = await check(settings)
         plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
-        plan = replace(plan, gateway_port=settings.http.port, withheld=settings.upstream_variables)
+        plan = replace(
+            plan,
+            gateway_host=settings.http.host,
+            gateway_port=settings.http.port,
+            withheld=settings.upstream_variables,
+        )
         refused = False
         try:
             async with LocalStack(plan, report=log) as stack:

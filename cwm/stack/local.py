@@ -92,7 +92,7 @@ class LocalStack:
         )
         model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
         locks = self.plan.home / "run" / "ports"
-        reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port)
+        reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port, self.plan.gateway_host)
         undo.callback(reserved.end)
         keys = keyring(self.plan.storage_path)
         commands = Commands(self.plan, environment, model, reserved.chosen, keys)

@@ -15,10 +15,11 @@ _RETRY_SECONDS = 0.25
 
 
 class FileLock:
-    """An exclusive lock on a file, which holds the pid of whoever took it last."""
+    """A lock on a file, which holds the pid of whoever took it last; others that are ``shared`` may have it too."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         self._path = path
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._descriptor: int | None = None
 
     def take(self) -> bool:
@@ -42,7 +43,7 @@ class FileLock:
     def _locked(self) -> int | None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:

@@ -13,7 +13,7 @@ from cwm.stack import shm
 from cwm.stack.environment import GIB, Device
 from cwm.stack.errors import StackError
 from cwm.stack.models import TINY
-from cwm.stack.ports import Ports
+from cwm.stack.ports import LOOPBACK, Ports
 from cwm.stack.redis_url import RedisAddress
 
 _CHUNK_TINY = 32
@@ -46,7 +46,8 @@ class StackPlan:
     run_folder: Path
     ports: Ports = field(default_factory=Ports)
     gateway_port: int | None = None
-    """Where the gateway is going to listen: no part takes it."""
+    gateway_host: str = LOOPBACK
+    """Where the gateway is going to listen: no part takes its port."""
     withheld: frozenset[str] = frozenset()
     """Variables of the environment that are none of the engine's business."""
     dev_endpoints: bool = False

@@ -10,6 +10,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
+_MET_BY_PARTS = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
 # Neighbours of the usual port, not any free one: those below 32768 are never lent to outgoing connections.
 _NEIGHBOURS = 200
 
@@ -43,16 +44,18 @@ class ReservedPorts:
         self.chosen = Ports()
 
     @classmethod
-    def take(cls, wanted: Ports, locks: Path, gateway: int | None = None) -> ReservedPorts:
+    def take(
+        cls, wanted: Ports, locks: Path, gateway: int | None = None, host: str = LOOPBACK
+    ) -> ReservedPorts:
         """Reserve a port for every part; stacks that share the folder ``locks`` never share a port.
 
-        No part of theirs gets ``gateway``, where this stack's gateway is yet to listen. Raises StackError where
-        all neighbours of a port are in use.
+        No part of theirs gets ``gateway``, where this stack's gateway is yet to listen on ``host``. Raises StackError
+        where another stack keeps that one for itself, and where all neighbours of a port are in use.
         """
         reserved = cls(locks)
         try:
             if gateway:
-                reserved._leave(gateway)
+                reserved._leave(gateway, host)
             chosen = {name: reserved._take_near(name, port) for name, port in wanted.as_dict().items()}
         except BaseException:
             reserved.end()
@@ -73,10 +76,18 @@ class ReservedPorts:
         while self._locks:
             self._locks.pop().release()
 
-    def _leave(self, port: int) -> None:
-        lock = FileLock(self._folder / f"{port}.lock")
-        if lock.take():  # else it is another stack's; the gateway may be at another address
-            self._locks.append(lock)
+    def _leave(self, port: int, host: str) -> None:
+        # Gateways at several addresses may have one port; parts are all on the loopback.
+        address = FileLock(self._folder / f"{port}-{host}.lock")
+        of_parts = FileLock(self._folder / f"{port}.lock", shared=True)
+        for lock, whose in ((address, "gateway"), (of_parts, "engine")):
+            if lock.take():
+                self._locks.append(lock)
+            elif lock is address or host in _MET_BY_PARTS:
+                raise StackError(
+                    f"port {port} is kept for the {whose} of another cwm up (process {lock.holder()}); choose another "
+                    "with --port or CWM_PORT."
+                )
 
     def _take_near(self, name: str, usual: int) -> int:
         for port in range(usual, min(usual + _NEIGHBOURS, 65536)):

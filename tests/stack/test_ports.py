@@ -74,11 +74,33 @@ def test_a_gateway_of_another_address_does_not_keep_a_stack_from_starting(
     wanted: Ports, tmp_path: Path
 ) -> None:
     first = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
-    second = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
+    second = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm, host="192.0.2.1")
     second.end()
     first.end()
 
     assert second.chosen.vllm != wanted.vllm
+
+
+def test_a_gateway_is_refused_the_port_that_another_s_is_yet_to_listen_on(
+    wanted: Ports, tmp_path: Path
+) -> None:
+    first = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
+    with pytest.raises(StackError, match=rf"{wanted.vllm} is kept for the gateway .*{os.getpid()}.*--port"):
+        ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
+    first.end()
+
+    ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm).end()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::"])
+def test_a_gateway_is_refused_the_port_of_another_stack_s_part_that_does_not_listen_yet(
+    reserved: ReservedPorts, tmp_path: Path, host: str
+) -> None:
+    reserved.release(*Ports().as_dict())
+
+    with pytest.raises(StackError, match="is kept for the engine of another"):
+        ReservedPorts.take(Ports(), tmp_path, gateway=reserved.chosen.vllm, host=host)
+    ReservedPorts.take(Ports(), tmp_path, gateway=reserved.chosen.vllm, host="192.0.2.1").end()
 
 
 def test_nobody_gets_a_reserved_port_until_its_part_starts(reserved: ReservedPorts) -> None:
