@@ -90,10 +90,12 @@ async def _tell(
 ) -> Outcome:
     from cwm.cli.demo_gateway import gateway
     from cwm.cli.demo_story import Story
+    from cwm.stack.leftovers import clear_abandoned
     from cwm.stack.local import LocalStack, plan_from_settings
 
     log_as(settings)
     narrator.step("Start vLLM, LMCache, Valkey and the gateway")
+    await clear_abandoned(settings.local_engine.home.absolute(), narrator.line)
     plan = plan_from_settings(settings.storage, settings.local_engine, log=narrator.line)
     plan = replace(plan, run_folder=folder / "run", withheld=settings.upstream_variables)
     async with AsyncExitStack() as running:

@@ -51,10 +51,12 @@ def up(
 
     async def work(interrupts: Interrupts) -> None:
         from cwm.stack.errors import StackError
+        from cwm.stack.leftovers import clear_abandoned
         from cwm.stack.local import LocalStack, plan_from_settings
 
         log_as(settings)
         migrating = await check(settings)
+        await clear_abandoned(settings.local_engine.home.absolute(), log)
         plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
         plan = replace(
             plan,

@@ -16,7 +16,8 @@ from cwm.stack.commands import VARIABLES, Commands, PartName
 from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
-from cwm.stack.locks import FileLock
+from cwm.stack.leftovers import life_lock
+from cwm.stack.locks import FileLock, locked
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
@@ -59,7 +60,8 @@ class LocalStack:
         self._parts: dict[PartName, Part] = {}
         self._segments: dict[PartName, set[shm.Segment]] = {}
         self._health = Health()
-        self._runfile = RunFile(plan.run_folder / f"{plan.key}.json")
+        # Where the next stack looks, also for those of a temporary folder.
+        self._runfile = RunFile(plan.home / "run" / f"{plan.key}.json")
         self._open = AsyncExitStack()
 
     @property
@@ -85,6 +87,7 @@ class LocalStack:
 
     async def _enter(self, undo: AsyncExitStack) -> None:
         self._lock_storage(undo)
+        await self._live(undo)
         await self._runfile.clear_leftovers(self._report)
         shm.unlink_lmcache_pool(self.plan.key)
         environment = await prepare_environment(
@@ -162,6 +165,13 @@ class LocalStack:
                 "CWM_STORAGE_PATH to another folder."
             )
         undo.callback(lock.release)
+
+    async def _live(self, undo: AsyncExitStack) -> None:
+        life = life_lock(self.plan.home, self.plan.key)
+        await undo.enter_async_context(
+            locked(life, lambda pid: self._report(f"waiting for process {pid}, which clears up for this one"))
+        )
+        undo.callback(life.unlink, missing_ok=True)
 
     def _describe(self, commands: Commands, model: Model) -> None:
         ports = self.ports = commands.ports

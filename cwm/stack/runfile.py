@@ -84,10 +84,16 @@ class RunFile:
         with suppress(OSError):
             self._write()
 
+    def owner_lives(self) -> bool:
+        """Whether the process that wrote it is there; False where none did."""
+        owner = (self._read() or {}).get("owner") or {}
+        started = proc.start_time(owner.get("pid", 0))
+        return started is not None and started == owner.get("started")
+
     async def clear_leftovers(self, report: Report) -> None:
         """Stop what an earlier stack left running, remove its shared memory, and forget it.
 
-        Only to be called by the holder of the storage's lock: then whoever wrote the file is dead.
+        Only to be called by the holder of the storage's or the stack's lock: then whoever wrote the file is dead.
         """
         document = self._read()
         if document is None:

@@ -57,6 +57,15 @@ def unlink_lmcache_pool(name: str) -> None:
     _pool(name).unlink(missing_ok=True)
 
 
+def unlink_idle_lmcache_pool(name: str) -> None:
+    """The same, unless a living process has it mapped."""
+    pool = _segment(_pool(name).name)
+    if pool is None:
+        return
+    if not any(pool.inode in proc.mapped_inodes(pid, f"{FOLDER}/") for pid in proc.every_pid()):
+        pool.path.unlink(missing_ok=True)
+
+
 def _pool(name: str) -> Path:
     return FOLDER / f"{_LMCACHE_PREFIX}{name}"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner
 
 from cwm.cli.root import app
-from cwm.stack import local
+from cwm.stack import local, proc, shm
 from cwm.stack import plan as planning
 from cwm.stack.errors import StackError
 from cwm.stack.local import LocalStack
@@ -44,3 +47,28 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
 
     assert "No engine today." in run.output
     assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, frozenset({"NOTES_TOKEN"}))]
+
+
+@pytest.mark.parametrize("command", [("up", "--port", "0"), ("demo",)], ids=["up", "demo"])
+def test_the_memory_of_a_demo_that_was_killed_is_given_back_before_sizes_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    key = f"cwm-{uuid4().hex[:12]}"
+    left = tmp_path / "run" / f"{key}.json"
+    left.parent.mkdir()
+    left.write_text(json.dumps({"boot": proc.boot_id(), "owner": {"pid": os.getpid(), "started": 1}}))
+    pool = shm.FOLDER / f"lmcache_l1_pool_{key}"
+    pool.touch()
+    monkeypatch.setenv("CWM_HOME", str(tmp_path))
+    monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 0.0)
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, ["migrate"])
+    try:
+        run = CliRunner().invoke(app, [*command])
+
+        assert "holds no window" in run.output
+        assert not pool.exists()
+        assert not left.exists()
+    finally:
+        pool.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""What demos that were killed leave behind is cleared by whoever starts next."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cwm.stack import proc
+from cwm.stack.leftovers import clear_abandoned
+from tests.stack.shapes import Eventually
+
+pytestmark = pytest.mark.slow
+
+DEMO = """
+import asyncio, sys
+from dataclasses import replace
+from pathlib import Path
+
+from cwm.settings import LocalEngine, Storage
+from cwm.stack import local, plan, shm
+from tests.stack import stand_ins
+
+local.prepare_environment, local.prepare_model = stand_ins.environment, stand_ins.model
+plan._shm_free_gb = lambda: 32.0
+home, folder = map(Path, sys.argv[1:])
+
+async def main():
+    wanted = local.plan_from_settings(
+        Storage(storage_path=folder / "storage"), LocalEngine(home=home, model="tiny", device="cpu")
+    )
+    async with stand_ins.StandIns(replace(wanted, run_folder=folder / "run"), report=print):
+        shm._pool(wanted.key).write_bytes(bytes(4096))
+        print("pool", shm._pool(wanted.key), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def demo(home: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A stack in a folder of its own, as the demo has it, and its pool."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DEMO, str(home), str(folder)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pool = Path(next(line for line in process.stdout if line.startswith("pool")).split()[1])
+        try:
+            yield process, pool
+        finally:
+            process.kill()
+            pool.unlink(missing_ok=True)
+
+
+def written(home: Path) -> list[Path]:
+    return sorted(path for path in (home / "run").iterdir() if path.name.startswith("cwm-"))
+
+
+async def test_the_pool_of_a_demo_that_was_killed_is_removed_and_nothing_of_it_is_left(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    home = tmp_path / "home"
+    with demo(home, tmp_path / "demo") as (process, pool):
+        parts: dict[str, Any] = json.loads(written(home)[0].read_text())["parts"]
+        process.kill()
+        process.wait()
+        await eventually(lambda: all(proc.start_time(part["pid"]) is None for part in parts.values()))
+        assert pool.exists()
+
+        await clear_abandoned(home, pytest.fail)
+
+        assert not pool.exists()
+    assert written(home) == []
+
+
+async def test_a_stack_that_lives_keeps_all_that_is_its_own(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with demo(home, tmp_path / "demo") as (_, pool):
+        before = written(home)
+
+        await clear_abandoned(home, pytest.fail)
+
+        assert pool.exists()
+        assert written(home) == before
+
+
+async def test_a_stack_without_a_lock_is_asked_after_by_its_process(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with demo(home, tmp_path / "demo") as (_, pool):
+        next(path for path in written(home) if path.suffix == ".lock").unlink()
+
+        await clear_abandoned(home, pytest.fail)
+
+        assert pool.exists()
+
+
+async def test_a_pool_that_somebody_still_has_mapped_stays(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with demo(home, tmp_path / "demo") as (process, pool):
+        process.kill()
+        process.wait()
+        with pool.open("r+b") as file, closing(mmap.mmap(file.fileno(), 0)):
+            await clear_abandoned(home, print)
+
+            assert pool.exists()
+
+
+async def test_what_cannot_be_cleared_does_not_stop_a_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    await clear_abandoned(home, pytest.fail)
+    run = home / "run" / f"cwm-{'0' * 12}.json"
+    run.mkdir(parents=True)
+    run.with_suffix(".lock").mkdir()
+
+    await clear_abandoned(home, pytest.fail)
