@@ -125,7 +125,14 @@ class PinsMovedError(Exception):
         return "pins leave faster than they can be read"
 
 
-_OUTAGES = (RedisError, httpx2.TransportError, httpx2.HTTPStatusError, OSError, PinsMovedError)
+class NoPinsError(Exception):
+    """The coordinator answered with something else than a page of pins."""
+
+    def __str__(self) -> str:
+        return "the coordinator's list of pins cannot be read"
+
+
+_OUTAGES = (RedisError, httpx2.HTTPError, OSError, PinsMovedError, NoPinsError)
 
 
 class Room:
@@ -200,7 +207,7 @@ class Room:
         self._tell_if_short("the disk tier", stored, chosen, need, mend)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
-        """Every pinned chunk the coordinator knows of. Raises PinsMovedError."""
+        """Every pinned chunk the coordinator knows of. Raises PinsMovedError, NoPinsError."""
         for _ in range(_PINS_READINGS):
             if (pins := await self._read_pins(http)) is not None:
                 return pins
@@ -217,7 +224,7 @@ class Room:
             last = found[-1:]
             where = {"offset": max(0, len(found) - 1), "limit": _PINS_PAGE}
             answer = await http.get(f"{self._coordinator_url}/cache/pins", params=where)
-            page = [_pinned(entry["key"]) for entry in answer.raise_for_status().json()["pins"]]
+            page = _page(answer.raise_for_status())
             if last and page[:1] != last:
                 return None
             found += page[len(last) :]
@@ -239,6 +246,16 @@ class Room:
         if freed < need and tier not in self._said_full:
             self._said_full.add(tier)
             self._report(f"{tier} is full of frozen windows; delete some or {mend}")
+
+
+def _page(answer: httpx2.Response) -> list[ChunkKey]:
+    try:
+        pins = answer.json()["pins"]
+        if isinstance(pins, list):  # what cannot be read must not pass for no pins
+            return [_pinned(entry["key"]) for entry in pins]
+    except (ValueError, TypeError, KeyError) as unreadable:
+        raise NoPinsError from unreadable
+    raise NoPinsError
 
 
 def _pinned(key: dict[str, Any]) -> ChunkKey:

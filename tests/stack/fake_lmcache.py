@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cwm.stack.room import ChunkKey
@@ -33,6 +33,8 @@ class FakeLmcache:
     """Adapter and hash of each chunk that was deleted."""
     asked_to_delete: asyncio.Event = field(default_factory=asyncio.Event)
     pages: int = 0
+    instead_of_pins: list[bytes] = field(default_factory=list)
+    """Bodies that it answers with first, in their order."""
 
     def app(self) -> Starlette:
         return Starlette(
@@ -42,7 +44,9 @@ class FakeLmcache:
             ]
         )
 
-    async def _list_pins(self, request: Request) -> JSONResponse:
+    async def _list_pins(self, request: Request) -> Response:
+        if self.instead_of_pins:
+            return Response(self.instead_of_pins.pop(0))
         offset, limit = int(request.query_params["offset"]), int(request.query_params["limit"])
         if not 1 <= limit <= 10_000:
             return JSONResponse({"detail": "limit"}, 422)

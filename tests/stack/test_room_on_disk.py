@@ -150,3 +150,25 @@ async def test_nothing_is_removed_while_pins_leave_faster_than_they_are_read(tmp
 
     assert there(tmp_path) == [0, 1_000_000]
     assert lmcache.deleted == []
+
+
+async def test_answers_of_the_coordinator_that_are_none_are_told_and_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cwm.stack.room._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("cwm.stack.room._DISK_EVERY", 1)
+    said: list[str] = []
+    fill(tmp_path, range(10))
+    bodies = [b"<html>", b"[]", b'{"pins": {}}', b'{"pins": [{"key": "x"}]}', b'{"pins": [{}]}', b"\xff"]
+    lmcache = FakeLmcache(tmp_path, pins=[chunk(0)], instead_of_pins=[*bodies])
+    async with (
+        serving(lmcache.app()) as url,
+        kept(Room(None, tmp_path, 10 * CHUNK_BYTES / GIB, (url, url), said.append)),
+        asyncio.timeout(20),
+    ):
+        await lmcache.asked_to_delete.wait()
+
+    assert there(tmp_path) == [0, 4, 5, 6, 7, 8, 9]
+    (sentence,) = said
+    assert "no room can be kept in the disk tier for now" in sentence
+    assert "the coordinator" in sentence
