@@ -209,7 +209,7 @@ class LocalStack:
 
     async def _start_part(self, recipe: Recipe, undo: AsyncExitStack) -> None:
         recipe = replace(recipe, withheld=self.plan.withheld)
-        log = fresh_log(self.plan.run_folder / "logs", recipe.name)
+        log = fresh_log(self.plan.logs, recipe.name)
         hooks = Hooks(self._report, self._part_started, self._part_polled, self._part_cleared)
         part = Part(recipe, list(self._parts.values()), log, hooks)
         self._parts[recipe.name] = part

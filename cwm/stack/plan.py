@@ -58,6 +58,11 @@ class StackPlan:
         """Names this storage: its shared memory, its instance in the coordinator, its run file."""
         return _key(self.storage_path)
 
+    @property
+    def logs(self) -> Path:
+        """The folder with the log of each part."""
+        return self.run_folder / "logs" / self.key
+
 
 def plan_from_settings(
     storage: settings.Storage,

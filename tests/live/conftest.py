@@ -55,7 +55,7 @@ class LiveEngine:
 
     def logged(self, part: PartName, words: str) -> int:
         """How often the part has said so."""
-        log = self._stack.plan.run_folder / "logs" / f"{part}.log"
+        log = self._stack.plan.logs / f"{part}.log"
         return log.read_text(errors="replace").count(words)
 
     @contextmanager

@@ -43,7 +43,7 @@ class StandIns(LocalStack):
 
 
 def log_of(plan: StackPlan, part: str) -> str:
-    log = plan.run_folder / "logs" / f"{part}.log"
+    log = plan.logs / f"{part}.log"
     return log.read_text() if log.exists() else ""
 
 

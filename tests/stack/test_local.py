@@ -82,12 +82,32 @@ async def test_parts_are_kept_alive_while_nothing_can_be_written_down(
 
 
 async def test_the_other_logs_are_watched_after_one_was_removed(plan: StackPlan, terminal: Terminal) -> None:
-    logs = plan.run_folder / "logs"
+    logs = plan.logs
     async with StandIns(plan, report=terminal.write):
         (logs / "lmcache.log").unlink()
         with (logs / "vllm.log").open("a") as log:
             log.write("ERROR out of blocks\n")
         await eventually(lambda: "vllm: ERROR out of blocks" in terminal.said)
+
+
+async def test_two_stacks_of_one_home_keep_logs_of_their_own(
+    plan: StackPlan, plan_for: PlanFor, terminal: Terminal, tmp_path: Path
+) -> None:
+    other = plan_for(model="tiny", storage_path=tmp_path / "other")
+    told_by_other = Terminal()
+    async with (
+        StandIns(plan, report=terminal.write) as stack,
+        StandIns(other, report=told_by_other.write),
+    ):
+        with (other.logs / "vllm.log").open("a") as log:
+            log.write("ERROR of the other\n")
+        await eventually(lambda: "vllm: ERROR of the other" in told_by_other.said)
+        await stack.kill("vllm")
+        await eventually(lambda: bool(stack.restarts["vllm"] and stack.pids("vllm")))
+        await stack.wait_ready(20)
+
+    assert "ERROR" not in "".join(terminal.said)
+    assert log_of(plan, "vllm").count("up") == 2
 
 
 async def test_what_is_interrupted_while_it_stops_stops_all_the_same(
