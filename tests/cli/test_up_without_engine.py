@@ -31,6 +31,7 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
         raise StackError("no engine today.")
 
     monkeypatch.setattr(local.LocalStack, "__aenter__", refuse)
+    monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
     monkeypatch.chdir(tmp_path)
