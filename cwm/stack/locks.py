@@ -44,6 +44,10 @@ class FileLock:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
+            if not self._is_at_path(descriptor):
+                # Whoever had it removed the file: the next has made another.
+                os.close(descriptor)
+                return self._locked()
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:
@@ -53,6 +57,12 @@ class FileLock:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _is_at_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
 
     def holder(self) -> str:
         """The pid in the file, as text; empty where nobody ever wrote one."""

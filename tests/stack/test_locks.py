@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -21,6 +22,25 @@ def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
     assert second.holder() == str(os.getpid())
     first.release()
     assert second.take()
+    second.release()
+
+
+def test_a_lock_whose_file_is_removed_as_it_is_taken_is_taken_on_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, taking = tmp_path / "lock", fcntl.flock
+    first, second, third = FileLock(path), FileLock(path), FileLock(path)
+    assert first.take()
+
+    def removed_before(descriptor: int, kind: int) -> None:
+        monkeypatch.undo()
+        path.unlink()
+        first.release()
+        taking(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    assert second.take()
+    assert not third.take()
     second.release()
 
 
