@@ -130,6 +130,11 @@ def own_uri(upstream: str, exposed: str) -> str | None:
     return f"{scheme}{rest.removeprefix(prefix)}" if rest.startswith(prefix) else None
 
 
+def is_reserved_uri(exposed: str) -> bool:
+    """Whether it is CWM's own, so that no upstream ever has it."""
+    return _parts(exposed)[1].partition("/")[0] in RESERVED_NAMES
+
+
 def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
     """What appears of ``definitions``, by exposed name; of two with one name, the first."""
     selection, offered = spec.selection(kind), dict[str, Offer]()

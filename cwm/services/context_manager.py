@@ -169,11 +169,12 @@ class ContextManager:
                 self._gone[link] = held.stored
             session.retire(end=False)
 
+    def unlisten(self, link: Link) -> list[str]:
+        """What it listened to there, own URIs; it does so no more."""
+        return watches.uris() if (watches := self._watches.pop(link, None)) is not None else []
+
     def succeed(self, old: Link, new: Link) -> None:
         """``new`` is the same upstream configured otherwise: go on there, in another session."""
-        if (listened := self._watches.pop(old, None)) is not None:
-            for uri in filter(new.spec.resources.admits_uri, listened.uris()):
-                self.watches(new).add(uri, self.key)
         held = self._held.get(old)
         if held is not None and held.stored is not None and stored_as(old) == stored_as(new):
             # What the store keeps is the new one's to replace, and the old one's no more.

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
+from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
 from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager
@@ -35,7 +36,7 @@ class Listening:
     """Of each agent session that listens to an upstream that has a session for each, one task keeps that open.
 
     An upstream that is told who calls is the exception: no credentials are kept to open a session with, so it is
-    asked again with the next call.
+    asked again with the next call. What no upstream of the moment has is waited for: it is listened to once one has.
     """
 
     def __init__(
@@ -49,20 +50,29 @@ class Listening:
         self._tell = tell
         self._hearing = hearing
         self._keeping: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
+        # Exposed URIs.
+        self._awaited: dict[ContextManager, set[str]] = {}
 
     async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
-        while (found := self._find(uri)) is not None:
-            link, own = self._links[found[0]], found[1]
+        while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
-            await link.settled()
-            if self._is_current(link) and await self._began(link, agent, own):
+            if (found := self._find(uri)) is not None:
+                link, own = self._links[found[0]], found[1]
+                await link.settled()
+                if self._is_current(link) and await self._began(link, agent, own):
+                    return
+            elif self._agents.held(principal, agent_session) is agent:
+                self._await(agent, uri)
                 return
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
-        found, agent = self._find(uri), self._agents.held(principal, agent_session)
-        if found is None or agent is None:
+        agent = self._agents.held(principal, agent_session)
+        if agent is None:
+            return
+        self._await_no_more(agent, uri)
+        if (found := self._find(uri)) is None:
             return
         link, own = self._links[found[0]], found[1]
         was_last = agent.watches(link).remove(own, agent.key)
@@ -91,14 +101,26 @@ class Listening:
         for agent in self._agents:
             agent.succeed(old, new)
         self.stop(old)
-        for agent in self._agents:
-            self.keep_up(new, agent)
+        self.take_up(new)
+
+    def take_up(self, link: Link) -> None:
+        """What was waited for, and it may have, is listened to there."""
+        for agent, awaited in list(self._awaited.items()):
+            for uri in list(awaited):
+                own = own_uri(link.spec.name, uri)
+                if own is not None and link.spec.resources.admits_uri(own):
+                    self._await_no_more(agent, uri)
+                    agent.watches(link).add(own, agent.key)
+            self.keep_up(link, agent)
 
     def stop(self, link: Link) -> None:
-        """Nothing more is asked of it."""
+        """Nothing more is asked of it; what was listened to there is waited for."""
         for of, agent in list(self._keeping):
             if of is link:
                 self._stop(link, agent)
+        for agent in self._agents:
+            for own in agent.unlisten(link):
+                self._await(agent, exposed_uri(link.spec.name, own))
 
     def _is_current(self, link: Link) -> bool:
         return self._links.get(link.spec.name) is link
@@ -125,6 +147,16 @@ class Listening:
         for each in {link, self._links.get(link.spec.name, link)}:
             each.watches.remove(own, agent.key)
             agent.watches(each).remove(own, agent.key)
+        self._await_no_more(agent, exposed_uri(link.spec.name, own))
+
+    def _await(self, agent: ContextManager, uri: str) -> None:
+        self._awaited.setdefault(agent, set()).add(uri)
+
+    def _await_no_more(self, agent: ContextManager, uri: str) -> None:
+        if (awaited := self._awaited.get(agent)) is not None:
+            awaited.discard(uri)
+            if not awaited:
+                del self._awaited[agent]
 
     async def _keep(self, link: Link, agent: ContextManager) -> None:
         """Until it is known that one session serves all, or nobody has used the agent session for too long."""
@@ -188,6 +220,7 @@ class Listening:
         return task
 
     async def _forget(self, agent: ContextManager) -> None:
+        self._awaited.pop(agent, None)
         stopping = [self._stop(link, agent) for link, of in list(self._keeping) if of is agent]
         if stopped := [task for task in stopping if task is not None]:
             # What it is just opening is closed with the agent session, or by itself.

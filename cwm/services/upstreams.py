@@ -106,7 +106,8 @@ class Upstreams:
         for name, spec in wanted.items():
             link = self._links.get(name)
             if link is None:
-                self._links[name] = self._started(spec)
+                self._links[name] = new = self._started(spec)
+                self._listening.take_up(new)
             elif self._coming.get(name, link).spec != spec:
                 self._displace(name)
                 if link.spec != spec:

@@ -158,6 +158,59 @@ async def test_what_is_not_shown_any_more_is_not_listened_to_any_more() -> None:
         assert not caller.agent.listening
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_subscription_goes_on_when_its_upstream_is_removed_and_comes_back(kind: str) -> None:
+    shared = Shared()
+    told = heard_of(shared)
+    async with upstream(kind) as spec, replica(shared, [spec]) as one:
+        caller = await one.caller(await shared.store.begin(ANN))
+        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await until_told(one, caller, told)
+        for _ in range(2):
+            await is_reconfigured(one)
+            await is_reconfigured(one, spec)
+            await has_its_session(one, caller)
+            await until_told(one, caller, told)
+
+
+async def test_who_listens_before_an_upstream_is_configured_hears_of_it_once_it_is() -> None:
+    shared = Shared()
+    told = heard_of(shared)
+    async with hosted(legacy=True) as host, replica(shared, []) as one:
+        caller = await one.caller(await shared.store.begin(ANN))
+        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await is_reconfigured(one, host.spec("notes"))
+        await has_its_session(one, caller)
+        await until_told(one, caller, told)
+
+
+async def test_what_is_shown_again_is_listened_to_again() -> None:
+    shared = Shared()
+    told = heard_of(shared)
+    async with hosted(legacy=True) as host, replica(shared, [host.spec("notes", stateless=True)]) as one:
+        caller = await one.caller(await shared.store.begin(ANN))
+        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        hidden = Selection(deny=("notes://today",))
+        await is_reconfigured(one, host.spec("notes", stateless=True, resources=hidden))
+        await is_reconfigured(one, host.spec("notes", stateless=True))
+        await until_told(one, caller, told)
+
+
+async def test_who_ceases_to_listen_while_an_upstream_is_removed_is_not_taken_up_again() -> None:
+    shared = Shared()
+    async with hosted(legacy=True) as host, replica(shared, [host.spec("notes")]) as one:
+        left, ended = [await one.caller(await shared.store.begin(ANN)) for _ in range(2)]
+        for each in (left, ended):
+            await one.upstreams.watch(ANN, each.agent.agent_session, URI)
+        await is_reconfigured(one)
+        await one.upstreams.unwatch(ANN, left.agent.agent_session, URI)
+        await one.agents.end(ANN, str(ended.agent.agent_session))
+        await eventually(lambda: not one.upstreams._listening._awaited)
+        await is_reconfigured(one, host.spec("notes"))
+        assert not left.agent.listening
+        assert not ended.agent.listening
+
+
 async def test_who_begins_to_listen_while_an_upstream_is_replaced_hears_of_the_new_one() -> None:
     shared = Shared()
     told = heard_of(shared)
