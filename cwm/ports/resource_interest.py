@@ -11,10 +11,17 @@ class ResourceInterest(Protocol):
     """Told which resources clients want to hear of, so that whoever has them can be asked to tell.
 
     ``uri`` is as clients see it. ``agent_session`` is None for a client whose agent session is not known.
+    ``authorization`` is what the request showed that asks for it, empty for nothing; None where no request does.
     Raises CwmError when nobody can be asked.
     """
 
-    async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+    async def watch(
+        self,
+        principal: Principal,
+        agent_session: str | None,
+        uri: str,
+        authorization: str | None = None,
+    ) -> None:
         """Somebody listens from now on. Told again when a session's stream opens on this replica."""
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:

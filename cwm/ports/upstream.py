@@ -91,8 +91,11 @@ class UpstreamSession(Protocol):
         ask for input that way, and for no other.
         """
 
-    async def watch(self, uri: str) -> None:
-        """Have ``heard`` called when this resource changes; an upstream that cannot tell never does."""
+    async def watch(self, uri: str, authorization: str | None = None) -> None:
+        """Have ``heard`` called when this resource changes; an upstream that cannot tell never does.
+
+        ``authorization`` as with ``request``. Raises UpstreamError.
+        """
 
     async def unwatch(self, uri: str) -> None: ...
 

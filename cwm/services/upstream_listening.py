@@ -24,8 +24,11 @@ from cwm.services.upstream_link import (
 Find = Callable[[str], tuple[str, str] | None]
 """The upstream and the own URI behind an exposed one."""
 
-Tell = Callable[[Link, ContextManager, Callable[[UpstreamSession], Awaitable[None]]], Awaitable[None]]
-"""Has an agent session's session with an upstream told something. Raises CwmError."""
+Tell = Callable[
+    [Link, ContextManager, str | None, Callable[[UpstreamSession, str | None], Awaitable[None]]],
+    Awaitable[None],
+]
+"""Has an agent session's session with an upstream told something, and by whose authorization. Raises CwmError."""
 
 Hearing = Callable[[Link, ContextManager], Heard]
 
@@ -53,14 +56,16 @@ class Listening:
         # Exposed URIs.
         self._awaited: dict[ContextManager, set[str]] = {}
 
-    async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+    async def watch(
+        self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
+    ) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
         while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
             if (found := self._find(uri)) is not None:
                 link, own = self._links[found[0]], found[1]
                 await link.settled()
-                if self._is_current(link) and await self._began(link, agent, own):
+                if self._is_current(link) and await self._began(link, agent, own, authorization):
                     return
             elif self._agents.held(principal, agent_session) is agent:
                 self._await(agent, uri)
@@ -81,7 +86,7 @@ class Listening:
         if not agent.listens_to(link):
             self._stop(link, agent)
         if was_last and (link.shared or agent.has_session(link)):
-            await self._tell(link, agent, lambda session: session.unwatch(own))
+            await self._tell(link, agent, None, lambda session, _: session.unwatch(own))
 
     def keep_up(self, link: Link, agent: ContextManager) -> None:
         """See that what the agent session listens to is told, from now on and whatever becomes of its session."""
@@ -125,7 +130,7 @@ class Listening:
     def _is_current(self, link: Link) -> bool:
         return self._links.get(link.spec.name) is link
 
-    async def _began(self, link: Link, agent: ContextManager, own: str) -> bool:
+    async def _began(self, link: Link, agent: ContextManager, own: str, authorization: str | None) -> bool:
         """False where the upstream was replaced before it could be asked. Raises CwmError."""
         # Where one session serves all nothing of it is in one of its own; the agent session listens all the same.
         is_first = agent.watches(link).add(own, agent.key)
@@ -133,7 +138,7 @@ class Listening:
             is_first = link.watches.add(own, agent.key)
         if is_first:
             try:
-                await self._tell(link, agent, lambda session: session.watch(own))
+                await self._tell(link, agent, authorization, lambda session, by: session.watch(own, by))
             except BaseException as failed:
                 self._give_up(link, agent, own)
                 if isinstance(failed, CwmError) and not self._is_current(link):

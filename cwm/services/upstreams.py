@@ -194,9 +194,19 @@ class Upstreams:
                 span.failed("tool_error")
             return answer
 
-    async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
-        await self._listening.watch(principal, agent_session, uri)
+    async def watch(
+        self,
+        principal: Principal,
+        agent_session: str | None,
+        uri: str,
+        authorization: str | None = None,
+    ) -> None:
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003.
+
+        Without anybody's authorization (None) no session is opened with one that is told who calls: with the next
+        call it is asked.
+        """
+        await self._listening.watch(principal, agent_session, uri, authorization)
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
         """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
@@ -221,14 +231,20 @@ class Upstreams:
             await asyncio.wait(self._retiring)
 
     async def _tell_upstream(
-        self, link: Link, agent: ContextManager, tell: Callable[[UpstreamSession], Awaitable[None]]
+        self,
+        link: Link,
+        agent: ContextManager,
+        authorization: str | None,
+        tell: Callable[[UpstreamSession, str | None], Awaitable[None]],
     ) -> None:
-        caller = CallerOf(agent)
+        if link.by_caller and authorization is None and not agent.has_session(link):
+            return
+        caller = CallerOf(agent, authorization)
 
         async def told() -> dict[str, Any]:
             session = await self._session(link, caller)
             async with self._dropped_if_gone(link, caller, session):
-                await tell(session)
+                await tell(session, None if authorization is None else _told(link, caller))
             return {}
 
         try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import OutcomeUnknownError, UpstreamUnavailableError
@@ -212,3 +213,41 @@ async def test_what_happens_in_a_callers_own_upstream_session_is_heard_by_no_oth
             assert change.concerns(ANN.tenant, None, state_key(ANN, None))
             assert not change.concerns(BOB.tenant, None, state_key(BOB, None))
             assert not change.concerns(ANN.tenant, "session", "session")
+
+
+def listened(server: BadServer) -> list[str | None]:
+    """Whose authorization it was shown when it was asked to tell of its resource, which it is from now on."""
+
+    async def greet(_: Request, message: dict[str, Any]) -> Response:
+        greeted = json.loads(bytes((hello := server.greeting(message)).body))
+        greeted["result"]["capabilities"]["resources"] = {"subscribe": True}
+        return JSONResponse(greeted, headers={"mcp-session-id": hello.headers["mcp-session-id"]})
+
+    async def subscribe(request: Request, message: dict[str, Any]) -> Response:
+        shown.append(request.headers.get("authorization"))
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": {}})
+
+    shown: list[str | None] = []
+    server.on |= {"initialize": greet, "resources/subscribe": subscribe}
+    return shown
+
+
+async def test_who_listens_before_a_first_call_is_shown_as_who_asks_to_listen() -> None:
+    shared = Shared()
+    async with bad_server() as server, replica(shared, [server.spec(**OF_CALLERS)]) as one:
+        shown = listened(server)
+        for authorization, uri in [("Bearer a", "notes://bad/one"), ("Bearer b", "notes://bad/two")]:
+            await one.upstreams.watch(ANN, None, uri, authorization)
+        assert shown == ["Bearer a", "Bearer b"]
+        greeted = [headers.get("authorization") for of, headers in server.asked if of == "initialize"]
+        assert greeted == ["Bearer a"]
+
+
+async def test_who_listens_with_nobodys_authorization_is_listened_for_with_the_next_call() -> None:
+    shared = Shared()
+    async with bad_server() as server, replica(shared, [server.spec(**OF_CALLERS)]) as one:
+        shown = listened(server)
+        await one.upstreams.watch(ANN, None, "notes://bad/one")
+        assert not server.asked
+        await one.call(await one.caller(None, authorization="Bearer a"), "bad_do")
+        assert shown == ["Bearer a"]

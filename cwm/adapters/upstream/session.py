@@ -187,18 +187,22 @@ class SdkSession:
             self._close_if_retired()
         return answer.root
 
-    async def watch(self, uri: str) -> None:
+    async def watch(self, uri: str, authorization: str | None = None) -> None:
         if uri in self._watched or not (self.capabilities.get("resources") or {}).get("subscribe"):
             return
         self._watched.add(uri)
-        if self.modern:
-            self._listen_anew.set()
-        else:
-            try:
-                await self.request("resources/subscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
-            except BaseException:
-                self._watched.discard(uri)
-                raise
+        try:
+            if self.modern:
+                await self.authorize(authorization)
+                self._listen_anew.set()
+            else:
+                asked, limit = {"uri": uri}, _WATCH_SECONDS
+                await self.request(
+                    "resources/subscribe", asked, timeout_seconds=limit, authorization=authorization
+                )
+        except BaseException:
+            self._watched.discard(uri)
+            raise
 
     async def unwatch(self, uri: str) -> None:
         if uri not in self._watched:

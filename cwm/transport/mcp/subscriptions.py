@@ -36,7 +36,7 @@ from cwm.domain.principal import Principal
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.resource_interest import ResourceInterest
-from cwm.services.context_manager import state_key
+from cwm.services.upstreams import CallerOf
 from cwm.transport.mcp.agent import Agency
 from cwm.transport.mcp.connection import ConnectionSessions
 from cwm.transport.mcp.notifications import (
@@ -115,7 +115,7 @@ class Subscriptions:
         server.middleware.append(ConnectionSessions(streams, self.agency.identity, self.end))
 
     async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
-        principal, session_id = await self._session(context)
+        caller, session_id = await self._session(context)
         uri = _checked([params.uri])[0]
         await self._require(context, [uri])
         async with _coded():
@@ -124,19 +124,19 @@ class Subscriptions:
                 raise InvalidParameterError(
                     f"A session subscribes to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
                 )
-            await self.interest.watch(principal, session_id, uri)
+            await self.interest.watch(caller.agent.principal, session_id, uri, caller.authorization or "")
             await self.sessions.remember(session_id, SUBSCRIBED + uri, "")
         await self._tell_state(session_id)
         return EmptyResult()
 
     async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
-        principal, session_id = await self._session(context)
+        caller, session_id = await self._session(context)
         uri = params.uri
         async with _coded():
             before = subscribed_to(await self.sessions.recall(session_id))
             await self.sessions.forget(session_id, SUBSCRIBED + uri)
             if uri in before:
-                await self.interest.unwatch(principal, session_id, uri)
+                await self.interest.unwatch(caller.agent.principal, session_id, uri)
         await self._tell_state(session_id)
         return EmptyResult()
 
@@ -150,12 +150,13 @@ class Subscriptions:
             )
         uris = _checked(params.notifications.resource_subscriptions or [])
         await self._require(context, uris)
-        principal, agent_session = await self._caller(context)
-        key = state_key(principal, agent_session)
+        caller = await self._caller(context)
+        principal, agent_session = caller.agent.principal, caller.agent.agent_session
+        key = caller.agent.key
         bus = _Bus(self.changes, principal.tenant, agent_session, key, subscribed(uris))
         handler = bus.handler = ListenHandler(bus, max_subscriptions=1)
         async with (
-            self._watched(principal, agent_session, uris),
+            self._watched(caller, uris),
             self._kept(principal, agent_session, handler),
         ):
             self._listening.add(handler)
@@ -197,18 +198,16 @@ class Subscriptions:
             keeping.cancel()
 
     @asynccontextmanager
-    async def _watched(
-        self, principal: Principal, agent_session: str | None, uris: list[str]
-    ) -> AsyncIterator[None]:
+    async def _watched(self, caller: CallerOf, uris: list[str]) -> AsyncIterator[None]:
         """Watch what nobody of the same agent session watches yet; the last to leave ends it."""
-        counted = [(principal, agent_session, uri) for uri in uris]
+        counted = [(caller.agent.principal, caller.agent.agent_session, uri) for uri in uris]
         for interest in counted:
             self._watchers[interest] += 1
         try:
             async with _coded():
                 for interest in counted:
                     if self._watchers[interest] == 1:
-                        await self.interest.watch(*interest)
+                        await self.interest.watch(*interest, caller.authorization or "")
             yield
         finally:
             # The client that left has cancelled everything that waits here.
@@ -226,10 +225,9 @@ class Subscriptions:
     async def _tell_state(self, session_id: str) -> None:
         await self.changes.publish(Change(ChangeKind.STATE, agent_session=session_id))
 
-    async def _caller(self, context: Context) -> tuple[Principal, str | None]:
+    async def _caller(self, context: Context) -> CallerOf:
         async with _coded():
-            agent = (await self.agency.caller(context)).agent
-        return agent.principal, agent.agent_session
+            return await self.agency.caller(context)
 
     async def _require(self, context: Context, uris: list[str]) -> None:
         """To hear of a resource takes what to read it takes."""
@@ -239,11 +237,11 @@ class Subscriptions:
         except InsufficientScopeError as refused:
             raise protocol_error(refused) from refused
 
-    async def _session(self, context: Context) -> tuple[Principal, str]:
-        principal, session_id = await self._caller(context)
-        if session_id is None:
+    async def _session(self, context: Context) -> tuple[CallerOf, str]:
+        caller = await self._caller(context)
+        if (session_id := caller.agent.agent_session) is None:
             raise MCPError(INVALID_REQUEST, "There is no session to subscribe for: initialize first.")
-        return principal, session_id
+        return caller, session_id
 
 
 def _checked(uris: list[str]) -> list[str]:

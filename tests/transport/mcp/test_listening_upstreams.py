@@ -18,8 +18,9 @@ from mcp.shared.subscriptions import (
     ToolsListChanged,
 )
 
-from cwm.domain.upstream import UpstreamSpec
-from tests.transport.mcp.gateway import gateway, serving
+from cwm.domain.upstream import Credentials, UpstreamSpec
+from tests.adapters.upstream.bad_server import bad_server
+from tests.transport.mcp.gateway import LEGACY, MODERN, gateway, serving
 from tests.transport.mcp.upstream_hosts import reserved_port
 from tests.transport.mcp.wire import EventStream, Wire, wired
 
@@ -150,6 +151,23 @@ async def test_after_a_restart_the_upstream_is_listened_to_again(tmp_path: Path,
         await until_listed(wire, session, "notes_second")
         updated = "notifications/resources/updated"
         await until_told(streams, updated, lambda: upstream.bus.publish(ResourceUpdated(OWN_URI)))
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+async def test_an_upstream_that_is_told_who_calls_is_shown_who_asks_to_listen(
+    tmp_path: Path, era: str
+) -> None:
+    async with bad_server() as server:
+        spec = server.spec("notes", credentials=Credentials.FORWARD)
+        async with gateway(tmp_path, upstreams=[spec]) as running, wired(running.url) as wire:
+            ann = {"authorization": "Bearer ann"}
+            if era == LEGACY:
+                assert (await wire.ask_as(era, "resources/subscribe", {"uri": URI}, **ann)).status_code == 200
+            else:
+                async with wire.listen(EVERYTHING, **ann):
+                    pass
+        greeted = [headers.get("authorization") for of, headers in server.asked if of == "initialize"]
+        assert greeted == ["Bearer ann"]
 
 
 async def nothing() -> None:

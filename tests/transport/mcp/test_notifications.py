@@ -187,7 +187,13 @@ class Recorded:
 
     told: list[tuple[str, Principal, str | None, str]] = field(default_factory=list)
 
-    async def watch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+    async def watch(
+        self,
+        principal: Principal,
+        agent_session: str | None,
+        uri: str,
+        authorization: str | None = None,
+    ) -> None:
         if uri == "refused://":
             raise EngineConnectionError("Whoever has it is away.")
         self.told.append(("watch", principal, agent_session, uri))
