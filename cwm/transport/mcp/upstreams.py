@@ -38,6 +38,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from cwm.domain.errors import CwmError, InsufficientScopeError, InternalError
 from cwm.domain.upstream import Kind, Offer, exposed_uri, may_repeat, with_exposed_uris
@@ -380,7 +381,21 @@ def _result(upstream: str, given: Given) -> ToolResult:
     if given.age_seconds is not None:
         told = {SHARED_META: {"age_seconds": round(given.age_seconds, 3)}}
         result = result.model_copy(update={"meta": {**(result.meta or {}), **told}})
-    return ToolResult.from_mcp_result(result)
+    return _wrapped(result)
+
+
+def _wrapped(result: CallToolResult) -> ToolResult:
+    """FastMCP makes all structured content anew, which takes long, to refuse numbers that JSON has not."""
+    structured = result.structured_content
+    if not isinstance(structured, dict):
+        return ToolResult.from_mcp_result(result)
+    spelled = to_json(structured, inf_nan_mode="constants")
+    if b"NaN" in spelled or b"Infinity" in spelled:
+        return ToolResult.from_mcp_result(result)
+    wrapped = ToolResult(content=result.content, meta=result.meta, is_error=result.is_error)
+    wrapped.structured_content = structured
+    wrapped._raw_mcp_result = result  # noqa: SLF001 - only from_mcp_result sets it
+    return wrapped
 
 
 def _valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _Result:
