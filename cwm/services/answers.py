@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from cwm.domain.json_text import is_long, json_text
 from cwm.domain.results import ABOUT_TYPE, Part, PartKind
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.preview.twins import Twins, twins_of
@@ -20,11 +21,6 @@ JSON_TYPE: Final = "application/json"
 _PLAIN: Final = "text/plain"
 # What a large picture takes in the models that see pictures.
 _MOST_IMAGE_TOKENS: Final = 1_600
-# Longer texts would hold up everybody else.
-_MOST_CHARS_AT_ONCE: Final = 100_000
-# About what a number takes, and a name or a bracket more than its letters.
-_CHARS_EACH: Final = 10
-_NESTED: Final = (dict, list, tuple)
 _MOST_PARTS: Final = 64
 
 
@@ -62,26 +58,9 @@ class Counted:
 
 async def count(answer: Answer, counter: TokenCounter) -> Counted:
     """What the answer takes in a model's context."""
-    if _is_long(answer):
+    if is_long([answer.content, answer.structured]):
         return await asyncio.to_thread(_counted, answer, counter)
     return _counted(answer, counter)
-
-
-def _is_long(answer: Answer) -> bool:
-    """Whether all that it says is more than can be read at once; looks no further than that."""
-    room = _MOST_CHARS_AT_ONCE
-    unread: list[Any] = [answer.content, answer.structured]
-    while unread and room >= 0:
-        value = unread.pop()
-        if isinstance(value, str):
-            room -= len(value)
-        elif isinstance(value, _NESTED):
-            room -= _CHARS_EACH * len(value)
-            if room >= 0:
-                unread += value
-                if isinstance(value, dict):
-                    unread += value.values()
-    return room < 0
 
 
 def item_of(part: Part) -> Mapping[str, Any]:
@@ -162,9 +141,9 @@ def _texts(answer: Answer) -> Iterator[str]:
         elif kind == "resource" and "text" in item["resource"]:
             yield str(item["resource"]["text"])
         elif kind not in {"image", "audio", "resource"}:
-            yield json.dumps(item, ensure_ascii=False)
+            yield json_text(item)
     if answer.structured is not None and not answer.says_it_twice:
-        yield json.dumps(answer.structured, ensure_ascii=False)
+        yield json_text(answer.structured)
 
 
 def _counted(answer: Answer, counter: TokenCounter) -> Counted:
@@ -231,4 +210,4 @@ def _json_part(value: Any) -> Part:
 
 
 def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json_text(value, (",", ":"))

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.json_text import is_long, json_text
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import ANSWERS, Scope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
@@ -146,7 +147,10 @@ class SharedAnswers:
         self._count("asked")
         if not answer.get("isError") and _is_complete(answer):
             try:
-                kept = Setting(key, _spelled(answer), ttl_seconds=policy.ttl_seconds)
+                spelled = (
+                    _spelled(answer) if not is_long(answer) else await asyncio.to_thread(_spelled, answer)
+                )
+                kept = Setting(key, spelled, ttl_seconds=policy.ttl_seconds)
                 await self._context.set(caller.agent.principal, scope, kept)
             except (CwmError, RecursionError):
                 self._count("not_kept")
@@ -224,7 +228,7 @@ class SharedAnswers:
 
 def _spelled(answer: Answer) -> str:
     """A text: shared context would keep an object with its names in another order."""
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    return json_text(answer, (",", ":"))
 
 
 def _is_complete(answer: Answer) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.results import ABOUT_TYPE, Part, PartKind
-from cwm.services.answers import Answer, count, parts_of
+from cwm.services.answers import Answer, _counted, count, parts_of
+from cwm.services.preview.fitting import dumped
 
 
 class Characters:
@@ -102,6 +106,27 @@ async def test_what_is_long_holds_nobody_up_while_it_is_counted(answer: Answer) 
     counted_in.clear()
     await count(Answer([text("ok")], {"rows": [{"id": 1}]}), Counting())
     assert counted_in == {threading.get_ident()}
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [lambda rows: _counted(Answer([], rows), Characters()), lambda rows: parts_of(Answer([], rows)), dumped],
+    ids=["to be counted", "to be kept", "to be shown"],
+)
+def test_what_is_long_is_spelled_in_pieces_between_which_others_run(spell: Callable[[Any], object]) -> None:
+    """One call that spells all of it lets no other thread run until it ends."""
+    pieces, encode = 0, json.JSONEncoder.encode.__code__
+
+    def entered(frame: FrameType, event: str, _: object) -> None:
+        nonlocal pieces
+        pieces += event == "call" and frame.f_code is encode
+
+    sys.setprofile(entered)
+    try:
+        spell({"rows": [{"id": number, "name": "x" * 50} for number in range(30_000)]})
+    finally:
+        sys.setprofile(None)
+    assert pieces > 10
 
 
 async def test_a_long_text_is_counted_as_a_short_one_is() -> None:

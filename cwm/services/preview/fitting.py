@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cwm.domain.json_text import json_text
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.preview.detail import LAST, LEVELS, Detail
 from cwm.services.preview.omitted import Omitted
@@ -35,7 +36,7 @@ class Fitted:
 
 def dumped(value: Any) -> str:
     """Compact JSON that any UTF-8 encoder takes."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json_text(value, (",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,0 +1,69 @@
+"""A value as JSON in pieces: a single call for all of a large one holds up every other thread until it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+_CHARS_AT_ONCE: Final = 100_000
+# About what a number takes, and a name or a bracket more than its letters.
+_CHARS_EACH: Final = 10
+_NESTED: Final = (dict, list, tuple)
+
+Spell = Callable[[Any], str]
+
+
+def json_text(value: Any, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """What ``json.dumps`` makes of it with ``ensure_ascii=False``, to the letter. Raises what that does."""
+    encoder = json.JSONEncoder(ensure_ascii=False, separators=separators)
+    return "".join(_pieces(value, encoder.encode, separators[0]))
+
+
+def is_long(value: Any) -> bool:
+    """Whether all that it says is more than can be read at once; looks no further than that."""
+    return _room_after(value) < 0
+
+
+def _room_after(value: Any) -> int:
+    room = _CHARS_AT_ONCE
+    unread: list[Any] = [value]
+    while unread and room >= 0:
+        each = unread.pop()
+        if isinstance(each, str):
+            room -= len(each)
+        elif isinstance(each, _NESTED):
+            room -= _CHARS_EACH * len(each)
+            if room >= 0:
+                unread += each
+                if isinstance(each, dict):
+                    unread += each.values()
+    return room
+
+
+def _pieces(value: Any, spell: Spell, comma: str) -> Iterator[str]:
+    if not isinstance(value, _NESTED) or not is_long(value):
+        yield spell(value)
+        return
+    is_object = isinstance(value, dict)
+    before, together, room = "{" if is_object else "[", list[Any](), _CHARS_AT_ONCE
+    for member in value.items() if isinstance(value, dict) else value:
+        left = _room_after(member)
+        if together and (left < 0 or room < 0):
+            yield before + _inner(together, spell, is_object=is_object)
+            before, together, room = comma, [], _CHARS_AT_ONCE
+        if left < 0:
+            # The name as it is spelled before a value, with what follows it.
+            yield before + (spell({member[0]: 0})[1:-2] if is_object else "")
+            yield from _pieces(member[1] if is_object else member, spell, comma)
+            before = comma
+        else:
+            together.append(member)
+            room -= _CHARS_AT_ONCE - left + _CHARS_EACH
+    if together:
+        yield before + _inner(together, spell, is_object=is_object)
+    yield "}" if is_object else "]"
+
+
+def _inner(together: list[Any], spell: Spell, *, is_object: bool) -> str:
+    return spell(dict(together) if is_object else together)[1:-1]
