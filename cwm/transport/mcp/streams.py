@@ -224,13 +224,12 @@ class EventStreams:
     async def _be_interested(self, stream: Stream, before: frozenset[str]) -> None:
         """The session's interest may have been told to another replica only."""
         now = stream.subscribed.uris
-        try:
-            for uri in now - before:
-                await self._interest.watch(stream.principal, stream.session_id, uri)
-            for uri in before - now:
-                await self._interest.unwatch(stream.principal, stream.session_id, uri)
-        except CwmError as refused:
-            _log.warning("interest_not_told", error=refused.code)
+        for told, uris in ((self._interest.watch, now - before), (self._interest.unwatch, before - now)):
+            for uri in uris:
+                try:
+                    await told(stream.principal, stream.session_id, uri)
+                except CwmError as refused:
+                    _log.warning("interest_not_told", error=refused.code)
 
     async def _fall_silent(self, stream: Stream) -> None:
         """Leave the voice to another stream of the session, if it is still this one's."""

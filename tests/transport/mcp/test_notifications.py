@@ -19,6 +19,7 @@ from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import EngineConnectionError
 from cwm.domain.principal import Principal
 from tests.contracts.nouns import freeze
+from tests.eventually import eventually
 from tests.transport.mcp.gateway import LEGACY, MODERN, Gateway, faced, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 from tests.transport.mcp.wire import Wire, wired
@@ -183,9 +184,10 @@ async def test_a_stopping_gateway_lets_go_of_who_only_listens(tmp_path: Path) ->
 
 @dataclass
 class Recorded:
-    """Keeps who is interested in what; refuses ``refused``."""
+    """Keeps who is interested in what; refuses ``refused://``, and so many others as it is told to."""
 
     told: list[tuple[str, Principal, str | None, str]] = field(default_factory=list)
+    refusing: int = 0
 
     async def watch(
         self,
@@ -194,7 +196,8 @@ class Recorded:
         uri: str,
         authorization: str | None = None,
     ) -> None:
-        if uri == "refused://":
+        if uri == "refused://" or self.refusing:
+            self.refusing = max(0, self.refusing - 1)
             raise EngineConnectionError("Whoever has it is away.")
         self.told.append(("watch", principal, agent_session, uri))
 
@@ -242,6 +245,21 @@ async def test_a_stream_that_opens_renews_the_interest_of_its_session(
     interest.told.clear()
     async with wire.stream(session):
         await interest.until(("watch", AGENT, session, "a:b"))
+
+
+async def test_what_is_refused_to_a_stream_that_opens_costs_it_nothing_else(
+    interested: tuple[Recorded, Wire],
+) -> None:
+    interest, wire = interested
+    session = await wire.session()
+    uris = {"a:b", "a:c", "a:d"}
+    for uri in uris:
+        await wire.ask(session, "resources/subscribe", uri=uri)
+    interest.told.clear()
+    interest.refusing = 1
+    async with wire.stream(session):
+        await eventually(lambda: len(interest.told) == 2)
+    assert {uri for *_, uri in interest.told} < uris
 
 
 async def test_the_last_listen_stream_of_a_principal_ends_its_interest(
