@@ -53,19 +53,20 @@ class Bench:
                 "durable ms",
                 "settled ms",
                 "in a block ms",
+                "settled ms ",
                 "with canary ms",
                 "acknowledged ms",
             ),
-            note=f"medians of {_REPEATS}; each a context of its own, frozen right after its last turn or "
-            "(settled, in a block, and then with a canary) once the engine had stored that turn. In a block: half a "
-            "block shorter. The others' last token, sampled and not computed yet, completes a block: one in "
-            "as many contexts as a block has tokens",
+            note=f"medians of {_REPEATS}; each a context of its own, frozen right after its last turn or (settled, and "
+            "then with a canary) once the engine had stored that turn. In a block: half a block shorter. The others' last "
+            "token, sampled and not computed yet, completes a block: one in as many contexts as a block has tokens",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
             proven: list[float] = []
             settled: list[float] = []
             in_block: list[float] = []
+            in_block_settled: list[float] = []
             canary: list[float] = []
             acknowledged: list[float] = []
             blocks = 0
@@ -76,12 +77,13 @@ class Bench:
                 blocks = frozen["block_count"]
                 acknowledged.append(await self._acknowledge(frozen["window_name"]))
                 half_a_block = self.stack.chunk_size // 2
-                for taken, tokens, with_canary in (
-                    (settled, size, False),
-                    (in_block, size - half_a_block, False),
-                    (canary, size, True),
+                for taken, tokens, is_settled, with_canary in (
+                    (settled, size, True, False),
+                    (in_block, size - half_a_block, False, False),
+                    (in_block_settled, size - half_a_block, True, False),
+                    (canary, size, True, True),
                 ):
-                    frozen, ms = await self._freeze(tokens, settled=True, canary=with_canary)
+                    frozen, ms = await self._freeze(tokens, settled=is_settled, canary=with_canary)
                     taken.append(ms)
                     await self._delete(frozen["window_name"])
             section.rows.append(
@@ -91,6 +93,7 @@ class Bench:
                     median(proven),
                     median(settled),
                     median(in_block),
+                    median(in_block_settled),
                     median(canary),
                     median(acknowledged),
                 )
@@ -98,6 +101,7 @@ class Bench:
             summary[f"freeze_ms_{size}"] = median(proven)
             summary[f"freeze_settled_ms_{size}"] = median(settled)
             summary[f"freeze_in_block_ms_{size}"] = median(in_block)
+            summary[f"freeze_in_block_settled_ms_{size}"] = median(in_block_settled)
             summary[f"freeze_canary_ms_{size}"] = median(canary)
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
         return section, summary
