@@ -56,6 +56,8 @@ _MAX_LISTENERS: Final = 10_000
 _UNWATCH_SECONDS: Final = 5.0
 
 Context = ServerRequestContext[Any, Any]
+_Interest = tuple[Principal, str | None, str]
+"""Whose, in which agent session, in which resource."""
 
 
 @dataclass(eq=False, slots=True)
@@ -90,6 +92,14 @@ class _Bus:
 
 
 @dataclass(eq=False, slots=True)
+class _Watching:
+    """One of those that have the same interest tells of it; the others wait until it has."""
+
+    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    told: bool = False
+
+
+@dataclass(eq=False, slots=True)
 class Subscriptions:
     """Handlers of the requests by which clients ask for news."""
 
@@ -98,7 +108,8 @@ class Subscriptions:
     interest: ResourceInterest
     agency: Agency
     keepalive_seconds: float = KEEPALIVE_SECONDS
-    _watchers: Counter[tuple[Principal, str | None, str]] = field(default_factory=Counter)
+    _watchers: Counter[_Interest] = field(default_factory=Counter)
+    _watching: dict[_Interest, _Watching] = field(default_factory=dict)
     _listening: set[ListenHandler] = field(default_factory=set)
     _closed: bool = False
 
@@ -206,19 +217,26 @@ class Subscriptions:
         try:
             async with _coded():
                 for interest in counted:
-                    if self._watchers[interest] == 1:
-                        await self.interest.watch(*interest, caller.authorization or "")
+                    await self._watch(interest, caller.authorization or "")
             yield
         finally:
             # The client that left has cancelled everything that waits here.
             with anyio.move_on_after(_UNWATCH_SECONDS, shield=True):
                 await self._unwatch(counted)
 
-    async def _unwatch(self, counted: list[tuple[Principal, str | None, str]]) -> None:
+    async def _watch(self, interest: _Interest, authorization: str) -> None:
+        watching = self._watching.setdefault(interest, _Watching())
+        async with watching.telling:
+            if not watching.told:
+                await self.interest.watch(*interest, authorization)
+                watching.told = True
+
+    async def _unwatch(self, counted: list[_Interest]) -> None:
         for interest in counted:
             self._watchers[interest] -= 1
             if not self._watchers[interest]:
                 del self._watchers[interest]
+                self._watching.pop(interest, None)
                 with suppress(CwmError):
                     await self.interest.unwatch(*interest)
 

@@ -184,10 +184,14 @@ async def test_a_stopping_gateway_lets_go_of_who_only_listens(tmp_path: Path) ->
 
 @dataclass
 class Recorded:
-    """Keeps who is interested in what; refuses ``refused://``, and so many others as it is told to."""
+    """Keeps who is interested in what; refuses ``refused://``, and so many others as it is told to.
+
+    Who watches ``slow://`` waits until that is ``answered``.
+    """
 
     told: list[tuple[str, Principal, str | None, str]] = field(default_factory=list)
     refusing: int = 0
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def watch(
         self,
@@ -196,6 +200,8 @@ class Recorded:
         uri: str,
         authorization: str | None = None,
     ) -> None:
+        if uri == "slow://":
+            await self.answered.wait()
         if uri == "refused://" or self.refusing:
             self.refusing = max(0, self.refusing - 1)
             raise EngineConnectionError("Whoever has it is away.")
@@ -273,6 +279,24 @@ async def test_the_last_listen_stream_of_a_principal_ends_its_interest(
             await interest.until(begun)
         await interest.until(begun)
     await interest.until(begun, ("unwatch", AGENT, None, "a:b"))
+
+
+async def test_of_two_listen_streams_that_open_at_once_one_hears_though_the_other_is_refused(
+    tmp_path: Path,
+) -> None:
+    interest, wanted = Recorded(refusing=1), {"resourceSubscriptions": ["slow://"]}
+    async with running_gateway(tmp_path, interest=interest) as gateway, wired(gateway.url) as wire:
+
+        async def is_opened() -> bool:
+            async with wire.listen(wanted):
+                return True
+
+        opening = [asyncio.create_task(is_opened()) for _ in range(2)]
+        await eventually(lambda: gateway.face.subscriptions._watchers.total() == 2)
+        interest.answered.set()
+        outcomes = await asyncio.gather(*opening, return_exceptions=True)
+        assert outcomes.count(True) == 1
+        await interest.until(("watch", AGENT, None, "slow://"), ("unwatch", AGENT, None, "slow://"))
 
 
 async def test_a_subscription_that_cannot_be_had_is_refused_with_its_code(
