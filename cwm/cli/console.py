@@ -36,7 +36,9 @@ def tell(line: str) -> None:
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+    # Escapes of any other encoding would be none of JSON's.
+    has_all = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() in {"utf-8", "utf8"}
+    print(json.dumps(document, indent=2, ensure_ascii=not has_all, default=str))
 
 
 def on_terminal() -> bool:

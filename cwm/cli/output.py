@@ -18,7 +18,7 @@ class OutputError(OSError):
 def check_streams() -> None:
     """From now on a failed write to ``sys.stdout`` raises OutputError; whose reader has enough, BrokenPipeError.
 
-    Nothing that is opened later takes the number of a standard stream that is closed.
+    What its encoding has not is written as an escape, as to ``sys.stderr``. Nothing that is opened later takes the number of a standard stream that is closed.
     """
     for descriptor, mode in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
@@ -33,7 +33,7 @@ def check_streams() -> None:
         # As Python itself does for PYTHONUNBUFFERED.
         raw if given.write_through else io.BufferedWriter(raw),
         encoding=given.encoding,
-        errors=given.errors,
+        errors="backslashreplace" if given.errors == "strict" else given.errors,
         line_buffering=given.line_buffering,
         write_through=given.write_through,
     )

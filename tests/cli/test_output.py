@@ -78,3 +78,24 @@ def test_with_standard_output_closed_nothing_is_done(tmp_path: Path) -> None:
 def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path) -> None:
     for arguments in (("windows", "delete", "x"), ("sessions", "generate", "x", "-m", "-")):
         refused(into("<&- >/dev/null", tmp_path, *arguments, "--url", "http://127.0.0.1:9"), "CWM-5001")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_an_encoding_has_not_is_escaped_and_json_stays_json(encoding: str) -> None:
+    name = "é … 👍"
+    said = (
+        "from cwm.cli.output import check_streams; check_streams()\n"
+        "from cwm.cli.console import print_json, tell\n"
+        f"tell({name!a}); print_json({name!a})"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", said],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    line, document = run.stdout.splitlines()
+    assert line == name.encode(encoding, "backslashreplace")
+    assert json.loads(document.decode(encoding)) == name
