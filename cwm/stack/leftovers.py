@@ -13,6 +13,11 @@ from cwm.stack.locks import FileLock
 from cwm.stack.runfile import RunFile
 
 
+def lmcache_arguments(folder: Path, key: str) -> Path:
+    """What LMCache is started with, the password of its Redis included."""
+    return folder / f"{key}.lmcache.json"
+
+
 def life_lock(home: Path, key: str) -> Path:
     """What a stack has locked for as long as it lives."""
     return home / "run" / f"{key}.lock"
@@ -35,11 +40,12 @@ async def _clear(path: Path, life: Path, report: Report) -> None:
     try:
         if not run.owner_lives():
             await run.clear_leftovers(report)
-            await asyncio.to_thread(_forget, path.stem, life)
+            await asyncio.to_thread(_forget, path, life)
     finally:
         lock.release()
 
 
-def _forget(key: str, life: Path) -> None:
-    shm.unlink_idle_lmcache_pool(key)
+def _forget(path: Path, life: Path) -> None:
+    shm.unlink_idle_lmcache_pool(path.stem)
+    lmcache_arguments(path.parent, path.stem).unlink(missing_ok=True)
     life.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from cwm.stack.commands import VARIABLES, Commands, PartName
 from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
-from cwm.stack.leftovers import life_lock
+from cwm.stack.leftovers import life_lock, lmcache_arguments
 from cwm.stack.locks import FileLock, locked
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
@@ -196,7 +196,7 @@ class LocalStack:
         undo.callback(shm.unlink_lmcache_pool, self.plan.key)
         if self.plan.redis and not await redis_answers(self.plan.redis):
             raise StackError(f"the Redis of CWM_REDIS_URL does not answer at {self.plan.redis}.")
-        arguments = self.plan.run_folder / f"{self.plan.key}.lmcache.json"
+        arguments = lmcache_arguments(self.plan.run_folder, self.plan.key)
         write_private_json(arguments, commands.lmcache_arguments())
         undo.callback(arguments.unlink)
         recipes = self._recipes(commands, arguments, reserved)

@@ -74,6 +74,8 @@ async def test_the_pool_of_a_demo_that_was_killed_is_removed_and_nothing_of_it_i
         process.wait()
         await eventually(lambda: all(proc.start_time(part["pid"]) is None for part in parts.values()))
         assert pool.exists()
+        # One of `cwm up` has it here, with the password of its Redis.
+        written(home)[0].with_suffix(".lmcache.json").touch()
 
         await clear_abandoned(home, pytest.fail)
 
