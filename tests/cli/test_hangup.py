@@ -20,8 +20,10 @@ from tests.cli.command import environment, serving
 
 pytestmark = pytest.mark.slow
 
-# The leader of a session gets the terminal that it opens as its own.
-ON_TERMINAL = "import os; os.open(os.ttyname(0), os.O_RDWR)"
+# The leader of a session gets the terminal that it opens as its own. Whoever runs the tests may ignore SIGHUP.
+ON_TERMINAL = (
+    "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(os.ttyname(0), os.O_RDWR)"
+)
 CWM = f"{ON_TERMINAL}; from cwm.__main__ import main; main()"
 WITH_STAND_INS = f"""
 {ON_TERMINAL}
