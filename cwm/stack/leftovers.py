@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 from cwm.stack import shm
@@ -29,8 +28,10 @@ async def clear_abandoned(home: Path, report: Report) -> None:
     Nothing of a stack that lives, or that a living process has mapped, is touched; what is another user's stays.
     """
     for path in sorted((home / "run").glob(f"cwm-{'?' * 12}.json")):
-        with suppress(OSError, StackError):
+        try:
             await _clear(path, life_lock(home, path.stem), report)
+        except (OSError, StackError) as why:
+            report(f"what {path.stem} left behind is not cleared: {why}")
 
 
 async def _clear(path: Path, life: Path, report: Report) -> None:

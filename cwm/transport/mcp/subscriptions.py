@@ -6,7 +6,7 @@ This is where FastMCP's low-level server is reached for.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -93,8 +93,9 @@ class _Bus:
 
 @dataclass(eq=False, slots=True)
 class _Watching:
-    """One of those that have the same interest tells of it; the others wait until it has."""
+    """One of the ``listeners`` that have the same interest tells of it; the others wait until it has."""
 
+    listeners: int = 0
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
     told: bool = False
 
@@ -108,8 +109,7 @@ class Subscriptions:
     interest: ResourceInterest
     agency: Agency
     keepalive_seconds: float = KEEPALIVE_SECONDS
-    _watchers: Counter[_Interest] = field(default_factory=Counter)
-    _watching: dict[_Interest, _Watching] = field(default_factory=dict)
+    _watching: defaultdict[_Interest, _Watching] = field(default_factory=lambda: defaultdict(_Watching))
     _listening: set[ListenHandler] = field(default_factory=set)
     _closed: bool = False
 
@@ -213,7 +213,7 @@ class Subscriptions:
         """Watch what nobody of the same agent session watches yet; the last to leave ends it."""
         counted = [(caller.agent.principal, caller.agent.agent_session, uri) for uri in uris]
         for interest in counted:
-            self._watchers[interest] += 1
+            self._watching[interest].listeners += 1
         try:
             async with _coded():
                 for interest in counted:
@@ -225,7 +225,7 @@ class Subscriptions:
                 await self._unwatch(counted)
 
     async def _watch(self, interest: _Interest, authorization: str) -> None:
-        watching = self._watching.setdefault(interest, _Watching())
+        watching = self._watching[interest]
         async with watching.telling:
             if not watching.told:
                 await self.interest.watch(*interest, authorization)
@@ -233,10 +233,9 @@ class Subscriptions:
 
     async def _unwatch(self, counted: list[_Interest]) -> None:
         for interest in counted:
-            self._watchers[interest] -= 1
-            if not self._watchers[interest]:
-                del self._watchers[interest]
-                self._watching.pop(interest, None)
+            self._watching[interest].listeners -= 1
+            if not self._watching[interest].listeners:
+                del self._watching[interest]
                 with suppress(CwmError):
                     await self.interest.unwatch(*interest)
 
