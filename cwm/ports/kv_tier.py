@@ -13,7 +13,12 @@ from typing import Final, Protocol, Self
 from cwm.domain.engine import Tier
 from cwm.domain.prefix import TokenIds
 
-_REDIS_ADAPTERS: Final = frozenset({"valkey", "resp"})
+TIER_OF_ADAPTER: Final[Mapping[str, Tier]] = {
+    "valkey": Tier.REDIS,
+    "resp": Tier.REDIS,
+    "fs_native": Tier.DISK,
+    "fs": Tier.DISK,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,15 @@ class KvTierFacts:
     bare_adapters: tuple[str, ...] | None = None
 
     @property
-    def has_redis(self) -> bool:
-        """Whether chunks go to Redis, and are loaded from there before they are from anywhere else."""
-        return bool(self.adapters) and self.adapters[0] in _REDIS_ADAPTERS
+    def lower_tiers(self) -> tuple[Tier, ...]:
+        """The tiers below L1 in the order in which chunks that several have are loaded; without those CWM does not know."""
+        known = (TIER_OF_ADAPTER.get(adapter) for adapter in self.adapters)
+        return tuple(dict.fromkeys(tier for tier in known if tier is not None))
+
+    @property
+    def first_tier(self) -> Tier | None:
+        """Where everything that is stored must come from; None below an L1 alone, and of an adapter CWM does not know."""
+        return TIER_OF_ADAPTER.get(self.adapters[0]) if self.adapters else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,9 @@ class KvTier(Protocol):
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         """Placements of the full chunks by position; no tiers and no size for one the directory misses."""
+
+    def lower_tiers(self) -> tuple[Tier, ...]:
+        """As ``KvTierFacts.lower_tiers`` of the facts that were told last; empty before any were."""
 
     def expected_hashes(self, prefix: PrefixKey) -> list[str] | None:
         """The hashes these chunks must have; None for an algorithm that CWM does not compute."""

@@ -37,21 +37,23 @@ class Patrol:
     ) -> list[Step]:
         """At most ``limit`` windows that were not proven since ``before``, the longest ago first.
 
-        The directory can be wrong both ways: only reading the chunks back tells. ``after_loss``: also what only
-        the disk still has goes back into Redis, where other instances reach it. At any other time it is there
-        because Redis had no more room.
+        The directory can be wrong both ways: only reading the chunks back tells. ``after_loss``: also what the tier
+        that is asked first lost goes back into it, from where it is: into a Redis, where other instances reach it, or
+        onto a disk, which outlives the Redis. At any other time it is elsewhere because there was no more room.
         """
         now = self.clock.now()
         self._aside = {name: until for name, until in self._aside.items() if until > now}
         due = await self.registry.windows_to_prove_of_every_tenant(limit + len(self._aside), before)
         chosen = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
         facts = await self.kv_tier.facts() if after_loss and chosen else None
-        shared = facts is not None and facts.has_redis
-        look = partial(self._look, shared=shared, after_loss=after_loss, dry_run=dry_run)
+        first = facts.first_tier if facts is not None else None
+        look = partial(self._look, first=first, after_loss=after_loss, dry_run=dry_run)
         steps = [await look(window) for window in chosen]
         return [step for step in steps if step is not None]
 
-    async def _look(self, window: Window, *, shared: bool, after_loss: bool, dry_run: bool) -> Step | None:
+    async def _look(
+        self, window: Window, *, first: Tier | None, after_loss: bool, dry_run: bool
+    ) -> Step | None:
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
             identity = await self._served(window.model)
@@ -62,7 +64,7 @@ class Patrol:
                 self._set_aside(window)
                 return None
             token_ids = fitting(snapshot.token_ids, identity)
-            return await self._prove(window, token_ids, shared=shared, after_loss=after_loss, dry_run=dry_run)
+            return await self._prove(window, token_ids, first=first, after_loss=after_loss, dry_run=dry_run)
         except StorageCorruptionError as damaged:
             self._set_aside(window)
             return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
@@ -80,15 +82,15 @@ class Patrol:
         self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
 
     async def _prove(
-        self, window: Window, token_ids: TokenIds, *, shared: bool, after_loss: bool, dry_run: bool
+        self, window: Window, token_ids: TokenIds, *, first: Tier | None, after_loss: bool, dry_run: bool
     ) -> Step | None:
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
-        told, on_disk = f"its freeze failed: {window.failure}", False
+        told, elsewhere = f"its freeze failed: {window.failure}", list[Tier]()
         if window.durability is Durability.DURABLE:
             back = await read_back(self.kv_tier, prefix.key)
-            # Whether any of it came from the disk where it should have come from Redis.
-            on_disk = shared and back.complete and Tier.DISK in (back.loaded or {})
-            if back.complete and not on_disk:
+            if back.complete and first is not None:
+                elsewhere = [tier for tier, n in (back.loaded or {}).items() if n and tier is not first]
+            if back.complete and not elsewhere:
                 if back.in_l1 and after_loss:
                     # The directory may not have heard of the loss.
                     told = f"{back.in_l1} of {back.total} blocks are being read"
@@ -100,15 +102,15 @@ class Patrol:
                     await self.registry.proven(window, self.clock.now())
                 return None
             told = (
-                "blocks are left on one disk only"
-                if on_disk
+                f"blocks are left in {', '.join(elsewhere)} only"
+                if elsewhere
                 else f"{back.total - back.found} of {back.total} blocks are gone"
             )
         if dry_run:
             return Step("store_again", window.tenant, window.name, Outcome.PLANNED, told)
-        return await self._store(window, prefix, told, on_disk=on_disk)
+        return await self._store(window, prefix, told, take_out=bool(elsewhere))
 
-    async def _store(self, window: Window, prefix: Prefix, told: str, *, on_disk: bool) -> Step:
+    async def _store(self, window: Window, prefix: Prefix, told: str, *, take_out: bool) -> Step:
         """The pin stays the window's own; only a window that never was durable takes one now."""
         salt = self.directory.salt(window.tenant, window.salt_scope, prefix.identity)
         again = await self.registry.store_again(
@@ -125,7 +127,7 @@ class Patrol:
         pending, intent, owed = again
         await self.freeze.release(owed)
         try:
-            if on_disk:
+            if take_out:
                 await self._take_out(prefix)
         except CwmError:
             await self.freeze.release.leave(intent)

@@ -21,7 +21,7 @@ from cwm.ports.speeds import SpeedRecords
 from cwm.services.origins import ENGINE_TIER
 from cwm.services.store import Prefix
 
-_FASTEST_FIRST: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
+_LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # where LMCache has not told its own
 _TRIAL_SALT: Final = "cwm1-pace"
 _TRIALS_AT_ONCE: Final = 3
 # Whoever thawed is answered first: learning would take the processor time of that.
@@ -95,7 +95,8 @@ class Planner:
             placements = await self.kv_tier.lookup(prefix.key) if prefix.chunk_count else []
         except CwmError:
             return []
-        return resident(placements, prefix.identity.chunk_size or 0)
+        order = (Tier.CPU, *(self.kv_tier.lower_tiers() or _LOWER_TIERS))
+        return resident(placements, prefix.identity.chunk_size or 0, order)
 
     async def _learn(self, prefix: Prefix, observation: Observation) -> None:
         await asyncio.sleep(_LEARN_AFTER_SECONDS)
@@ -151,12 +152,10 @@ class Planner:
         )
 
 
-def resident(placements: Sequence[Placement], chunk_size: int) -> list[Run]:
-    """Tokens in a row by the fastest tier said to hold them, up to the first chunk that none does."""
-    fastest = [
-        next((tier for tier in _FASTEST_FIRST if tier in placement.tiers), None) for placement in placements
-    ]
-    held = takewhile(lambda tier: tier is not None, fastest)
+def resident(placements: Sequence[Placement], chunk_size: int, order: Sequence[Tier]) -> list[Run]:
+    """Tokens in a row by the first tier of ``order`` said to hold them, up to the first chunk that none does."""
+    first = [next((tier for tier in order if tier in placement.tiers), None) for placement in placements]
+    held = takewhile(lambda tier: tier is not None, first)
     return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(held)]
 
 

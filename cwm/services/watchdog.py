@@ -43,7 +43,8 @@ class Outcome(StrEnum):
     """What a look at one instance found.
 
     ``stored``: the prefix was not there yet. ``lost``: it was there before, was gone, and could be stored again.
-    ``without_redis``: it comes back, but never from Redis. ``broken``: it does not come back.
+    ``without_redis``, ``without_disk``: it comes back, but never from the tier that is asked first. ``broken``: it does
+    not come back.
     ``hung``: LMCache answers, and does not finish loading it.
     """
 
@@ -51,6 +52,7 @@ class Outcome(StrEnum):
     STORED = "stored"
     LOST = "lost"
     WITHOUT_REDIS = "without_redis"
+    WITHOUT_DISK = "without_disk"
     BROKEN = "broken"
     HUNG = "hung"
     NOT_LOOKED = "not_looked"
@@ -61,6 +63,10 @@ _FAULTS: Final = {
         "What LMCache '{instance}' stores comes back from its disk only: its link to Redis is broken, or Redis is "
         "full. Nothing is lost yet, but what is frozen now does not reach other instances."
     ),
+    Outcome.WITHOUT_DISK: (
+        "What LMCache '{instance}' stores comes back from its Redis only: its disk is full or cannot be used. "
+        "Nothing is lost yet, but what is frozen now is, once that Redis stops."
+    ),
     Outcome.BROKEN: (
         "What LMCache '{instance}' stores does not come back from its lower tiers, although every part answers: "
         "freezes fail, and thaws compute again. Look at its Redis and its disk."
@@ -70,7 +76,9 @@ _FAULTS: Final = {
         "may hang. Restart it."
     ),
 }
-_MISSED: Final = frozenset({Outcome.WITHOUT_REDIS, Outcome.BROKEN})
+_WITHOUT: Final = {Tier.REDIS: Outcome.WITHOUT_REDIS, Tier.DISK: Outcome.WITHOUT_DISK}
+_ELSEWHERE: Final = frozenset(_WITHOUT.values())
+_MISSED: Final = _ELSEWHERE | {Outcome.BROKEN}
 _GOOD: Final = frozenset({Outcome.FOUND, Outcome.STORED, Outcome.LOST})
 
 
@@ -182,9 +190,8 @@ class Watchdog:
         # Another gateway may have stored or loaded it after the drop.
         if sum(prefetched.loaded.values()) < canary.chunk_count:
             return Outcome.NOT_LOOKED
-        if facts.has_redis and Tier.REDIS not in prefetched.loaded:
-            return Outcome.WITHOUT_REDIS
-        return Outcome.FOUND
+        first = facts.first_tier
+        return Outcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
 
     async def _store_until_found(
         self, cache: KvTier, canary: Prefix, missed: Outcome, look: Callable[[], Awaitable[Outcome]]
@@ -201,7 +208,7 @@ class Watchdog:
 
         What no tier gives back is stored as it is: another gateway may have stored it a moment ago.
         """
-        if missed is Outcome.WITHOUT_REDIS:
+        if missed in _ELSEWHERE:
             with suppress(CwmError):
                 await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
         await self._require_every_lmcache()
@@ -248,7 +255,7 @@ def _judged(first: Outcome, again: Outcome, *, was_held: bool) -> Outcome:
     if again is Outcome.NOT_LOOKED and was_held:
         return first
     # Gone altogether now: another gateway may be storing it again at this moment, and the next look will tell.
-    return first if (first, again) == (Outcome.WITHOUT_REDIS, Outcome.BROKEN) else again
+    return first if first in _ELSEWHERE and again is Outcome.BROKEN else again
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:

@@ -56,7 +56,7 @@ class Commands:
         """The embedded shared tier.
 
         It never evicts: a frozen window that vanished silently would be a broken promise, a store that fails is
-        noticed. It keeps no file: every chunk is in the disk tier too, which answers as fast, so a file of its
+        noticed. It keeps no file: every chunk is in the disk tier too, which is asked first, so a file of its
         own would only write each chunk a second time.
         """
         options = {
@@ -111,9 +111,14 @@ class Commands:
         if self.plan.device == "cpu":
             # A fixed name: after a SIGKILL the next server takes its own segment again instead of leaking it.
             arguments += ["--supported-transfer-mode", "auto", "--shm-name", self.plan.key]
-        for adapter in (self._shared_tier(), self._disk_tier()):
+        for adapter in self._lower_tiers():
             arguments += ["--l2-adapter", json.dumps(adapter)]
         return arguments
+
+    def _lower_tiers(self) -> list[dict[str, Any]]:
+        """In the order in which LMCache loads what several have."""
+        shared, disk = self._shared_tier(), self._disk_tier()
+        return [disk, shared] if self.plan.disk_first else [shared, disk]
 
     def vllm(self) -> list[str]:
         arguments = [

@@ -41,6 +41,8 @@ class StackPlan:
     disk_gb: float
     redis_gb: float
     redis: RedisAddress | None
+    disk_first: bool
+    """Whether a chunk that both lower tiers have is loaded from the disk."""
     storage_path: Path
     home: Path
     run_folder: Path
@@ -97,6 +99,8 @@ def plan_from_settings(
         disk_gb=storage.disk_cache_gb,
         redis_gb=storage.redis_cache_gb,
         redis=RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None,
+        # First the tier that is to outlive the others: what a freeze reads back is what it proves.
+        disk_first=storage.redis_url is None,
         storage_path=storage_path,
         home=home,
         run_folder=home / "run",

@@ -50,6 +50,7 @@ def local(tmp_path: Path) -> Commands:
         disk_gb=50,
         redis_gb=1,
         redis=None,
+        disk_first=False,
         storage_path=tmp_path,
         home=tmp_path,
         run_folder=tmp_path,

@@ -44,7 +44,7 @@ def test_after_sigkill_of_the_whole_engine_the_story_is_true(tmp_path: Path) -> 
     assert told["chunks"] == full_chunks(told["tokens"], told["chunk_size"])
     assert told["tokens_restored"] == restorable_tokens(told["tokens"], told["chunk_size"])
     assert told["tokens_restored"] + told["tokens_recomputed"] == told["tokens"]
-    assert told["tiers"] == {"redis": told["tokens_restored"]}, run.stderr
+    assert told["tiers"] == {"disk": told["tokens_restored"]}, run.stderr
     assert told["continuation"]["cached_tokens"] == told["chunks"] * told["chunk_size"]
     assert told["cold_prefill_ms"] > 0
     assert "SIGKILL: vllm and lmcache" in run.stderr

@@ -36,15 +36,17 @@ class HoldingTier:
 
     tiers: frozenset[Tier]
     in_l1: int = 2
+    comes_from: Tier = Tier.REDIS
+    adapters: tuple[str, ...] = ("valkey",)
 
     async def facts(self) -> KvTierFacts | None:
-        return KvTierFacts("0.5.6", 32, "blake3", (), ("valkey",), ("node0",))
+        return KvTierFacts("0.5.6", 32, "blake3", (), self.adapters, ("node0",))
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
         pass
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
-        return Prefetched(2, 2, {Tier.REDIS: 2 - self.in_l1})
+        return Prefetched(2, 2, {self.comes_from: 2 - self.in_l1})
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(2)]
@@ -91,6 +93,21 @@ async def test_of_what_l1_does_not_let_go_of_the_directory_decides_unless_someth
     assert await proven(registry) is not after_loss
     tier.in_l1 = 0
     assert await look(8, SystemClock().now(), dry_run=False, after_loss=after_loss) == []
+    assert await proven(registry)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "comes_from"),
+    [(("valkey", "fs_native"), Tier.DISK), (("fs_native", "valkey"), Tier.REDIS)],
+)
+async def test_what_the_tier_that_is_asked_first_lost_is_to_be_stored_again_after_a_loss_only(
+    registry: SqlRegistry, adapters: tuple[str, ...], comes_from: Tier
+) -> None:
+    look = await patrol(registry, HoldingTier(frozenset(), 0, comes_from, adapters))
+    (planned,) = await look(8, SystemClock().now(), dry_run=True, after_loss=True)
+    assert (planned.outcome, planned.detail) == (Outcome.PLANNED, f"blocks are left in {comes_from} only")
+    assert not await proven(registry)
+    assert await look(8, SystemClock().now(), dry_run=False) == []
     assert await proven(registry)
 
 

@@ -56,6 +56,9 @@ class Directory:
     down: bool = False
     asked: int = 0
 
+    def lower_tiers(self) -> tuple[Tier, ...]:
+        return ()
+
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         self.asked += 1
         if self.down:
@@ -192,7 +195,16 @@ async def test_thaws_at_once_share_one_series_of_trials() -> None:
     assert len(engine.sent) <= 6
 
 
-def test_residency_ends_at_the_first_chunk_that_no_tier_holds() -> None:
+@pytest.mark.parametrize(
+    ("order", "runs"),
+    [
+        ((Tier.CPU, Tier.REDIS, Tier.DISK), [("cpu", 128), ("redis", 64), ("disk", 64)]),
+        ((Tier.CPU, Tier.DISK, Tier.REDIS), [("cpu", 128), ("disk", 128)]),
+    ],
+)
+def test_residency_is_by_the_tier_that_is_asked_first_and_ends_at_the_first_chunk_that_none_holds(
+    order: tuple[Tier, ...], runs: list[tuple[str, int]]
+) -> None:
     tiers = [{Tier.CPU, Tier.DISK}, {Tier.CPU}, {Tier.DISK, Tier.REDIS}, {Tier.DISK}, set(), {Tier.CPU}]
     placements = [Placement("h", 1, frozenset(held)) for held in tiers]
-    assert resident(placements, 64) == [("cpu", 128), ("redis", 64), ("disk", 64)]
+    assert resident(placements, 64, order) == runs

@@ -18,7 +18,14 @@ from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import EngineConnectionError, EngineTimeoutError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation
-from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts, Prefetched, PrefixKey
+from cwm.ports.kv_tier import (
+    TIER_OF_ADAPTER,
+    AttachedModel,
+    KvTier,
+    KvTierFacts,
+    Prefetched,
+    PrefixKey,
+)
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.watchdog import Watchdog
 
@@ -61,6 +68,10 @@ class FailingTier:
     tells: bool = True
     silent: set[str] = field(default_factory=set)
 
+    @property
+    def order(self) -> list[Tier]:
+        return [TIER_OF_ADAPTER[adapter] for adapter in self.adapters]
+
     async def facts(self) -> KvTierFacts | None:
         self.answers -= 1
         if self.answers < 0:
@@ -88,7 +99,7 @@ class FailingTier:
             return Prefetched(1, 1, {})
         if Tier.CPU in self.holds:
             return Prefetched(1, 1, {} if self.tells else None)
-        tier = next((t for t in (Tier.REDIS, Tier.DISK) if t in self.holds & self.takes), None)
+        tier = next((t for t in self.order if t in self.holds & self.takes), None)
         if tier is None:
             return Prefetched(0, 1)
         self.holds.add(Tier.CPU)
@@ -179,36 +190,46 @@ def watched(**tier: Any) -> Watched:
     return Watched(cache, engine, dog, meter, losses)
 
 
-@pytest.fixture
-async def steady() -> Watched:
+@pytest.fixture(params=[("valkey", "fs_native"), ("fs_native", "valkey")], ids=["redis-first", "disk-first"])
+async def steady(request: pytest.FixtureRequest) -> Watched:
     """Everything works, and the canary is there."""
-    seen = watched()
+    seen = watched(adapters=request.param)
     assert [await seen.look(), await seen.look()] == ["stored", "found"]
     assert seen.healthy() == {"node0": 1.0}
     assert seen.engine.flushes == 1
     return seen
 
 
-async def test_a_redis_that_is_away_is_a_fault_until_it_serves_again(steady: Watched) -> None:
-    steady.tier.takes.remove(Tier.REDIS)
-    assert [await steady.look(), await steady.look()] == ["without_redis", "without_redis"]
+async def test_a_first_tier_that_is_away_is_a_fault_until_it_serves_again(steady: Watched) -> None:
+    first = steady.tier.order[0]
+    steady.tier.takes.remove(first)
+    assert [await steady.look(), await steady.look()] == [f"without_{first}"] * 2
     fault = steady.dog.fault()
     assert fault is not None
     assert "node0" in fault
-    assert "Redis" in fault
+    assert ("comes back from its disk only" in fault) is (first is Tier.REDIS)
+    assert ("comes back from its Redis only" in fault) is (first is Tier.DISK)
     assert steady.healthy() == {"node0": 0.0}
     assert steady.losses == []
-    steady.tier.takes.add(Tier.REDIS)
+    steady.tier.takes.add(first)
     assert await steady.look() == "found"
     assert steady.dog.fault() is None
     assert steady.losses == []
 
 
-async def test_a_redis_that_came_back_empty_is_a_loss_although_the_disk_has_it_all(steady: Watched) -> None:
-    steady.tier.takes.remove(Tier.REDIS)
+async def test_a_second_tier_that_is_away_is_none_of_the_watchdogs_business(steady: Watched) -> None:
+    steady.tier.takes.remove(steady.tier.order[1])
+    assert [await steady.look(), steady.dog.fault()] == ["found", None]
+
+
+async def test_a_first_tier_that_came_back_empty_is_a_loss_although_the_other_has_it_all(
+    steady: Watched,
+) -> None:
+    first = steady.tier.order[0]
+    steady.tier.takes.remove(first)
     await steady.look()
-    steady.tier.holds.remove(Tier.REDIS)
-    steady.tier.takes.add(Tier.REDIS)
+    steady.tier.holds.remove(first)
+    steady.tier.takes.add(first)
     assert await steady.look() == "lost"
     assert steady.losses == ["lost"]
     assert [await steady.look(), steady.dog.fault()] == ["found", None]
@@ -260,7 +281,7 @@ async def test_a_canary_that_another_gateway_dropped_meanwhile_is_no_fault_and_n
 
 
 async def test_a_canary_that_another_gateway_keeps_in_l1_proves_nothing(steady: Watched) -> None:
-    steady.tier.takes.remove(Tier.REDIS)
+    steady.tier.takes.remove(steady.tier.order[0])
     await steady.look()
     steady.tier.kept = 4
     assert await steady.look() == "not_looked"
@@ -269,9 +290,10 @@ async def test_a_canary_that_another_gateway_keeps_in_l1_proves_nothing(steady: 
 
 
 async def test_a_canary_that_another_gateway_is_just_storing_again_is_not_gone(steady: Watched) -> None:
-    steady.tier.takes.remove(Tier.REDIS)
+    first = steady.tier.order[0]
+    steady.tier.takes.remove(first)
     steady.tier.contended_when_stored = 2
-    assert await steady.look() == "without_redis"
+    assert await steady.look() == f"without_{first}"
 
 
 async def test_without_redis_the_disk_alone_is_healthy() -> None:

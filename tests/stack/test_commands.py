@@ -49,10 +49,19 @@ def test_block_and_chunk_are_one_size_everywhere(commands: Commands) -> None:
     assert sizes == {"32"}
 
 
-def test_both_lower_tiers_are_encrypted_and_valkey_comes_first(commands: Commands) -> None:
-    shared, disk = adapters(commands.lmcache_arguments())
+def test_the_disk_is_asked_before_an_embedded_valkey_and_after_a_redis_of_its_own(
+    plan_for: PlanFor, tmp_path: Path
+) -> None:
+    embedded = commands_for(plan_for(), tmp_path)
+    shared = commands_for(plan_for(redis_url="redis://redis.local"), tmp_path)
 
-    assert (shared["type"], disk["type"]) == ("valkey", "fs_native")
+    assert [a["type"] for a in adapters(embedded.lmcache_arguments())] == ["fs_native", "valkey"]
+    assert [a["type"] for a in adapters(shared.lmcache_arguments())] == ["valkey", "fs_native"]
+
+
+def test_both_lower_tiers_are_encrypted_and_neither_evicts_by_itself(commands: Commands) -> None:
+    disk, shared = adapters(commands.lmcache_arguments())
+
     assert shared["serde"] == disk["serde"]
     assert shared["serde"]["type"] == "cwm-seal"
     assert "eviction" not in disk, "LMCache's own eviction would remove frozen windows"

@@ -17,6 +17,7 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Engine
 from cwm.domain.polling import pause_seconds
 from cwm.domain.web_origin import is_link_local
 from cwm.ports.kv_tier import (
+    TIER_OF_ADAPTER,
     AttachedModel,
     KvTierFacts,
     Placement,
@@ -27,7 +28,6 @@ from cwm.ports.kv_tier import (
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine
 
-_TIERS: Final = {"valkey": Tier.REDIS, "resp": Tier.REDIS, "fs_native": Tier.DISK, "fs": Tier.DISK}
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
@@ -121,6 +121,9 @@ class LmcacheTier:
             merged[result["key"]["chunk_hash_hex"]] = (max([known[0], *sizes]), tiers)
         names = self.expected_hashes(prefix) or list(merged)
         return [Placement(name, *_found(merged.get(name))) for name in names]
+
+    def lower_tiers(self) -> tuple[Tier, ...]:
+        return self._last_facts.lower_tiers if self._last_facts is not None else ()
 
     def expected_hashes(self, prefix: PrefixKey) -> list[str] | None:
         if self._last_facts is None or self._last_facts.hash_algorithm != ALGORITHM:
@@ -303,8 +306,8 @@ def _prefetched(told: Mapping[str, Any], chunks: int) -> Prefetched:
     """
     keys = int(told["total_keys"]) // chunks
     loaded = None
-    if _LOADED in told and all(name in _TIERS for name in told[_LOADED]):
-        loaded = {_TIERS[name]: int(n) // keys for name, n in told[_LOADED].items() if n}
+    if _LOADED in told and all(name in TIER_OF_ADAPTER for name in told[_LOADED]):
+        loaded = {TIER_OF_ADAPTER[name]: int(n) // keys for name, n in told[_LOADED].items() if n}
     return Prefetched(int(told["found_keys"]) // keys, chunks, loaded)
 
 
@@ -342,7 +345,7 @@ def _body(prefix: PrefixKey) -> dict[str, Any]:
 def _tier(place: Mapping[str, Any]) -> Tier | None:
     if place["tier"] == "l1":
         return Tier.CPU
-    return _TIERS.get(place["backend"])
+    return TIER_OF_ADAPTER.get(place["backend"])
 
 
 def _node_url(instance: Mapping[str, Any]) -> str:
