@@ -28,7 +28,10 @@ class Timing:
 
 
 async def compare(direct: str, through: str, model: str, requests: int) -> tuple[Section, dict[str, Any]]:
-    """Latency and throughput, 1 and 16 clients, streaming and not; ratios are through / direct."""
+    """Latency and throughput, 1 and 16 clients, streaming and not; ratios are through / direct.
+
+    vLLM is also taken twice, as if one of the two were a gateway: what differs then is the noise of the measurement.
+    """
     section = Section(
         "pass-through: gateway against the same vLLM",
         (
@@ -40,9 +43,13 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
             "gateway req/s",
             "ratio ",
             "first byte +ms",
+            "vLLM against itself",
+            " ",
+            "+ms",
         ),
-        note=f"medians; {_MAX_TOKENS} tokens out; rounds alternate between direct and gateway; a session is recorded; "
-        "no prompt is asked twice, save where the engine is said to have it",
+        note=f"medians; {_MAX_TOKENS} tokens out; rounds alternate between direct, gateway and direct again; a session "
+        "is recorded; no prompt is asked twice, save where the engine is said to have it. vLLM against itself: latency, "
+        "throughput and first byte of one direct arm against the other",
     )
     summary: dict[str, Any] = {}
     # vLLM closes a connection after 5 idle seconds, and a request that meets the close fails.
@@ -53,8 +60,11 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
             section.rows.append((load.name, *figures.values()))
             summary[f"latency_ratio_{load.key}"] = figures["latency_ratio"]
             summary[f"throughput_ratio_{load.key}"] = figures["throughput_ratio"]
+            summary[f"latency_ratio_{load.key}_noise"] = figures["latency_noise"]
+            summary[f"throughput_ratio_{load.key}_noise"] = figures["throughput_noise"]
             if load.stream:
                 summary[f"first_byte_added_ms_{load.key}"] = figures["first_added_ms"]
+                summary[f"first_byte_added_ms_{load.key}_noise"] = figures["first_noise_ms"]
     return section, summary
 
 
@@ -112,11 +122,12 @@ async def _alternate(
     load: _Load,
     requests: int,
 ) -> _Rounds:
-    rounds = _Rounds({"direct": [], "gateway": []}, {"direct": 0.0, "gateway": 0.0})
+    sides = [("direct", direct), ("gateway", through), ("again", direct)]
+    rounds = _Rounds({side: [] for side, _ in sides}, dict.fromkeys(dict(sides), 0.0))
     batches = count()
     for number in range(max(_LEAST_ROUNDS, requests // max(load.clients, 2))):
-        order = [("direct", direct), ("gateway", through)]
-        for side, url in order if number % 2 else reversed(order):
+        turn = number % len(sides)
+        for side, url in (*sides[turn:], *sides[:turn]):
             asked = next(batches)
             started = time.perf_counter()
             batch = await asyncio.gather(
@@ -164,4 +175,7 @@ def _figures(rounds: _Rounds) -> dict[str, float]:
         "gateway_rps": rate["gateway"],
         "throughput_ratio": ratio(rate["gateway"], rate["direct"]),
         "first_added_ms": round(first["gateway"] - first["direct"], 3),
+        "latency_noise": ratio(whole["again"], whole["direct"]),
+        "throughput_noise": ratio(rate["again"], rate["direct"]),
+        "first_noise_ms": round(first["again"] - first["direct"], 3),
     }

@@ -111,7 +111,7 @@ class PrometheusMeter(RequestMetrics):
         )
         self._instances = Gauge(
             "cwm_watchdog_healthy",
-            "Whether an LMCache instance gives back what it stores, from Redis where it has one",
+            "Whether an LMCache instance gives back what it stores, from the tier that is asked first",
             ["instance"],
             registry=registry,
         )
