@@ -50,7 +50,7 @@ def local(tmp_path: Path) -> Commands:
         disk_gb=50,
         redis_gb=1,
         redis=None,
-        disk_first=False,
+        disk_first=True,
         storage_path=tmp_path,
         home=tmp_path,
         run_folder=tmp_path,
@@ -128,9 +128,9 @@ def test_room_is_kept_in_both_tiers_of_either_engine(services: dict[str, Any], t
     for device in ("cpu", "gpu"):
         engine = services[f"lmcache-{device}"]
         tiers = [told(tier, set()) for tier in flags(engine["command"])["--l2-adapter"]]
-        assert [tier["type"] for tier in tiers] == ["valkey", "fs_native"]
+        assert [tier["type"] for tier in tiers] == ["fs_native", "valkey"]
         (shared,) = engine["volumes"]
-        assert shared == f"kv:{tiers[1]['base_path']}"
+        assert shared == f"kv:{tiers[0]['base_path']}"
         assert room["volumes"] == ["kv:" + room["environment"]["CWM_STORAGE_PATH"] + "/kv:ro"]
         assert room["environment"]["CWM_DISK_CACHE_GB"] == "${CWM_DISK_CACHE_GB:-50}"
 
