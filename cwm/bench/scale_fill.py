@@ -16,17 +16,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex
 
 from cwm.adapters.sql import schema
-from cwm.adapters.sql.tables import (
-    chunk_refs,
-    session_tokens,
-    sessions,
-    snapshots,
-    window_counts,
-    window_grams,
-    window_search,
-    window_terms,
-    windows,
-)
+from cwm.adapters.sql.tables.sessions import session_tokens, sessions, snapshots
+from cwm.adapters.sql.tables.window_lists import window_counts, window_grams, window_search, window_terms
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_terms import grams_of, spelled
 from cwm.bench.scale_rows import batches
 

@@ -16,15 +16,9 @@ from typing import Any, Final
 from cwm.adapters.sql.packed import compress
 from cwm.adapters.sql.rows import session_values, window_values
 from cwm.adapters.sql.session_records import head_of
-from cwm.adapters.sql.tables import (
-    chunk_refs,
-    session_tokens,
-    sessions,
-    snapshots,
-    window_search,
-    window_terms,
-    windows,
-)
+from cwm.adapters.sql.tables.sessions import session_tokens, sessions, snapshots
+from cwm.adapters.sql.tables.window_lists import window_search, window_terms
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.window_terms import search_values, term_values
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.session import Session, SessionState

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from cwm.adapters.sql.tables import UtcDateTime
+from cwm.adapters.sql.tables.columns import UtcDateTime
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.audit_chain import AuditRecord, Place, carried
 from cwm.domain.origin import Face, Origin

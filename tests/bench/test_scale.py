@@ -6,7 +6,7 @@ import pytest
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry import SqlRegistry
-from cwm.adapters.sql.tables import windows
+from cwm.adapters.sql.tables.windows import windows
 from cwm.bench import scale, scale_fill, scale_lists, scale_rows
 from cwm.bench.scale import Effort
 from cwm.domain.principal import Principal

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, delete, text, update
 from cwm.adapters.sql.audit import SqlAuditLog
 from cwm.adapters.sql.audit_trail import SqlAuditTrail
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.tables import audit_anchors as anchors
-from cwm.adapters.sql.tables import audit_log as table
+from cwm.adapters.sql.tables.audit import audit_anchors as anchors
+from cwm.adapters.sql.tables.audit import audit_log as table
 from cwm.domain.audit_chain import ChainKeys, Checkpoint, Place
 from cwm.domain.audit_check import Damage, Verdict
 from cwm.domain.errors import StorageWriteError

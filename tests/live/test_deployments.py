@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, text, update
 
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.tables import windows
+from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.engine import TOKEN_FIELDS
 from cwm.domain.prefix import restorable_tokens
 from tests.live.conftest import LiveEngine, LiveGateway, served

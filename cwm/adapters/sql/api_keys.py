@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.tables import api_keys
+from cwm.adapters.sql.tables.api_keys import api_keys
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.access import granted, spelled
 from cwm.domain.api_key import ApiKey

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.failures import told_as
 from cwm.adapters.sql.rows import AUDIT_RECORD, record_of, record_values
-from cwm.adapters.sql.tables import audit_log
+from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.transactions import reading
 from cwm.domain.audit import AuditEvent
 from cwm.domain.audit_chain import AuditRecord, ChainKeys, Place

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import AUDIT_RECORD, record_of
-from cwm.adapters.sql.tables import audit_anchors, audit_checkpoints, audit_log
+from cwm.adapters.sql.tables.audit import audit_anchors, audit_checkpoints, audit_log
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.audit_chain import Anchor, AuditRecord, ChainKeys, Checkpoint, Place
 from cwm.domain.audit_check import ChainCheck

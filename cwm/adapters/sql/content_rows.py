@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cwm.adapters.sql.tables import content_holders, content_usage, contents
+from cwm.adapters.sql.tables.contents import content_holders, content_usage, contents
 from cwm.domain.contents import over_quota
 
 _DIALECTS: Final[Mapping[str, Any]] = {"sqlite": sqlite, "postgresql": postgresql}

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from cwm.adapters.sql import content_rows
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.tables import content_holders, content_usage, contents
+from cwm.adapters.sql.tables.contents import content_holders, content_usage, contents
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import Content

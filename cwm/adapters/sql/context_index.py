@@ -11,9 +11,9 @@ from sqlalchemy import Connection, delete, insert, select
 from cwm.adapters.sql import content_rows, context_rows
 from cwm.adapters.sql.context_rows import ENTRY, entry_of, holder_of, of_scope
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.tables import context_entries as entries
-from cwm.adapters.sql.tables import context_scopes as scopes
-from cwm.adapters.sql.tables import context_snapshots
+from cwm.adapters.sql.tables.shared_context import context_entries as entries
+from cwm.adapters.sql.tables.shared_context import context_scopes as scopes
+from cwm.adapters.sql.tables.shared_context import context_snapshots
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.errors import ContextConflictError
 from cwm.domain.shared_context import (

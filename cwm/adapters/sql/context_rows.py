@@ -23,9 +23,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.clock import CLOCK_OF_POSTGRES
 from cwm.adapters.sql.rows import at_a_time
-from cwm.adapters.sql.tables import context_entries as entries
-from cwm.adapters.sql.tables import context_scopes as scopes
-from cwm.adapters.sql.tables import context_snapshots as snapshots
+from cwm.adapters.sql.tables.shared_context import context_entries as entries
+from cwm.adapters.sql.tables.shared_context import context_scopes as scopes
+from cwm.adapters.sql.tables.shared_context import context_snapshots as snapshots
 from cwm.domain.shared_context import Entry, Head, Scope, Snapshot
 from cwm.ports.clock import Clock
 

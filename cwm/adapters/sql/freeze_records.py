@@ -13,7 +13,8 @@ from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import WINDOW, window_of
 from cwm.adapters.sql.scope_records import in_force_until_committed
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
-from cwm.adapters.sql.tables import canaries, sessions, windows
+from cwm.adapters.sql.tables.sessions import canaries, sessions
+from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import writing
 from cwm.adapters.sql.window_writes import (
     add,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, select, update
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import INTENT, intent_of
 from cwm.adapters.sql.session_records import find_session
-from cwm.adapters.sql.tables import intents
+from cwm.adapters.sql.tables.gateways import intents
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.adapters.sql.window_writes import begin, end_one, intent_about, not_found, same_content, window_row
 from cwm.domain.errors import SessionAlreadyExistsError, StorageReadError

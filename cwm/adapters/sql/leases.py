@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.clock import Now, now
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.tables import leases
+from cwm.adapters.sql.tables.gateways import leases
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.ports.clock import Clock
 from cwm.ports.leases import Lease

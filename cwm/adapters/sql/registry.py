@@ -9,7 +9,8 @@ from cwm.adapters.sql.freeze_records import FreezeRecords
 from cwm.adapters.sql.intent_records import IntentRecords
 from cwm.adapters.sql.scope_records import ScopeRecords
 from cwm.adapters.sql.session_records import SessionRecords
-from cwm.adapters.sql.tables import chunk_refs, sessions, windows
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
 from cwm.adapters.sql.upkeep_records import UpkeepRecords
 from cwm.adapters.sql.window_records import WindowRecords

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.tables import stored_results
+from cwm.adapters.sql.tables.contents import stored_results
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.results import PartKind, StoredPart, StoredResult
 

@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Row, Table
 
-from cwm.adapters.sql.tables import audit_log, intents, sessions, windows
+from cwm.adapters.sql.tables.audit import audit_log
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.audit_chain import AuditRecord
 from cwm.domain.engine import EngineIdentity, Tier

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select, text, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.snapshots import put
-from cwm.adapters.sql.tables import salt_epochs, sessions
+from cwm.adapters.sql.tables.sessions import salt_epochs, sessions
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.session import FREEZABLE
 

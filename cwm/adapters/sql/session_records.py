@@ -32,7 +32,10 @@ from cwm.adapters.sql.packed import compress, restore
 from cwm.adapters.sql.rows import SESSION, intent_values, session_of, session_values
 from cwm.adapters.sql.scope_records import in_force_until_committed
 from cwm.adapters.sql.snapshots import put, upsert
-from cwm.adapters.sql.tables import UtcDateTime, intents, session_tokens, sessions, windows
+from cwm.adapters.sql.tables.columns import UtcDateTime
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import session_tokens, sessions
+from cwm.adapters.sql.tables.windows import windows
 from cwm.adapters.sql.transactions import glancing, reading, writing, writing_at_once
 from cwm.adapters.sql.window_writes import end_one
 from cwm.domain.errors import (

@@ -10,7 +10,9 @@ from sqlalchemy import Connection, Insert, Select, Table, bindparam, delete, sel
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.packed import compress, restore
-from cwm.adapters.sql.tables import intents, snapshots, windows
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import snapshots
+from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.window import Snapshot
 

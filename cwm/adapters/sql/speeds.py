@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.tables import engine_speeds
+from cwm.adapters.sql.tables.gateways import engine_speeds
 from cwm.adapters.sql.transactions import reading, writing
 from cwm.domain.speeds import Observation, Speeds
 

@@ -12,7 +12,9 @@ from sqlalchemy import Connection, Select, and_, case, func, or_, select
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import SESSION, WINDOW, session_of, window_of
 from cwm.adapters.sql.session_records import LIVE_STATES
-from cwm.adapters.sql.tables import UtcDateTime, chunk_refs, sessions, windows
+from cwm.adapters.sql.tables.columns import UtcDateTime
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import reading
 from cwm.adapters.sql.window_writes import referred_to
 from cwm.domain.session import Session, SessionState

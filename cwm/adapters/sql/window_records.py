@@ -11,7 +11,9 @@ from cwm.adapters.sql import snapshots, window_search, window_terms
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.session_records import LIVE_STATES, uid_of
-from cwm.adapters.sql.tables import canaries, chunk_refs, intents, sessions, windows
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import canaries, sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.adapters.sql.window_writes import (
     add,

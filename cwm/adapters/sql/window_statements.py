@@ -23,8 +23,9 @@ from sqlalchemy import (
 
 from cwm.adapters.sql import window_terms as terms
 from cwm.adapters.sql.rows import WINDOW
-from cwm.adapters.sql.tables import window_search, windows
-from cwm.adapters.sql.tables import window_terms as termed
+from cwm.adapters.sql.tables.window_lists import window_search
+from cwm.adapters.sql.tables.window_lists import window_terms as termed
+from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.window import WindowSort
 
 ESCAPE: Final = "/"

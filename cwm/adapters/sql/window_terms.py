@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cwm.adapters.sql.tables import window_counts, window_grams, window_search, window_terms
+from cwm.adapters.sql.tables.window_lists import window_counts, window_grams, window_search, window_terms
 from cwm.domain.window import Window
 
 ALL: Final = ""

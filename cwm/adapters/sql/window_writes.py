@@ -25,7 +25,9 @@ from sqlalchemy.exc import IntegrityError
 from cwm.adapters.sql import snapshots
 from cwm.adapters.sql import window_terms as terms
 from cwm.adapters.sql.rows import WINDOW, at_a_time, intent_values, window_of, window_values
-from cwm.adapters.sql.tables import chunk_refs, intents, sessions, windows
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from cwm.domain.errors import StorageQuotaExceededError, WindowAlreadyExistsError, WindowNotFoundError
 from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.session import SessionState

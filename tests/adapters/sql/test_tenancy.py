@@ -10,7 +10,10 @@ import pytest
 from sqlalchemy import ClauseElement, and_, delete, exists, insert, or_, select, update
 
 import cwm.adapters.sql
-from cwm.adapters.sql.tables import chunk_refs, leases, metadata, sessions, windows
+from cwm.adapters.sql.tables import metadata
+from cwm.adapters.sql.tables.gateways import leases
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
 from tests.adapters.sql.scoping import unscoped
 
 PACKAGE: Final = Path(cwm.adapters.sql.__file__).parent

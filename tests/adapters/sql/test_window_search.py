@@ -14,7 +14,7 @@ from sqlalchemy import text
 from cwm.adapters.sql import window_search
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.registry import SqlRegistry
-from cwm.adapters.sql.tables import window_counts, window_terms
+from cwm.adapters.sql.tables.window_lists import window_counts, window_terms
 from cwm.adapters.sql.window_search import Effort
 from cwm.adapters.sql.window_terms import RAREST, grams_of
 from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort

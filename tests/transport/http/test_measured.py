@@ -13,8 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert
 
-from cwm.adapters.sql import tables
 from cwm.adapters.sql.rows import session_values, window_values
+from cwm.adapters.sql.tables.sessions import sessions, snapshots
+from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.prefix import digest
 from cwm.ports.meter import Sample
 from cwm.transport.http.measured import Measured
@@ -158,11 +159,11 @@ def filled(connection: Connection, count: int) -> None:
     """So many new tenants, each with a session and a window."""
     names = [uuid4().hex for _ in range(count)]
     held = {"token_count": len(IDS), "packed": b"", "id": digest(IDS)}
-    connection.execute(insert(tables.snapshots), [{"tenant": name, **held} for name in names])
+    connection.execute(insert(snapshots), [{"tenant": name, **held} for name in names])
     made = [session_values(a_session(name, name)) for name in names]
-    connection.execute(insert(tables.sessions), made)
-    windows = [{"uid": n, **window_values(a_window(n, n, session_id=n))} for n in names]
-    connection.execute(insert(tables.windows), windows)
+    connection.execute(insert(sessions), made)
+    frozen = [{"uid": n, **window_values(a_window(n, n, session_id=n))} for n in names]
+    connection.execute(insert(windows), frozen)
 
 
 def test_each_replica_counts_its_own_and_all_tell_the_same_of_what_they_share(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from sqlalchemy import text, update
 
-from cwm.adapters.sql.tables import sessions
+from cwm.adapters.sql.tables.sessions import sessions
 from cwm.domain.audit import Severity
 from cwm.domain.engine import CacheScope
 from cwm.domain.session import SessionState

@@ -1,0 +1,52 @@
+"""The audit log, what was pruned of it and up to where it is signed."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, Index, Table
+
+from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
+
+# Append-only: `seq` numbers a tenant's records without a gap, and `digest` is over the row and `previous`.
+audit_log = Table(
+    "audit_log",
+    metadata,
+    tenant(),
+    Column("seq", Bytes, primary_key=True, autoincrement=False),
+    required("timestamp", UtcDateTime),
+    required("subject", Text),
+    required("event", Text),
+    required("outcome", Text),
+    Column("session_id", Text),
+    Column("window_name", Text),
+    required("severity", Text),
+    required("details", JSON),
+    required("face", Text),
+    Column("address", Text),
+    Column("user_agent", Text),
+    required("previous", Text),
+    required("key_id", Text),
+    required("digest", Text),
+    Index(None, "tenant", "timestamp", "seq"),
+)
+
+audit_anchors = Table(
+    "audit_anchors",
+    metadata,
+    tenant(),
+    required("pruned_through", Bytes),
+    required("pruned_digest", Text),
+    required("carried_through", Bytes),
+    required("key_id", Text),
+    required("signature", Text),
+)
+
+audit_checkpoints = Table(
+    "audit_checkpoints",
+    metadata,
+    tenant(),
+    required("seq", Bytes),
+    required("digest", Text),
+    required("at", UtcDateTime),
+    required("key_id", Text),
+    required("signature", Text),
+)

@@ -1,0 +1,42 @@
+"""What gateways have under way, hold and know of their engines."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, Index, Table
+
+from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
+
+# What a gateway began and has not ended. A window's own tokens may only be dropped when no intent needs them.
+intents = Table(
+    "intents",
+    metadata,
+    tenant(),
+    Column("id", Text, primary_key=True),
+    required("operation", Text),
+    required("window_name", Text),
+    Column("session_id", Text),
+    required("cache_salt", Text),
+    Column("snapshot_id", Text),
+    required("holder", Text),
+    required("begun_at", UtcDateTime),
+    required("details", JSON),
+    Index(None, "tenant", "window_name"),
+    Index(None, "tenant", "snapshot_id"),
+)
+
+# This and the next belong to gateways and engines, not to a tenant.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    required("holder", Text),
+    required("seen_at", UtcDateTime),
+)
+
+engine_speeds = Table(
+    "engine_speeds",
+    metadata,
+    Column("engine", Text, primary_key=True),
+    required("content", JSON),
+    required("updated_at", UtcDateTime),
+)

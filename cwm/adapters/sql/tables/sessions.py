@@ -1,0 +1,75 @@
+"""Sessions, their tokens and the snapshots they were frozen as.
+
+``packed`` is zstd of token ids as ``prefix.pack`` writes them, ``head`` the digest of a session's first 16 (null for
+fewer), and a snapshot's ``id`` the digest of all of them.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, ForeignKeyConstraint, Index, Integer, LargeBinary, Table
+
+from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
+
+sessions = Table(
+    "sessions",
+    metadata,
+    tenant(),
+    Column("id", Text, primary_key=True),
+    required("owner", Text),
+    required("model", Text),
+    required("state", Text),
+    required("salt_scope", Text),
+    required("token_count", Integer),
+    required("revision", Integer),
+    required("created_at", UtcDateTime),
+    required("updated_at", UtcDateTime),
+    Column("frozen_at", UtcDateTime),
+    Column("thawed_from", Text),
+    Column("thawed_from_uid", Text),
+    Column("branch_token", Integer),
+    required("metadata", JSON),
+    Column("head", Text),
+    Index(None, "tenant", "created_at"),
+    Index(None, "tenant", "state", "created_at"),
+    Index(None, "tenant", "salt_scope", "head"),
+    Index(None, "tenant", "thawed_from_uid", "id"),
+    Index(None, "state", "updated_at"),
+)
+
+session_tokens = Table(
+    "session_tokens",
+    metadata,
+    tenant(),
+    Column("session_id", Text, primary_key=True),
+    required("digest", Text),
+    required("token_count", Integer),
+    required("packed", LargeBinary),
+    ForeignKeyConstraint(["tenant", "session_id"], ["sessions.tenant", "sessions.id"], ondelete="CASCADE"),
+)
+
+salt_epochs = Table(
+    "salt_epochs",
+    metadata,
+    tenant(),
+    Column("base", Text, primary_key=True),
+    required("epoch", Integer),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    tenant(),
+    Column("id", Text, primary_key=True),
+    required("token_count", Integer),
+    required("packed", LargeBinary),
+)
+
+canaries = Table(
+    "canaries",
+    metadata,
+    tenant(),
+    Column("snapshot_id", Text, primary_key=True),
+    Column("cache_salt", Text, primary_key=True),
+    required("content", JSON),
+    ForeignKeyConstraint(["tenant", "snapshot_id"], ["snapshots.tenant", "snapshots.id"], ondelete="CASCADE"),
+)
