@@ -119,7 +119,8 @@ class SharedAnswers:
             task.add_done_callback(lambda _: self._not_to_join((scope, key), task))
         asking.waiting += 1
         try:
-            answer = await asyncio.shield(asking.task)
+            async with caller.agent.serving():
+                answer = await asyncio.shield(asking.task)
         except (CwmError, UpstreamError):
             if first:
                 raise

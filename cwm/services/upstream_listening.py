@@ -64,9 +64,10 @@ class Listening:
             agent = await self._agents.get(principal, agent_session)
             if (found := self._find(uri)) is not None:
                 link, own = self._links[found[0]], found[1]
-                await link.settled()
-                if self._is_current(link) and await self._began(link, agent, own, authorization):
-                    return
+                async with agent.serving():
+                    await link.settled()
+                    if self._is_current(link) and await self._began(link, agent, own, authorization):
+                        return
             elif self._agents.held(principal, agent_session) is agent:
                 self._await(agent, uri)
                 return

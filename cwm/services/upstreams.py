@@ -316,7 +316,8 @@ class Upstreams:
 
     async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
         """Its offers, or why there are none."""
-        await link.settled()
+        async with caller.agent.serving():
+            await link.settled()
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         agent, told = caller.agent, _told(link, caller)

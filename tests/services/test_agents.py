@@ -6,11 +6,14 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from starlette.requests import Request
+from starlette.responses import Response
 
 from cwm.adapters.upstream.http import _IDLE_CONNECTIONS
 from cwm.domain.changes import Change, ChangeKind
@@ -163,6 +166,35 @@ async def test_one_that_listens_makes_no_room_for_others(*, stateless: bool) -> 
         await one.agents.get(ANN, await shared.store.begin(ANN))
         await one.agents.get(ANN, await shared.store.begin(ANN))
         assert one.agents.held(ANN, None) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", ["to call", "to listen"])
+async def test_one_that_waits_for_an_upstream_to_connect_makes_no_room_for_others(waits: str) -> None:
+    shared = Shared()
+    async with bad_server() as server:
+
+        async def greet(_: Request, message: dict[str, Any]) -> Response:
+            server.began.set()
+            await server.go_on.wait()
+            return server.greeting(message)
+
+        server.on["initialize"] = greet
+        async with replica(shared, [server.spec()], limit=1) as one:
+            waiting: asyncio.Task[Any]
+            if waits == "to call":
+                waiting = asyncio.create_task(one.call(await one.caller(None), "bad_do"))
+            else:
+                waiting = asyncio.create_task(one.upstreams.watch(ANN, None, "bad://bad/today"))
+            await server.began.wait()
+            other = await shared.store.begin(ANN)
+            with pytest.raises(TooManyAgentSessionsError):
+                await one.agents.get(ANN, other)
+            server.go_on.set()
+            assert await waiting == ("done" if waits == "to call" else None)
+            if waits == "to call":
+                await one.agents.get(ANN, other)
+                assert one.agents.held(ANN, None) is None
 
 
 async def thousand(one: Replica, shared: Shared, tool: str, count: int) -> AsyncIterator[str]:

@@ -7,12 +7,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.domain.tool_policy import CachePolicy, ToolPolicies, ToolPolicy
 from cwm.domain.upstream import Offer
+from cwm.services.context_manager import ContextManager
 from cwm.services.shared_answers import Answer, SharedAnswers
 from cwm.services.upstreams import CallerOf, Upstreams
 from tests.eventually import eventually
@@ -20,7 +22,7 @@ from tests.services.context_of import ANN, replica
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("anyio_backend")]
 
-CALLER = CallerOf(cast("Any", SimpleNamespace(principal=ANN, key="s1")))
+CALLER, OTHER = (CallerOf(ContextManager(ANN, each, InProcessAgentSessions())) for each in ("s1", "s2"))
 READING = Offer("files", "read_text_file", {"annotations": {"readOnlyHint": True}})
 WRITING = Offer("files", "write_file", {})
 TOOL = "files_read_text_file"
@@ -210,6 +212,22 @@ async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswer
             await first
         assert done == {second}
         assert (await second).answer == {"content": "asked anew"}
+
+
+async def test_who_waits_for_an_answer_that_another_asked_for_is_busy(answers: SharedAnswers) -> None:
+    go_on = asyncio.Event()
+
+    async def ask() -> Answer:
+        await go_on.wait()
+        return {}
+
+    first = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+    second = asyncio.create_task(answers.call(OTHER, READING, TOOL, {}, ask))
+    await eventually(lambda: [one.waiting for one in answers._asking.values()] == [2])
+    assert not OTHER.agent.idle
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert OTHER.agent.idle
 
 
 async def test_a_call_that_was_given_up_takes_nothing_from_the_one_that_is_joined_now(
