@@ -116,11 +116,16 @@ class ContextManager:
                 await self.close(end=False)
 
     async def keep(self) -> None:
-        """Use what the store keeps by principal; ids are used by whoever finds out whose they are."""
-        if self.agent_session is None and any(held.stored is not None for held in self._held.values()):
+        """Use what the store keeps by principal, and keep again what it lost; ids are used by whoever finds out whose they are."""
+        if self.agent_session is not None:
+            return
+        ours = {stored_as(link): held.stored for link, held in self._held.items() if held.stored is not None}
+        if ours:
             # Without the store it is served all the same.
             with suppress(CwmError):
-                await self._store.recall(self.key)
+                kept = await self._store.recall(self.key)
+                for name in ours.keys() - kept.keys():
+                    await self._store.remember(self.key, name, ours[name], anew=True, leaves=True)
 
     async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
         """The agent session's own session with the upstream. Raises UpstreamAwayError."""

@@ -100,6 +100,36 @@ async def test_a_replica_goes_on_with_the_session_that_another_opened(redis_url:
     await client.aclose()
 
 
+async def test_what_a_flushed_store_lost_of_a_principal_is_kept_again_with_its_next_request(
+    redis_url: str,
+) -> None:
+    shared, client = Shared(), connect(redis_url)
+    shared.store = RedisAgentSessions(client, 60)
+    async with hosted(legacy=True) as host:
+        async with replica(shared, [host.spec("notes")]) as one, replica(shared, [host.spec("notes")]) as two:
+            counted = [await one.call(await one.caller(None), "notes_count")]
+            await client.flushall()
+            counted += [await each.call(await each.caller(None), "notes_count") for each in (one, two)]
+        async with replica(shared, [host.spec("notes")]) as three:
+            counted.append(await three.call(await three.caller(None), "notes_count"))
+    assert counted == ["1", "2", "3", "4"]
+    await client.aclose()
+
+
+async def test_of_an_agent_session_that_a_flushed_store_lost_nothing_is_kept_again(redis_url: str) -> None:
+    shared, client = Shared(), connect(redis_url)
+    shared.store = RedisAgentSessions(client, 60)
+    async with bad_server() as server, replica(shared, [server.spec()]) as one:
+        handle = await shared.store.begin(ANN)
+        assert await one.call(await one.caller(handle), "bad_do") == "done"
+        await client.flushall()
+        assert await one.call(await one.caller(handle), "bad_do") == "done"
+        assert not await shared.store.alive(handle)
+        with pytest.raises(AgentSessionNotFoundError):
+            await one.agents.known(ANN, handle)
+    await client.aclose()
+
+
 async def test_a_session_that_expired_under_many_calls_is_opened_once_and_all_are_answered() -> None:
     shared = Shared()
     async with bad_server() as server, replica(shared, [server.spec()]) as one:
