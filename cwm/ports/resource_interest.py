@@ -12,7 +12,7 @@ class ResourceInterest(Protocol):
 
     ``uri`` is as clients see it. ``agent_session`` is None for a client whose agent session is not known.
     ``authorization`` is what the request showed that asks for it, empty for nothing; None where no request does.
-    Raises CwmError when nobody can be asked.
+    Raises CwmError when nobody can be asked; where no request asks, who is away may be asked later instead.
     """
 
     async def watch(

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from cwm.domain.errors import CwmError
+from cwm.domain.errors import CwmError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
 from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
@@ -59,7 +59,10 @@ class Listening:
     async def watch(
         self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
     ) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003."""
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003.
+
+        Where no request asks (``authorization`` is None) an upstream that is away is asked once it is back.
+        """
         while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
             if (found := self._find(uri)) is not None:
@@ -141,10 +144,13 @@ class Listening:
             try:
                 await self._tell(link, agent, authorization, lambda session, by: session.watch(own, by))
             except BaseException as failed:
-                self._give_up(link, agent, own)
-                if isinstance(failed, CwmError) and not self._is_current(link):
-                    return False
-                raise
+                is_away = isinstance(failed, UpstreamUnavailableError) and not link.by_caller
+                # Where no request asks nobody would ask again: it is asked for in the next session.
+                if not (is_away and authorization is None and self._is_current(link)):
+                    self._give_up(link, agent, own)
+                    if isinstance(failed, CwmError) and not self._is_current(link):
+                        return False
+                    raise
         if not link.shared:
             self.keep_up(link, agent)
         return True

@@ -203,8 +203,8 @@ class Upstreams:
     ) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003.
 
-        Without anybody's authorization (None) no session is opened with one that is told who calls: with the next
-        call it is asked.
+        Where no request asks (``authorization`` is None) no session is opened with one that is told who calls: with
+        the next call it is asked. Any other that is away is asked once it is back.
         """
         await self._listening.watch(principal, agent_session, uri, authorization)
 

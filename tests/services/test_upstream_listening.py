@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from cwm.services.upstreams import CallerOf
@@ -182,6 +183,30 @@ async def test_who_listens_before_an_upstream_is_configured_hears_of_it_once_it_
         await is_reconfigured(one, host.spec("notes"))
         await has_its_session(one, caller)
         await until_told(one, caller, told)
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_a_stream_that_opens_while_an_upstream_is_away_hears_of_it_once_it_is_back(
+    *, stateless: bool
+) -> None:
+    shared = Shared()
+    told = heard_of(shared)
+    async with hosted(legacy=True) as host:
+        await host.stop()
+        async with replica(shared, [host.spec("notes", stateless=stateless)]) as one:
+            caller = await one.caller(await shared.store.begin(ANN))
+            link = one.upstreams._links["notes"]
+            await eventually(lambda: link.state is LinkState.AWAY)
+            with pytest.raises(UpstreamUnavailableError):
+                await one.upstreams.watch(ANN, caller.agent.agent_session, URI, authorization="")
+            assert not caller.agent.listening
+            await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+            await host.start()
+            await bounded(link.ready())
+            await has_its_session(one, caller)
+            await until_told(one, caller, told)
+            await one.upstreams.unwatch(ANN, caller.agent.agent_session, URI)
+            assert not caller.agent.listening
 
 
 async def test_what_is_shown_again_is_listened_to_again() -> None:
