@@ -67,7 +67,10 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
         folder = Path(name)
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
-        plan = replace(plan_from_settings(storage, settings.local_engine, log=report), dev_endpoints=True)
+        plan = plan_from_settings(
+            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
+        )
+        plan = replace(plan, dev_endpoints=True)
         async with LocalStack(plan, report=report) as stack:
             prompts = await _with_cache(stack, folder, report)
             model = stack.model_name

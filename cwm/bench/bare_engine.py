@@ -20,8 +20,8 @@ from cwm.stack.ports import LOOPBACK, ReservedPorts
 @asynccontextmanager
 async def bare_engine(plan: StackPlan, folder: Path, report: Callable[[str], None]) -> AsyncIterator[str]:
     """Its URL, once it answered a first request; stopped when the block ends. Raises StackError."""
-    environment = await prepare_environment(plan.home, Pins.for_device(plan.device), report)
-    model = await prepare_model(plan.model, plan.home, environment, report)
+    environment = await prepare_environment(plan.home, Pins.for_device(plan.device), report, plan.withheld)
+    model = await prepare_model(plan.model, plan.home, environment, report, plan.withheld)
     reserved = ReservedPorts.take(plan.ports, plan.home / "run" / "ports")
     health = Health()
     commands = Commands(plan, environment, model, reserved.chosen, keyring=folder / "no keyring")
@@ -32,6 +32,7 @@ async def bare_engine(plan: StackPlan, folder: Path, report: Callable[[str], Non
         lambda: health.responds(f"{url}/health"),
         start_seconds=900, stop_seconds=20, before_start=lambda: reserved.release("vllm"), port=port,
         warm_up=lambda: health.warm_up(url, commands.served_name, plan.chunk_size),
+        withheld=plan.withheld,
     )  # fmt: skip
     part = Part(recipe, [], fresh_log(folder, "vllm"), Hooks(report, _ignore, _look, _clear))
     try:

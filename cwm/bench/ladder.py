@@ -70,7 +70,10 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
         folder = Path(name)
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
-        plan = replace(plan_from_settings(storage, settings.local_engine, log=report), dev_endpoints=True)
+        plan = plan_from_settings(
+            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
+        )
+        plan = replace(plan, dev_endpoints=True)
 
         def tell(line: str) -> None:
             # LMCache logs a traceback for each chunk that does not open, and that is what is done to it here.

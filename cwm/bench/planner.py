@@ -57,7 +57,10 @@ async def run(
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
         folder = Path(name)
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
-        plan = replace(plan_from_settings(storage, settings.local_engine, log=report), dev_endpoints=True)
+        plan = plan_from_settings(
+            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
+        )
+        plan = replace(plan, dev_endpoints=True)
         async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
             clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
             http = await opened.enter_async_context(httpx2.AsyncClient(timeout=600, trust_env=False))

@@ -96,8 +96,10 @@ async def _tell(
     log_as(settings)
     narrator.step("Start vLLM, LMCache, Valkey and the gateway")
     await clear_abandoned(settings.local_engine.home.absolute(), narrator.line)
-    plan = plan_from_settings(settings.storage, settings.local_engine, log=narrator.line)
-    plan = replace(plan, run_folder=folder / "run", withheld=settings.upstream_variables)
+    plan = plan_from_settings(
+        settings.storage, settings.local_engine, withheld=settings.upstream_variables, log=narrator.line
+    )
+    plan = replace(plan, run_folder=folder / "run")
     async with AsyncExitStack() as running:
         with narrator.working("starting"):
             stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))

@@ -57,13 +57,10 @@ def up(
         log_as(settings)
         migrating = await check(settings)
         await clear_abandoned(settings.local_engine.home.absolute(), log)
-        plan = plan_from_settings(settings.storage, settings.local_engine, log=log)
-        plan = replace(
-            plan,
-            gateway_host=settings.http.host,
-            gateway_port=settings.http.port,
-            withheld=settings.upstream_variables,
+        plan = plan_from_settings(
+            settings.storage, settings.local_engine, withheld=settings.upstream_variables, log=log
         )
+        plan = replace(plan, gateway_host=settings.http.host, gateway_port=settings.http.port)
         refused = False
         try:
             async with LocalStack(plan, report=log) as stack:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +80,12 @@ class Pins:
         return self.device == "cpu"
 
 
-async def prepare_environment(home: Path, pins: Pins, report: Report) -> EngineEnvironment:
+async def prepare_environment(
+    home: Path, pins: Pins, report: Report, withheld: Collection[str] = ()
+) -> EngineEnvironment:
     """The environment for ``pins`` under ``home``, installed now if it is not there yet. Raises StackError.
 
+    Of our own environment what installs it gets nothing that is ``withheld``.
     It counts only with its marker, which is written last: one whose installation was killed is made anew.
     Two processes that want it at once wait for each other.
     """
@@ -95,11 +98,13 @@ async def prepare_environment(home: Path, pins: Pins, report: Report) -> EngineE
         lambda pid: report(f"waiting for process {pid}, which is installing the engine"),
     ):
         if not environment.complete:
-            await _install(environment, pins, report)
+            await _install(environment, pins, report, withheld)
     return environment
 
 
-async def _install(environment: EngineEnvironment, pins: Pins, report: Report) -> None:
+async def _install(
+    environment: EngineEnvironment, pins: Pins, report: Report, withheld: Collection[str]
+) -> None:
     folder = environment.folder
     require_space(folder.parent, _NEEDS_GIB[pins.device], "the engine environment")
     if folder.exists():
@@ -108,15 +113,15 @@ async def _install(environment: EngineEnvironment, pins: Pins, report: Report) -
     log = folder.with_suffix(".log")
     log.unlink(missing_ok=True)
     report(f"installing the engine into {folder} (once; pip's output is in {log})")
-    await _make_venv(folder, log)
-    await _pip_install(environment, pins, log, report)
+    await _make_venv(folder, log, withheld)
+    await _pip_install(environment, pins, log, report, withheld)
     (folder / _MARKER).write_text(json.dumps({"requirements": pins.file.name}), encoding="utf-8")
     report("the engine is installed")
 
 
-async def _make_venv(folder: Path, log: Path) -> None:
+async def _make_venv(folder: Path, log: Path, withheld: Collection[str]) -> None:
     try:
-        await run_tool([sys.executable, "-I", "-m", "venv", str(folder)], log)
+        await run_tool([sys.executable, "-I", "-m", "venv", str(folder)], log, withheld=withheld)
     except ToolFailedError as failed:
         raise StackError(
             "Python cannot make a virtual environment for the engine: "
@@ -124,13 +129,15 @@ async def _make_venv(folder: Path, log: Path) -> None:
         ) from failed
 
 
-async def _pip_install(environment: EngineEnvironment, pins: Pins, log: Path, report: Report) -> None:
+async def _pip_install(
+    environment: EngineEnvironment, pins: Pins, log: Path, report: Report, withheld: Collection[str]
+) -> None:
     progress = _Progress(environment.folder, pins.total, report)
     argv = [environment.python, "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     argv += ["--disable-pip-version-check", *(["--no-deps"] if pins.exact else []), "-r", str(pins.file)]
     try:
         async with progress.told():
-            await run_tool(argv, log, progress.read)
+            await run_tool(argv, log, progress.read, withheld=withheld)
     except ToolFailedError as failed:
         raise StackError(_why_pip_failed(failed, log)) from failed
 

@@ -91,9 +91,11 @@ class LocalStack:
         await self._runfile.clear_leftovers(self._report)
         shm.unlink_lmcache_pool(self.plan.key)
         environment = await prepare_environment(
-            self.plan.home, Pins.for_device(self.plan.device), self._report
+            self.plan.home, Pins.for_device(self.plan.device), self._report, self.plan.withheld
         )
-        model = await prepare_model(self.plan.model, self.plan.home, environment, self._report)
+        model = await prepare_model(
+            self.plan.model, self.plan.home, environment, self._report, self.plan.withheld
+        )
         locks = self.plan.home / "run" / "ports"
         reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port, self.plan.gateway_host)
         undo.callback(reserved.end)

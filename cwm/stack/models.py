@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,22 @@ class Model:
         return min(self.longest_context, _LONGEST_DEFAULT)
 
 
-async def prepare_model(wanted: str, home: Path, environment: EngineEnvironment, report: Report) -> Model:
-    """The model called ``wanted``: one of ours, made under ``home`` on first use, or a folder. Raises StackError."""
+async def prepare_model(
+    wanted: str, home: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
+) -> Model:
+    """The model called ``wanted``: one of ours, made under ``home`` on first use, or a folder. Raises StackError.
+
+    Of our own environment what makes it gets nothing that is ``withheld``.
+    """
     models = home / "models"
     if wanted == TINY:
         script = shipped.folder("engine") / "make_tiny_model.py"
-        builder = _Builder(models, environment, report)
+        builder = _Builder(models, environment, report, withheld)
         folder = await builder.once(f"{TINY}-{_short_hash(script)}", "the tiny model", builder.tiny(script))
         name = TINY
     elif wanted == SMOLLM2:
         script = shipped.folder("engine") / "convert_smollm2.py"
-        builder = _Builder(models, environment, report)
+        builder = _Builder(models, environment, report, withheld)
         folder = await builder.once(
             f"{SMOLLM2}-{_short_hash(script)}", "SmolLM2-135M-Instruct", builder.smollm2(script)
         )
@@ -111,8 +116,11 @@ def _short_hash(script: Path) -> str:
 class _Builder:
     """Makes a model beside its place and moves it there whole, so that half of one is never served."""
 
-    def __init__(self, models: Path, environment: EngineEnvironment, report: Report) -> None:
+    def __init__(
+        self, models: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
+    ) -> None:
         self._models, self._environment, self._report = models, environment, report
+        self._withheld = withheld
 
     async def once(self, name: str, told_as: str, build: Build) -> Path:
         folder = _nameable((self._models / name).resolve())
@@ -162,7 +170,8 @@ class _Builder:
     async def _run(self, work: Path, *arguments: str, path: Path | None = None) -> None:
         """Run the engine's Python; what its scripts print as plain sentences is reported."""
         variables = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(path or work)}
-        await run_tool([self._environment.python, *arguments], work / "log", self._tell, variables)
+        argv = [self._environment.python, *arguments]
+        await run_tool(argv, work / "log", self._tell, variables, self._withheld)
 
     def _tell(self, line: str) -> None:
         if re.fullmatch(r"[a-z]+ing the [a-z ]+", line):

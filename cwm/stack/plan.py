@@ -70,11 +70,12 @@ def plan_from_settings(
     storage: settings.Storage,
     local: settings.LocalEngine,
     *,
+    withheld: frozenset[str],
     log: Callable[[str], None] | None = None,
 ) -> StackPlan:
     """The plan that the settings ask for on this machine; ``log`` hears what had to be made smaller.
 
-    Raises StackError where they cannot be met.
+    ``withheld`` are the settings' ``upstream_variables``. Raises StackError where they cannot be met.
     """
     device = choose_device(local.device)
     chunk_size = _chunk_size(local.chunk_size, local.model, device)
@@ -104,6 +105,7 @@ def plan_from_settings(
         storage_path=storage_path,
         home=home,
         run_folder=home / "run",
+        withheld=withheld,
     )
 
 

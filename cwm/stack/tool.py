@@ -7,7 +7,7 @@ import re
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from cwm.stack import proc
@@ -15,6 +15,9 @@ from cwm.stack.child import gone, leashed
 
 _KEPT_LINES = 40
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_HOW_PIP_FETCHES = re.compile(
+    r"PIP_.+|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE", re.IGNORECASE
+)
 
 
 class ToolFailedError(Exception):
@@ -33,13 +36,15 @@ async def run_tool(
     log: Path,
     on_line: Callable[[str], None] = lambda _line: None,
     variables: dict[str, str] | None = None,
+    withheld: Collection[str] = (),
 ) -> None:
     """Run ``argv``; every line goes to ``log`` and to ``on_line``. Raises ToolFailedError.
 
+    It gets nothing of our environment that is ``withheld``, but what pip needs to reach its index is withheld from none.
     When the wait is cancelled the program and everything it started are killed.
     """
     process = await asyncio.create_subprocess_exec(
-        *leashed(argv, variables or {}),
+        *leashed(argv, variables or {}, [name for name in withheld if not _HOW_PIP_FETCHES.fullmatch(name)]),
         stdin=DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,

@@ -62,7 +62,9 @@ def test_every_row_of_every_table_has_a_figure_for_each_column() -> None:
 
 def test_the_engine_without_a_cache_has_all_other_flags_of_the_one_with_it(tmp_path: Path) -> None:
     storage = Storage(storage_path=tmp_path, cpu_cache_gb=0.2)
-    plan = plan_from_settings(storage, LocalEngine(model="tiny", device="cpu", home=tmp_path))
+    plan = plan_from_settings(
+        storage, LocalEngine(model="tiny", device="cpu", home=tmp_path), withheld=frozenset()
+    )
     model = Model(tmp_path, "tiny", 8192, "digest")
     full = Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "kv.keys").vllm()
     bare = without_cache(full)

@@ -119,7 +119,9 @@ class LiveGateway:
 def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
     folder = tmp_path_factory.mktemp("engine")
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
-    plan = plan_from_settings(storage, LocalEngine(model="tiny", kv_cache_gb=1), log=_tell)
+    plan = plan_from_settings(
+        storage, LocalEngine(model="tiny", kv_cache_gb=1), withheld=frozenset(), log=_tell
+    )
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
     stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False), report=_tell)
     loop = asyncio.new_event_loop()

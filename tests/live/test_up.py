@@ -87,7 +87,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
 
 def key_of(storage: Path) -> str:
     """The name of a stack's shared memory, which follows from where it stores."""
-    plan = plan_from_settings(Storage(storage_path=storage), LocalEngine(model="tiny"))
+    plan = plan_from_settings(Storage(storage_path=storage), LocalEngine(model="tiny"), withheld=frozenset())
     return plan.key
 
 

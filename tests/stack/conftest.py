@@ -41,6 +41,7 @@ def plan_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanFor:
         return plan_from_settings(
             settings.Storage.model_validate({"storage_path": tmp_path / "storage", **storage}),
             settings.LocalEngine.model_validate({"home": tmp_path / "home", **local}),
+            withheld=frozenset(),
             log=log,
         )
 

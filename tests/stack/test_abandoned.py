@@ -34,7 +34,9 @@ home, folder = map(Path, sys.argv[1:])
 
 async def main():
     wanted = local.plan_from_settings(
-        Storage(storage_path=folder / "storage"), LocalEngine(home=home, model="tiny", device="cpu")
+        Storage(storage_path=folder / "storage"),
+        LocalEngine(home=home, model="tiny", device="cpu"),
+        withheld=frozenset(),
     )
     async with stand_ins.StandIns(replace(wanted, run_folder=folder / "run"), report=print):
         shm._pool(wanted.key).write_bytes(bytes(4096))

@@ -52,6 +52,27 @@ async def test_an_environment_is_made_once(tmp_path: Path, pins: Pins) -> None:
     assert (again, said) == (environment, first)
 
 
+async def test_what_installs_it_is_not_given_what_is_withheld(
+    tmp_path: Path, pins: Pins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "given"
+    source = tmp_path / "tells"
+    source.mkdir()
+    (source / "backend.py").write_text(f"import os; open({str(given)!r}, 'w').write(' '.join(os.environ))")
+    (source / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    pins.file.write_text(f"{source}\n")
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
+    monkeypatch.setenv("OTHER", "told")
+
+    with pytest.raises(StackError):
+        await prepare_environment(tmp_path / "home", pins, print, ["NOTES_TOKEN"])
+
+    assert "OTHER" in given.read_text().split()
+    assert "NOTES_TOKEN" not in given.read_text().split()
+
+
 async def test_other_pins_get_another_environment(tmp_path: Path, pins: Pins) -> None:
     before = pins.short_hash
     pins.file.write_text(pins.file.read_text() + "# changed\n")

@@ -1,0 +1,86 @@
+"""What upstreams take their secrets from is none of the business of the engines that benchmarks start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cwm.bench import bare_engine, main
+from cwm.cli.root import app
+from cwm.settings import LocalEngine, Storage
+from cwm.stack import local
+from cwm.stack import plan as planning
+from cwm.stack.environment import EngineEnvironment
+from cwm.stack.errors import StackError
+from cwm.stack.local import LocalStack
+from cwm.stack.models import Model
+from cwm.stack.plan import StackPlan, plan_from_settings
+
+pytestmark = pytest.mark.slow
+
+WITHHELD = frozenset({"NOTES_TOKEN"})
+
+
+@pytest.mark.parametrize("bench", ["main", "planner", "faults", "arms"])
+def test_the_engine_of_a_benchmark_is_not_given_what_only_upstreams_may_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str
+) -> None:
+    plans: list[StackPlan] = []
+
+    async def refuse(stack: LocalStack) -> LocalStack:
+        plans.append(stack.plan)
+        raise StackError("no engine today.")
+
+    monkeypatch.setattr(local.LocalStack, "__aenter__", refuse)
+    monkeypatch.setattr(main, "_STARTS", 0)
+    monkeypatch.setattr(main, "median", lambda _: 0.0)
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CWM_DEVICE", "cpu")
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cwm.yaml").write_text(
+        "upstreams: {notes: {url: 'https://notes.example/mcp', headers: {X-Key: '${NOTES_TOKEN}'}}}"
+    )
+
+    run = CliRunner().invoke(app, ["bench", bench])
+
+    assert "No engine today." in run.output
+    assert [plan.withheld for plan in plans] == [WITHHELD]
+
+
+async def test_nor_is_an_engine_without_a_cache_nor_what_prepares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[object] = []
+    python = tmp_path / "engine" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\nenv > {tmp_path}/given\nexit 1\n")
+    python.chmod(0o755)
+
+    async def environment(*arguments: object) -> EngineEnvironment:
+        prepared.append(arguments[-1])
+        return EngineEnvironment(tmp_path / "engine")
+
+    async def model(*arguments: object) -> Model:
+        prepared.append(arguments[-1])
+        return Model(tmp_path, "none", 64, "0" * 32)
+
+    monkeypatch.setattr(bare_engine, "prepare_environment", environment)
+    monkeypatch.setattr(bare_engine, "prepare_model", model)
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
+    plan = plan_from_settings(
+        Storage(storage_path=tmp_path / "storage"),
+        LocalEngine(home=tmp_path / "home", device="cpu"),
+        withheld=WITHHELD,
+    )
+
+    with pytest.raises(StackError):
+        async with bare_engine.bare_engine(plan, tmp_path, lambda _: None):
+            pass
+
+    assert prepared == [WITHHELD, WITHHELD]
+    assert "hush" not in (tmp_path / "given").read_text()
