@@ -69,7 +69,7 @@ def demo(
 
     async def work(_: Interrupts) -> Outcome:
         with _folder(narrator, keep=keep) as folder:
-            return await _tell(_embedded(settings, folder), folder, narrator, killed, wanted)
+            return await _tell(_embedded(settings, folder), folder, narrator, killed, wanted, keep=keep)
 
     try:
         outcome = run_to_end(work)
@@ -86,7 +86,13 @@ def demo(
 
 
 async def _tell(
-    settings: Settings, folder: Path, narrator: Narrator, killed: tuple[PartName, ...], wanted: int
+    settings: Settings,
+    folder: Path,
+    narrator: Narrator,
+    killed: tuple[PartName, ...],
+    wanted: int,
+    *,
+    keep: bool,
 ) -> Outcome:
     from cwm.cli.demo_gateway import gateway
     from cwm.cli.demo_story import Story
@@ -99,7 +105,7 @@ async def _tell(
     plan = plan_from_settings(
         settings.storage, settings.local_engine, withheld=settings.upstream_variables, log=narrator.line
     )
-    plan = replace(plan, run_folder=folder / "run")
+    plan = replace(plan, run_folder=folder / "run", temporary=None if keep else folder)
     async with AsyncExitStack() as running:
         with narrator.working("starting"):
             stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 from cwm.stack import shm
@@ -23,7 +24,7 @@ def life_lock(home: Path, key: str) -> Path:
 
 
 async def clear_abandoned(home: Path, report: Report) -> None:
-    """Stop what dead stacks left running, and remove their shared memory, LMCache's pool included.
+    """Stop what dead stacks left running, and remove their shared memory, LMCache's pool included, and temporary folders.
 
     Nothing of a stack that lives, or that a living process has mapped, is touched; what is another user's stays.
     """
@@ -40,13 +41,16 @@ async def _clear(path: Path, life: Path, report: Report) -> None:
         return
     try:
         if not run.owner_lives():
+            temporary = run.temporary()
             await run.clear_leftovers(report)
-            await asyncio.to_thread(_forget, path, life)
+            await asyncio.to_thread(_forget, path, life, temporary)
     finally:
         lock.release()
 
 
-def _forget(path: Path, life: Path) -> None:
+def _forget(path: Path, life: Path, temporary: Path | None) -> None:
     shm.unlink_idle_lmcache_pool(path.stem)
     lmcache_arguments(path.parent, path.stem).unlink(missing_ok=True)
     life.unlink(missing_ok=True)
+    if temporary is not None:
+        shutil.rmtree(temporary)

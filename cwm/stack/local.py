@@ -193,7 +193,7 @@ class LocalStack:
         for folder in ("valkey", "coordinator", "kv"):
             (self.plan.storage_path / folder).mkdir(parents=True, exist_ok=True)
         undo.push_async_callback(self._health.close)
-        self._runfile.begin(self._facts(commands.ports))
+        self._runfile.begin(self._facts(commands.ports), self.plan.temporary)
         undo.callback(self._runfile.remove)
         undo.callback(shm.unlink_lmcache_pool, self.plan.key)
         if self.plan.redis and not await redis_answers(self.plan.redis):

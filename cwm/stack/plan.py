@@ -47,6 +47,8 @@ class StackPlan:
     home: Path
     run_folder: Path
     ports: Ports = field(default_factory=Ports)
+    temporary: Path | None = None
+    """A folder with all that this stack keeps, which is to go with it; the next stack removes what a killed one left."""
     gateway_port: int | None = None
     gateway_host: str = LOOPBACK
     """Where the gateway is going to listen: no part takes its port."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class RunFile:
         self._document: dict[str, Any] = {}
         self._written = False
 
-    def begin(self, facts: dict[str, Any]) -> None:
+    def begin(self, facts: dict[str, Any], temporary: Path | None = None) -> None:
+        """Write down the stack of this process; ``temporary`` is a folder that is not to outlive it."""
         owner = Process.current()
         self._document = {
             **facts,
@@ -58,6 +60,7 @@ class RunFile:
             "owner": {"pid": owner.pid, "started": owner.started},
             "parts": {},
             "shared_memory": {},
+            "temporary": temporary and {"folder": str(temporary), "inode": temporary.lstat().st_ino},
         }
         self._write()
 
@@ -89,6 +92,19 @@ class RunFile:
         owner = (self._read() or {}).get("owner") or {}
         started = proc.start_time(owner.get("pid", 0))
         return started is not None and started == owner.get("started")
+
+    def temporary(self) -> Path | None:
+        """The folder that was not to outlive the stack, while it is there and is that one and this user's."""
+        noted = (self._read() or {}).get("temporary")
+        if not noted:
+            return None
+        folder = Path(noted["folder"])
+        try:
+            found = folder.lstat()
+        except FileNotFoundError:
+            return None
+        ours = stat.S_ISDIR(found.st_mode) and (found.st_ino, found.st_uid) == (noted["inode"], os.getuid())
+        return folder if ours else None
 
     async def clear_leftovers(self, report: Report) -> None:
         """Stop what an earlier stack left running, remove its shared memory, and forget it.

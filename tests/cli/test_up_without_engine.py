@@ -50,6 +50,29 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
     assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, frozenset({"NOTES_TOKEN"}))]
 
 
+@pytest.mark.parametrize("options", [[], ["--keep"]], ids=["", "keep"])
+def test_a_demo_s_folder_is_not_to_outlive_it_unless_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    plans: list[StackPlan] = []
+
+    async def refuse(stack: LocalStack) -> LocalStack:
+        plans.append(stack.plan)
+        raise StackError("no engine today.")
+
+    monkeypatch.setattr(local.LocalStack, "__aenter__", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CWM_DEVICE", "cpu")
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.chdir(tmp_path)
+
+    CliRunner().invoke(app, ["demo", *options])
+
+    (plan,) = plans
+    assert plan.temporary == (None if options else plan.storage_path.parent)
+
+
 @pytest.mark.parametrize("command", [("up", "--port", "0"), ("demo",)], ids=["up", "demo"])
 def test_the_memory_of_a_demo_that_was_killed_is_given_back_before_sizes_are_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

@@ -31,6 +31,7 @@ from tests.stack import stand_ins
 local.prepare_environment, local.prepare_model = stand_ins.environment, stand_ins.model
 plan._shm_free_gb = lambda: 32.0
 home, folder = map(Path, sys.argv[1:])
+folder.mkdir()
 
 async def main():
     wanted = local.plan_from_settings(
@@ -38,7 +39,7 @@ async def main():
         LocalEngine(home=home, model="tiny", device="cpu"),
         withheld=frozenset(),
     )
-    async with stand_ins.StandIns(replace(wanted, run_folder=folder / "run"), report=print):
+    async with stand_ins.StandIns(replace(wanted, run_folder=folder / "run", temporary=folder), report=print):
         shm._pool(wanted.key).write_bytes(bytes(4096))
         print("pool", shm._pool(wanted.key), flush=True)
         await asyncio.Event().wait()
@@ -93,6 +94,7 @@ async def test_a_stack_that_lives_keeps_all_that_is_its_own(tmp_path: Path) -> N
         await clear_abandoned(home, pytest.fail)
 
         assert pool.exists()
+        assert (tmp_path / "demo" / "storage").is_dir()
         assert written(home) == before
 
 
@@ -104,6 +106,38 @@ async def test_a_stack_without_a_lock_is_asked_after_by_its_process(tmp_path: Pa
         await clear_abandoned(home, pytest.fail)
 
         assert pool.exists()
+        assert (tmp_path / "demo" / "storage").is_dir()
+
+
+@pytest.mark.parametrize("theirs", [False, True], ids=["its own", "another's of the same name"])
+async def test_the_folder_of_a_demo_that_was_killed_is_removed_with_it(tmp_path: Path, theirs: bool) -> None:
+    home, folder = tmp_path / "home", tmp_path / "demo"
+    with demo(home, folder) as (process, _):
+        process.kill()
+        process.wait()
+        if theirs:
+            folder.rename(tmp_path / "moved")
+            folder.mkdir()
+
+        await clear_abandoned(home, print)
+
+    assert folder.exists() == theirs
+    assert written(home) == []
+
+
+async def test_a_link_in_the_place_of_a_killed_demo_s_folder_leads_to_nothing_that_is_removed(
+    tmp_path: Path,
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "demo"
+    with demo(home, folder) as (process, _):
+        process.kill()
+        process.wait()
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "moved")
+
+        await clear_abandoned(home, print)
+
+    assert (tmp_path / "moved" / "storage").is_dir()
 
 
 async def test_a_pool_that_somebody_still_has_mapped_stays(tmp_path: Path) -> None:
