@@ -93,12 +93,14 @@ async def check(settings: Settings) -> subprocess.Popen[bytes] | None:
 
     Returns the process that migrates a new SQLite database: in this one the migrations would stay in memory.
     """
+    from cwm.adapters.local.secret import load_secret
     from cwm.adapters.sql import schema
     from cwm.adapters.sql.database import open_database
     from cwm.wiring.access import refuse_open_socket
 
     refuse_open_socket(settings)
     _require_free_port(settings.http.host, settings.http.port)
+    load_secret(settings.isolation)
     database = open_database(settings.database.url())
     try:
         if settings.database.database_url is None and await schema.is_empty(database):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from cwm.settings import places
 from cwm.stack.errors import StackError
 
 _RETRY_SECONDS = 0.25
@@ -31,8 +32,9 @@ class FileLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = self._locked()
         except OSError as refused:
+            why = places.refusal(self._path, refused)
             raise StackError(
-                f"{self._path} cannot be written ({refused.strerror}). Make room and give this user the right to write "
+                f"{self._path} cannot be written ({why}). Make room and give this user the right to write "
                 "there, or set CWM_STORAGE_PATH (what is stored) and CWM_HOME (engine and models) to other folders."
             ) from refused
         if descriptor is None:

@@ -50,6 +50,27 @@ def test_the_engine_is_told_which_port_is_the_gateway_s_and_what_only_upstreams_
     assert [(plan.gateway_port, plan.withheld) for plan in plans] == [(port, frozenset({"NOTES_TOKEN"}))]
 
 
+def test_a_secret_file_that_cannot_be_made_is_told_before_an_engine_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(_: LocalStack) -> LocalStack:
+        pytest.fail("it was started")
+
+    monkeypatch.setattr(local.LocalStack, "__aenter__", start)
+    monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CWM_DB_PATH", str(tmp_path / "cwm.db"))
+    monkeypatch.setenv("CWM_DEVICE", "cpu")
+    monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, ["migrate"])
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CWM_SECRET_FILE", str(tmp_path / "file" / "secret"))
+
+    run = CliRunner().invoke(app, ["up", "--port", "0", "--storage-path", str(tmp_path)])
+
+    assert "CWM-1003: CWM_SECRET_FILE" in run.output
+
+
 @pytest.mark.parametrize("options", [[], ["--keep"]], ids=["", "keep"])
 def test_a_demo_s_folder_is_not_to_outlive_it_unless_it_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]

@@ -44,6 +44,15 @@ def test_a_lock_whose_file_is_removed_as_it_is_taken_is_taken_on_the_next_one(
     second.release()
 
 
+@pytest.mark.parametrize("below", ["lock", "folder/lock"])
+def test_a_lock_below_a_file_is_told_as_that(tmp_path: Path, below: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    with pytest.raises(StackError, match=f"{file} is not a folder.*CWM_STORAGE_PATH"):
+        FileLock(file / below).take()
+
+
 def test_a_lock_ends_with_a_holder_that_is_killed(tmp_path: Path, python: str) -> None:
     lock = FileLock(tmp_path / "lock")
     script = (

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 from cwm.domain.audit_chain import ChainKeys
-from cwm.settings import Isolation, SettingsError
+from cwm.settings import Isolation, SettingsError, places
 
 _BYTES = 32
 
@@ -26,7 +26,8 @@ def load_secret(settings: Isolation, *, make: bool = True) -> bytes:
             _create(path)
         key = path.read_bytes().strip()
     except OSError as unreadable:
-        raise SettingsError(f"CWM_SECRET_FILE {path} cannot be used: {unreadable.strerror}.") from unreadable
+        why = places.refusal(path, unreadable)
+        raise SettingsError(f"CWM_SECRET_FILE {path} cannot be used: {why}.") from unreadable
     if not key:
         raise SettingsError(f"CWM_SECRET_FILE {path} is empty.")
     return key

@@ -21,6 +21,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from cwm.domain.errors import StorageWriteError
+from cwm.settings import places
 
 LOCK_TIMEOUT_SECONDS: Final = 10
 WRITES_BETWEEN_CHECKPOINTS: Final = 1024
@@ -240,7 +241,8 @@ def _make_file(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
         raise StorageWriteError(
-            f"The database {path} cannot be made or opened: {error.strerror}.", path=str(path)
+            f"The database {path} cannot be made or opened: {places.refusal(path, error)}. Check CWM_DB_PATH.",
+            path=str(path),
         ) from error
 
 

@@ -58,9 +58,13 @@ async def test_sqlite_keeps_a_log_ahead_and_its_foreign_keys(sqlite_url: str) ->
 
 
 def test_a_folder_that_cannot_be_made_is_told_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageWriteError, match=r"file/folder/cwm\.db cannot be made or opened: Not a dir"):
-        open_database(f"sqlite:///{tmp_path / 'file' / 'folder' / 'cwm.db'}")
+    file = tmp_path / "file"
+    file.touch()
+    for below in ("cwm.db", "folder/cwm.db"):
+        with pytest.raises(
+            StorageWriteError, match=f"{below} cannot be made or opened: {file} is not a folder.*CWM_DB_PATH"
+        ):
+            open_database(f"sqlite:///{file}/{below}")
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
