@@ -1,15 +1,35 @@
-"""What is wrong with a certificate that TLS did not accept."""
+"""What is wrong with a peer that TLS could not be spoken with."""
 
 from __future__ import annotations
 
 import ssl
+from typing import Final
+
+_NO_TLS: Final = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
+_BROKEN_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_BY_TLS_ITSELF: Final = "SSL"
+
+SPEAKS_NO_TLS: Final = "speaks no TLS"
 
 
-def refusal(failed: BaseException) -> str | None:
-    """Such as 'self-signed certificate', when a peer's certificate is what ``failed`` comes from."""
+def fault(failed: BaseException) -> str | None:
+    """What to say of the peer, such as 'speaks no TLS', when ``failed`` comes from TLS and not from a lost connection."""
     found: BaseException | None = failed
     while found is not None:
-        if isinstance(found, ssl.SSLCertVerificationError):
-            return str(getattr(found, "verify_message", "") or found.reason).rstrip(".")
+        if isinstance(found, ssl.SSLError) and not isinstance(found, _BROKEN_OFF):
+            return _of(found)
         found = found.__cause__ or found.__context__
     return None
+
+
+def _of(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = str(getattr(error, "verify_message", "") or error.reason).rstrip(".")
+        return f"has a certificate that is not accepted: {why}"
+    reason = error.reason or "no reason given"
+    if reason in _NO_TLS:
+        return SPEAKS_NO_TLS
+    told = reason.replace("_", " ").lower()
+    if error.library != _BY_TLS_ITSELF or reason.startswith("PEM"):
+        return f"cannot be asked over TLS: a file of certificates or keys cannot be used ({told})"
+    return f"cannot be asked over TLS: {told}"

@@ -131,11 +131,12 @@ def http_client(
 
 def no_answer(url: str, last: LastAnswer) -> str:
     """Of a gateway that could not be asked."""
-    if last.certificate is not None:
-        return (
-            f"The certificate of the gateway at {url} is not accepted: {last.certificate}. "
-            "SSL_CERT_FILE names others to accept."
-        )
+    from cwm.adapters.certificates import SPEAKS_NO_TLS
+
+    if last.tls_fault == SPEAKS_NO_TLS:
+        return f"What is at {url} {SPEAKS_NO_TLS}. Give --url with http:// instead."
+    if last.tls_fault is not None:
+        return f"The gateway at {url} {last.tls_fault}. SSL_CERT_FILE names certificates to accept."
     return f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
 
 

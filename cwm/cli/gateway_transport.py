@@ -11,27 +11,32 @@ from cwm.adapters import certificates
 
 @dataclass(slots=True)
 class LastAnswer:
-    """``status`` is None when there was none, ``certificate`` what is wrong with the peer's, if that is why."""
+    """``status`` is None when there was none, ``tls_fault`` what TLS says of the peer, if that is why."""
 
     status: int | None = None
-    certificate: str | None = None
+    tls_fault: str | None = None
 
 
 class NotedTransport(httpx2.AsyncHTTPTransport):
     """Of the environment only SSL_CERT_FILE counts, for a gateway with a certificate of one's own."""
 
     def __init__(self, last: LastAnswer | None = None) -> None:
-        super().__init__(trust_env=True)
         self._last = last or LastAnswer()
+        try:
+            super().__init__(trust_env=True)
+        except OSError as unusable:
+            why = certificates.fault(unusable) or f"cannot be asked over TLS: {unusable.strerror}"
+            self._last.tls_fault = why
+            raise
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method != "POST":
             return await super().handle_async_request(request)
-        self._last.status = self._last.certificate = None
+        self._last.status = self._last.tls_fault = None
         try:
             response = await super().handle_async_request(request)
         except httpx2.TransportError as failed:
-            self._last.certificate = certificates.refusal(failed)
+            self._last.tls_fault = certificates.fault(failed)
             raise
         self._last.status = response.status_code
         return response

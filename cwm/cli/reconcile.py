@@ -66,7 +66,7 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
         headers = {} if credential is None else {"authorization": f"Bearer {credential}"}
         async with http_client(headers, httpx2.Timeout(None), last=last) as http:
             answer = await http.post(f"{where}/reconcile", json={"dry_run": dry_run})
-    except httpx2.TransportError:
+    except (httpx2.TransportError, OSError):
         fail("CWM-5001", no_answer(where, last))
     try:
         told = answer.json()

@@ -283,6 +283,32 @@ async def test_a_certificate_of_a_gateway_that_is_not_accepted_is_told_with_the_
     assert "not accepted: self-signed certificate" in refused(run, "CWM-5001")
 
 
+async def test_a_gateway_that_speaks_no_tls_is_told_as_that() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await reader.read()
+
+    async with peer(serve) as address:
+        url = f"https://localhost:{address.rpartition(':')[2]}"
+        with pytest.raises(ConnectionError, match=r"speaks no TLS. Give --url with http://"):
+            await call_tool(url, "window_list", {})
+
+
+@pytest.mark.parametrize("holds", ["no certificate", None])
+def test_an_ssl_cert_file_that_cannot_be_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: str | None
+) -> None:
+    file = tmp_path / "certificates.pem"
+    if holds:
+        file.write_text(holds)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    for command in (("windows", "list"), ("reconcile",)):
+        told = refused(cwm(tmp_path, *command, "--url", "https://127.0.0.1:1"), "CWM-5001")
+        assert "cannot be asked over TLS" in told
+        assert "SSL_CERT_FILE" in told
+
+
 def test_a_turn_needs_a_message_or_a_text(tmp_path: Path) -> None:
     for both in ((), ("--message", "a", "--text", "b")):
         refused(cwm(tmp_path, "sessions", "generate", "some", *both), "CWM-1003", status=2)

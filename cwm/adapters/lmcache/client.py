@@ -356,10 +356,9 @@ def _node_url(instance: Mapping[str, Any]) -> str:
 
 
 def _unreachable(url: str, cause: httpx2.TransportError) -> EngineConnectionError:
-    if (wrong := certificates.refusal(cause)) is not None:
+    if (wrong := certificates.fault(cause)) is not None:
         return EngineConnectionError(
-            f"The certificate of LMCache at {url} is not accepted: {wrong}. "
-            "Check CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+            f"LMCache at {url} {wrong}. Check CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
             url=url,
         )
     return EngineConnectionError(

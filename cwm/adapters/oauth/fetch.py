@@ -47,9 +47,7 @@ class Fetch:
                     raise _away(url, f"answers {answer.status_code}")
                 told = json.loads(await _body(answer, url))
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as failed:
-            wrong = certificates.refusal(failed)
-            how = "does not answer" if wrong is None else f"has a certificate that is not accepted ({wrong})"
-            raise _away(url, how) from failed
+            raise _away(url, certificates.fault(failed) or "does not answer") from failed
         except (ValueError, RecursionError) as failed:
             raise _away(url, "answers something that is not JSON") from failed
         if not isinstance(told, dict):

@@ -64,9 +64,6 @@ async def told_as(error: type[CwmError], sentence: str) -> AsyncIterator[None]:
     try:
         yield
     except (RedisError, OSError) as away:
-        if (wrong := certificates.refusal(away)) is not None:
-            sentence = (
-                f"The certificate of the shared store is not accepted: {wrong}. "
-                "Check CWM_SHARED_STORE_URL (or CWM_REDIS_URL)."
-            )
+        if (wrong := certificates.fault(away)) is not None:
+            sentence = f"The shared store {wrong}. Check CWM_SHARED_STORE_URL (or CWM_REDIS_URL)."
         raise error(sentence) from away

@@ -16,8 +16,7 @@ async def shared_tier_room(url: str) -> SharedTierRoom:
     try:
         told = await client.info("memory")
     except (RedisError, OSError) as error:
-        wrong = certificates.refusal(error)
-        how = "does not answer" if wrong is None else f"has a certificate that is not accepted: {wrong}"
+        how = certificates.fault(error) or "does not answer"
         raise EngineConnectionError(f"The Redis of CWM_REDIS_URL {how}.") from error
     finally:
         await client.aclose()

@@ -72,8 +72,8 @@ def _coded(error: BaseException, failure: type[CwmError]) -> CwmError:
 def _sentence(error: BaseException, cause: BaseException) -> str:
     if isinstance(error, PoolTimeoutError):
         return _BUSY
-    if (wrong := certificates.refusal(cause)) is not None:
-        return f"The certificate of the database is not accepted: {wrong}. Check CWM_DATABASE_URL."
+    if (wrong := certificates.fault(cause) or _without_tls(cause)) is not None:
+        return f"The database {wrong}. Check CWM_DATABASE_URL."
     if (wrong := _unusable(cause)) is not None:
         return f"The database cannot be asked: {wrong}. Check CWM_DATABASE_URL."
     if isinstance(cause, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
@@ -83,6 +83,12 @@ def _sentence(error: BaseException, cause: BaseException) -> str:
     state = _state(cause)
     extended = "_".join(state.split("_")[:2])
     return _SENTENCES.get(state) or _SENTENCES.get(extended) or _SENTENCES.get(state[:2]) or _OTHER
+
+
+def _without_tls(cause: BaseException) -> str | None:
+    """Postgres itself says so, and asyncpg has no type of its own for it."""
+    refused = isinstance(cause, ConnectionError) and "rejected SSL upgrade" in str(cause)
+    return certificates.SPEAKS_NO_TLS if refused else None
 
 
 def _unusable(cause: BaseException) -> str | None:

@@ -90,8 +90,8 @@ class TokenExchanger:
                 )
             told = answer.json() if answer.is_success else {}
         except (httpx2.HTTPError, TimeoutError, ValueError) as failed:
-            why = certificates.refusal(failed) or type(failed).__name__
-            raise UpstreamAwayError(f"its token endpoint failed ({why})") from None
+            how = certificates.fault(failed) or f"failed ({type(failed).__name__})"
+            raise UpstreamAwayError(f"its token endpoint {how}") from None
         token = told.get("access_token") if isinstance(told, dict) else None
         if not isinstance(token, str):
             refused = f"its token endpoint refused the exchange (HTTP {answer.status_code})"

@@ -123,8 +123,8 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         try:
             response = await self._read(await self._pool.handle_async_request(request))
         except _NOT_SENT as failed:
-            wrong = certificates.refusal(failed)
-            why = type(failed).__name__ if wrong is None else f"its certificate is not accepted: {wrong}"
+            wrong = certificates.fault(failed)
+            why = type(failed).__name__ if wrong is None else f"it {wrong}"
             return _answer(AWAY, f"it cannot be reached ({why})")
         except httpx2.TransportError as failed:
             return _answer(LOST, f"the connection broke ({type(failed).__name__})")

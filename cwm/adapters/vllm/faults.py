@@ -37,8 +37,8 @@ def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
 
 
 def _unreachable(url: str, cause: httpx2.TransportError) -> str:
-    if (wrong := certificates.refusal(cause)) is not None:
-        return f"The certificate of vLLM at {url} is not accepted: {wrong}. Check CWM_VLLM_URL."
+    if (wrong := certificates.fault(cause)) is not None:
+        return f"vLLM at {url} {wrong}. Check CWM_VLLM_URL."
     return f"vLLM cannot be reached at {url}. Is it running, and is CWM_VLLM_URL right?"
 
 
