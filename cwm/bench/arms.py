@@ -66,7 +66,7 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
     """
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
         folder = Path(name)
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
+        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
         )

@@ -56,7 +56,7 @@ async def run(
     """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress. ``sizes`` in tokens."""
     with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
         folder = Path(name)
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage"})
+        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
         )

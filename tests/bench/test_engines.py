@@ -1,4 +1,4 @@
-"""What upstreams take their secrets from is none of the business of the engines that benchmarks start."""
+"""The engines that benchmarks start: what is kept from them, and what they keep off."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from cwm.stack.plan import StackPlan, plan_from_settings
 pytestmark = pytest.mark.slow
 
 WITHHELD = frozenset({"NOTES_TOKEN"})
+BENCHES = pytest.mark.parametrize("bench", ["main", "planner", "faults", "arms"])
 
 
-@pytest.mark.parametrize("bench", ["main", "planner", "faults", "arms"])
-def test_the_engine_of_a_benchmark_is_not_given_what_only_upstreams_may_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str
-) -> None:
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str) -> StackPlan:
+    """What a benchmark would start; its engine refuses to."""
     plans: list[StackPlan] = []
 
     async def refuse(stack: LocalStack) -> LocalStack:
@@ -39,16 +38,30 @@ def test_the_engine_of_a_benchmark_is_not_given_what_only_upstreams_may_know(
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
     monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CWM_DEVICE", "cpu")
-    monkeypatch.setenv("NOTES_TOKEN", "hush")
     monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["bench", bench])
+    assert "No engine today." in run.output
+    (plan,) = plans
+    return plan
+
+
+@BENCHES
+def test_the_engine_of_a_benchmark_is_not_given_what_only_upstreams_may_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str
+) -> None:
+    monkeypatch.setenv("NOTES_TOKEN", "hush")
     (tmp_path / "cwm.yaml").write_text(
         "upstreams: {notes: {url: 'https://notes.example/mcp', headers: {X-Key: '${NOTES_TOKEN}'}}}"
     )
+    assert planned(tmp_path, monkeypatch, bench).withheld == WITHHELD
 
-    run = CliRunner().invoke(app, ["bench", bench])
 
-    assert "No engine today." in run.output
-    assert [plan.withheld for plan in plans] == [WITHHELD]
+@BENCHES
+def test_a_benchmark_which_flushes_and_damages_what_is_stored_keeps_off_the_redis_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str
+) -> None:
+    monkeypatch.setenv("CWM_REDIS_URL", "valkey://:hunter2@redis.example:6379/3")
+    assert planned(tmp_path, monkeypatch, bench).redis is None
 
 
 async def test_nor_is_an_engine_without_a_cache_nor_what_prepares_it(
