@@ -36,8 +36,9 @@ _PINS_READINGS = 5
 _SAID_AFTER = 3  # looks that failed
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
+_TEXT = r"[^\n\ud800-\udfff]"  # what JSON to LMCache can hold
 _NAME = re.compile(
-    r"(?P<model>.+)@(?:0x)?(?P<rank>[0-9a-f]{8})@(?P<group>[0-9a-f]+)@(?P<hash>[0-9a-f]{64})(?:@(?P<salt>.*?))?(?:\.data)?"
+    rf"(?P<model>{_TEXT}+)@(?:0x)?(?P<rank>[0-9a-f]{{8}})@(?P<group>[0-9a-f]+)@(?P<hash>[0-9a-f]{{64}})(?:@(?P<salt>{_TEXT}*?))?(?:\.data)?"
 )
 
 
@@ -153,14 +154,7 @@ class Room:
             http = await opened.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS))
             redis = None
             if self._redis is not None:
-                redis = await opened.enter_async_context(
-                    Redis(
-                        **self._redis.connection(),
-                        decode_responses=True,
-                        socket_connect_timeout=_ASK_SECONDS,
-                        socket_timeout=_ASK_SECONDS,
-                    )
-                )
+                redis = await opened.enter_async_context(_connected(self._redis))
             for look in range(1 << 62):
                 if redis is not None:
                     await self._try("Valkey", self._keep_memory(redis, http))
@@ -246,6 +240,16 @@ class Room:
         if freed < need and tier not in self._said_full:
             self._said_full.add(tier)
             self._report(f"{tier} is full of frozen windows; delete some or {mend}")
+
+
+def _connected(address: RedisAddress) -> Redis:
+    return Redis(
+        **address.connection(),
+        decode_responses=True,
+        encoding_errors="surrogateescape",  # as with names of files; no chunk is named so
+        socket_connect_timeout=_ASK_SECONDS,
+        socket_timeout=_ASK_SECONDS,
+    )
 
 
 def _page(answer: httpx2.Response) -> list[ChunkKey]:

