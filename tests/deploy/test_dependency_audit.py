@@ -73,7 +73,7 @@ def advisories(*vulnerable: str, answers: int = 99) -> Iterator[str]:
 
 
 def audit(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """``make audit`` of one pinned release, without installing anything."""
+    """``make audit`` of one pinned release and of what else ``folder`` pins, without installing anything."""
     (folder / "requirements.lock").write_text(PINNED)
     program = (
         f"{Path(sys.executable).with_name('pip-audit')} -s osv --osv-url {url} --cache-dir {folder}/cache"
@@ -103,6 +103,34 @@ def test_a_pinned_release_that_is_known_to_be_vulnerable_fails_and_is_named(tmp_
 
     assert run.returncode != 0
     assert "PYSEC-0-uvicorn" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "pinned"),
+    [
+        *((f"requirements-{kind}.lock", PINNED.replace("uvicorn", "h11")) for kind in ("build", "dev", "gateway")),
+        *((f"deploy/engine/requirements-{kind}.txt", "# pins\nh11==0.16.0\n") for kind in ("cpu", "gpu", "model")),
+        ("deploy/engine/requirements-cpu.txt", "uvicorn==0.42.0\nh11==0.16.0+cpu\n"),
+        ("requirements-dev.lock", PINNED.replace("uvicorn==0.41.0", "h11==0.16.0 ; sys_platform == 'win32'")),
+    ],
+)  # fmt: skip
+def test_every_list_that_is_installed_anywhere_is_asked_about(tmp_path: Path, name: str, pinned: str) -> None:
+    (tmp_path / "deploy" / "engine").mkdir(parents=True)
+    (tmp_path / name).write_text(pinned)
+    with advisories("requests", "h11") as url:
+        run = audit(tmp_path, url)
+
+    assert run.returncode != 0
+    assert "PYSEC-0-h11" in run.stdout
+
+
+def test_of_a_release_that_lists_pin_otherwise_each_is_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "requirements-dev.lock").write_text(PINNED.replace("0.41.0", "0.42.0"))
+    with advisories("requests", "uvicorn") as url:
+        run = audit(tmp_path, url)
+
+    assert run.returncode != 0
+    assert all(version in run.stdout for version in ("0.41.0", "0.42.0"))
 
 
 def test_a_database_that_is_away_is_told_and_does_not_fail(tmp_path: Path) -> None:
