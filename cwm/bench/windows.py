@@ -19,6 +19,7 @@ from cwm.bench.figures import Section, median, ratio
 from cwm.domain.prefix import TokenIds
 
 _REPEATS = 3
+_THAWS = 5
 # One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
@@ -120,7 +121,8 @@ class Bench:
                 "verified ms",
                 "slot restore ms",
             ),
-            note=f"medians of {_REPEATS}; vLLM's own cache reset before each; slot restore: llama.cpp, measured apart",
+            note=f"medians of {_THAWS}, taken in turns, of the cold ones {_REPEATS}; vLLM's own cache reset before each; "
+            "slot restore: llama.cpp, measured apart",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
@@ -128,13 +130,17 @@ class Bench:
             session, ids = await self._fill(size)
             await self._tool("window_freeze", session_id=session, window_name=name)
             report(f"computing {size} tokens")
-            cold = await _median(partial(self._cold, ids))
+            (cold,) = await _medians(_REPEATS, partial(self._cold, ids))
             for tier in ("cpu", "redis", "disk"):
                 report(f"thawing {size} tokens from {tier}")
                 prepare = partial(self._only, tier, name)
-                thaw = await _median(partial(self._thaw, name), prepare)
-                alone = await _median(partial(self._engine_alone, ids), prepare)
-                verified = await _median(partial(self._thaw, name, verify=True), prepare)
+                thaw, alone, verified = await _medians(
+                    _THAWS,
+                    partial(self._thaw, name),
+                    partial(self._engine_alone, ids),
+                    partial(self._thaw, name, verify=True),
+                    before=prepare,
+                )
                 section.rows.append(
                     (
                         size,
@@ -243,15 +249,16 @@ class Bench:
         return dict(result.structured_content or {})
 
 
-async def _median(
-    action: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
-) -> float:
-    """Median duration in ms; ``before`` is not timed."""
-    taken = []
-    for _ in range(_REPEATS):
-        if before is not None:
-            await before()
-        started = time.perf_counter()
-        await action()
-        taken.append((time.perf_counter() - started) * 1000)
-    return median(taken)
+async def _medians(
+    rounds: int, *actions: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
+) -> list[float]:
+    """Median duration in ms of each action, taken in turns; ``before`` each, which is not timed."""
+    taken: list[list[float]] = [[] for _ in actions]
+    for _ in range(rounds):
+        for action, times in zip(actions, taken, strict=True):
+            if before is not None:
+                await before()
+            started = time.perf_counter()
+            await action()
+            times.append((time.perf_counter() - started) * 1000)
+    return [median(times) for times in taken]
