@@ -34,7 +34,14 @@ _OVERFLOW: Final = 10
 _BEGIN: Final = "cwm_begin"
 # Of the log, 4 KiB each: 128 MiB that a writer merges itself, should nobody else have done it.
 _PAGES_AT_MOST: Final = 32_768
-_PRAGMAS: Final = ("synchronous=NORMAL", "foreign_keys=ON", f"wal_autocheckpoint={_PAGES_AT_MOST}")
+# KiB a connection, of which there are five: what lists of a million windows look at most, in a sixth less time.
+_CACHE: Final = 16_384
+_PRAGMAS: Final = (
+    "synchronous=NORMAL",
+    "foreign_keys=ON",
+    f"wal_autocheckpoint={_PAGES_AT_MOST}",
+    f"cache_size=-{_CACHE}",
+)
 
 T = TypeVar("T")
 

@@ -4,7 +4,8 @@ A list is read from one of three places, the first that will do:
 
 - an index in the list's own order, when that index alone says what matches: its page, wherever it begins;
 - all that match, sorted, when a count says that there are few;
-- the first so many rows in the list's order, looked at one by one. When they hold no whole page, what matches is
+- the first so many rows in the list's order, looked at one by one: a few at first, and where many should match as
+  many more as can be passed in the time that finding all of them takes. When they hold no whole page, what matches is
   rarer, or elsewhere: then all that match, sorted, found by the index that knows them best.
 
 So a page takes a few ms among a million windows, and totals are exact as long as counting takes no longer.
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,7 +27,7 @@ from cwm.adapters.sql import window_terms as terms
 from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.window_statements import ESCAPE, Kind, Statements, statements_of
 from cwm.domain.names import MAX_DESCRIPTION_CHARS, is_storable
-from cwm.domain.window import WindowList, WindowQuery
+from cwm.domain.window import WindowList, WindowQuery, WindowSort
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LAST_OFFSET: Final = 2**62
@@ -38,7 +40,8 @@ class Effort:
     """How many rows a list may look at: to count them, to sort them, and one by one in its own order.
 
     While it does that last it counts matches too, up to ``seen`` more than it passes over. ``looked_up`` are rows of which
-    each is looked at in two places.
+    each is looked at in two places. ``passed`` are those that are walked in the time in which a match is gathered:
+    where that takes longer, up to ``walked_on`` are walked before.
     """
 
     counted: int = 10_000
@@ -46,6 +49,8 @@ class Effort:
     walked: int = 3_000
     looked_up: int = 1_500
     seen: int = 100
+    passed: int = 3
+    walked_on: int = 20_000
 
 
 EFFORT: Final = Effort()
@@ -74,7 +79,9 @@ class _Search:
     def found(self) -> WindowList:
         if self._statements.is_indexed:
             return self._indexed()
-        return (None if self._few else self._walked()) or self._gathered()
+        if self._few:
+            return self._gathered()
+        return self._walked() or self._gathered()
 
     def _indexed(self) -> WindowList:
         """The page, read from an index that holds what matches and nothing else."""
@@ -86,10 +93,35 @@ class _Search:
 
     def _walked(self) -> WindowList | None:
         """The page, if the first rows in its order hold all of it and one more."""
-        found = self._read(self._statements.walked)
+        first = self.effort.looked_up if self._statements.looks_up else self.effort.walked
+        found = self._read(self._statements.walked, {"passed": 0, "walked": first})
+        if len(found) <= self.query.limit:
+            further = self._further
+            if further <= first:
+                return None
+            passed = 0 if found or self.query.offset else first
+            found = self._read(self._statements.walked, {"passed": passed, "walked": further - passed})
         if len(found) <= self.query.limit:
             return None
         return self._listed(found, found[0][-1], exact=self._known_total is not None)
+
+    @property
+    def _further(self) -> int:
+        """How many rows are looked at in less time than all that match are gathered in; 0 if they would hold no page."""
+        if self._grams is None:
+            return 0
+        windows = self.held[terms.ALL]
+        pieces = self._grams[: len(self._grams) - len(self._named)]
+        matching = terms.about(self.connection, pieces) if pieces else windows
+        matching *= prod(self.held[term] / windows for term in self._named)
+        a_match = self.effort.passed / (2 if self._statements.looks_up else 1)
+        rows = min(int(matching * a_match), self.effort.walked_on)
+        return rows if rows * matching / windows > self.query.offset + self.query.limit else 0
+
+    @cached_property
+    def _grams(self) -> list[int] | None:
+        """What finds the windows that match; None for too little to ask for."""
+        return terms.asked(self.tenant, self._said, self._named)
 
     @property
     def _few(self) -> bool:
@@ -98,7 +130,7 @@ class _Search:
     def _gathered(self) -> WindowList:
         """The page of all that match, which are found by what narrows them down the most."""
         statements, dialect = self._statements, self.connection.dialect.name
-        grams = None if self._few else terms.asked(self.tenant, self._said, self._named)
+        grams = None if self._few else self._grams
         if grams is None:
             page, count = statements.gathered, statements.gathered_count
         else:
@@ -134,7 +166,7 @@ class _Search:
                 onward=query.after is not None,
                 total_known=self._known_total is not None,
                 # Few windows are looked at in less time than this is found out.
-                spanned=len(self._named) > 1 and not self._few,
+                spanned=len(self._named) > 1 and query.sort_by is WindowSort.CREATED_AT and not self._few,
             )
         )
 
@@ -153,7 +185,6 @@ class _Search:
             "offset": min(query.offset, _LAST_OFFSET),
             "total": self._known_total,
             "counted": self.effort.counted + 1,
-            "walked": self.effort.looked_up if self._statements.looks_up else self.effort.walked,
             "seen": min(most, _LAST_OFFSET),
         }
         values |= {f"term_{number}": term for number, term in enumerate(self._named)}

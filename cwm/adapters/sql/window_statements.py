@@ -74,7 +74,7 @@ class Statements:
 
     Their values, by name: ``tenant``, ``term_0`` (the rarest) and on, ``tag_0`` and on, ``model``, ``search``,
     ``created_after``, ``created_before``, ``first`` and ``last`` (of a span), ``marked`` and ``marked_name``,
-    ``offset``, ``limit``, ``total``, ``counted``, ``walked``, ``seen``, ``grams``.
+    ``offset``, ``limit``, ``total``, ``counted``, ``passed``, ``walked``, ``seen``, ``grams``.
     """
 
     def __init__(self, kind: Kind) -> None:
@@ -102,10 +102,13 @@ class Statements:
 
     @cached_property
     def walked(self) -> Select[Any]:
-        """What of the page is among the first rows in its order, each with the total."""
-        rows = self._rows(self._source, lean=False).where(*self._after(self._source))
-        walked = rows.order_by(*self._order(self._source)).limit(_number("walked")).subquery()
-        rows = select(*(walked.c[key] for key in self._keys)).where(*self._unindexed(walked))
+        """What of the page is among some rows in its order, after those passed over, each with the total."""
+        # Said of each row while it is read: a filter around it would have all columns of all rows handed on.
+        matches = and_(*self._unindexed(self._source)).label("matches")
+        rows = self._rows(self._source).add_columns(matches).where(*self._after(self._source))
+        ordered = rows.order_by(*self._order(self._source))
+        walked = ordered.limit(_number("walked")).offset(_number("passed")).subquery()
+        rows = select(*(walked.c[key] for key in self._keys)).where(walked.c.matches)
         matching = rows.limit(_number("seen")).cte()
         return self._read(matching, _number("total") if self.kind.total_known else _count(matching))
 
@@ -180,12 +183,12 @@ class Statements:
         alone = self.kind.terms == 1 and not self.kind.search
         return termed if alone or (self.kind.by_time and self.kind.terms) else window_search
 
-    def _rows(self, source: Table, *, lean: bool = True, placed: bool = True) -> Select[Any]:
-        """Rows of the source: what they are sorted by, or all of each.
+    def _rows(self, source: Table, *, placed: bool = True) -> Select[Any]:
+        """What rows of the source are sorted by.
 
         ``placed`` False keeps databases from looking for the tenant's rows first where there is a better index.
         """
-        columns = [source.c[key] for key in self._keys] if lean else list(source.c)
+        columns = [source.c[key] for key in self._keys]
         tenant = source.c.tenant if placed else source.c.tenant.concat("")
         rows = select(*columns).where(tenant == _TENANT)
         if source is termed:
@@ -208,9 +211,9 @@ class Statements:
         """What is left to look at in each row of the source, or of some rows of it."""
         clauses = [] if self.kind.by_time else self._bounds(of)
         if "words" in of.c:
-            clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.kind.tags)]
             if self.kind.model:
                 clauses.append(of.c.model == bindparam("model"))
+            clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.kind.tags)]
             if self.kind.search:
                 clauses.append(_contains(of.c.words, "search"))
             return clauses

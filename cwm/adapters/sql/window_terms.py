@@ -18,6 +18,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     insert,
     select,
     text,
@@ -45,20 +46,33 @@ _COUNTED: Final = select(window_counts.c.term, window_counts.c.windows).where(
     window_counts.c.tenant == bindparam("of_tenant"),
     window_counts.c.term.in_(bindparam("of_terms", expanding=True)),
 )
-# Numbers that many windows have take GIN longer than all else. ANALYZE knows which they are; any other is rarer.
-RAREST: Final = """
+# What ANALYZE knows of the numbers that many windows have: any other is rarer.
+_COMMON: Final = """
     WITH known AS MATERIALIZED (
         SELECT most_common_elems::text::int[] AS numbers, most_common_elem_freqs AS shares FROM pg_stats
         WHERE schemaname = ANY (current_schemas(false)) AND tablename = 'window_grams' AND attname = 'grams'
         LIMIT 1
     ), common AS (
         SELECT unnest(numbers) AS number, unnest(shares[1 : array_length(numbers, 1)]) AS share FROM known
-    ), rarest AS (
-        SELECT asked.number FROM unnest(CAST(:grams AS int[])) AS asked (number) LEFT JOIN common USING (number)
-        ORDER BY coalesce(common.share, 0) LIMIT 5
+    ), asked AS (
+        SELECT number, coalesce(common.share, 0) AS share
+        FROM unnest(CAST(:grams AS int[])) AS asked (number) LEFT JOIN common USING (number)
     )
-    SELECT array_agg(number) FROM rarest
 """
+# Numbers that many windows have take GIN longer than all else.
+RAREST: Final = f"""
+    {_COMMON}, rarest AS (SELECT number FROM asked ORDER BY share LIMIT 5)
+    SELECT array_agg(number) FROM rarest
+"""  # noqa: S608 - ours
+_ABOUT_ON_POSTGRES: Final = text(f"""
+    {_COMMON}
+    SELECT min(share) * (SELECT reltuples FROM pg_class WHERE oid = to_regclass('window_grams')) FROM asked
+""")  # noqa: S608 - ours
+# The oldest stand for all.
+_SAMPLE: Final = 10_000
+_SAMPLED_ON_SQLITE: Final = text(
+    "SELECT count(*) FROM window_grams WHERE window_grams MATCH :grams AND rowid <= :sample"
+)
 _FOUND_ON_POSTGRES: Final = text(f"SELECT id FROM window_grams WHERE grams @> ({RAREST})")  # noqa: S608 - ours
 _FOUND_ON_SQLITE: Final = text("SELECT rowid AS id FROM window_grams WHERE window_grams MATCH :grams")
 _ADD_TO_FTS: Final = text("INSERT INTO window_grams(rowid, grams) VALUES (:id, :grams)")
@@ -195,6 +209,15 @@ def asked(tenant: str, words: str, named: Sequence[str]) -> list[int] | None:
     return [*pieces[::every], *grams_of(tenant, "", named)]
 
 
+def about(connection: Connection, pieces: list[int]) -> float:
+    """About how many windows have these pieces of words; 0 where that is not known."""
+    if _is_postgres(connection):
+        return float(connection.execute(_ABOUT_ON_POSTGRES, {"grams": pieces}).scalar_one())
+    asked = {"grams": asked_as("sqlite", pieces), "sample": _SAMPLE}
+    sampled = connection.execute(_SAMPLED_ON_SQLITE, asked).scalar_one()
+    return float(sampled * max(1.0, _newest_id_of_every_tenant(connection) / _SAMPLE))
+
+
 def asked_as(dialect: str, grams: list[int]) -> Any:
     """As :func:`holding` takes them."""
     return grams if dialect == "postgresql" else " AND ".join(f'"{gram}"' for gram in spelled(grams).split())
@@ -209,6 +232,11 @@ def holding(dialect: str) -> ColumnElement[bool]:
 def spelled(grams: list[int]) -> str:
     """Words to FTS5, which splits at spaces."""
     return " ".join(f"{gram + 2**31:x}" for gram in grams)
+
+
+def _newest_id_of_every_tenant(connection: Connection) -> int:
+    """The tenants have no ids of their own."""
+    return int(connection.execute(select(func.max(window_search.c.id))).scalar_one())
 
 
 def _is_listed(window: Window) -> ColumnElement[bool]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import product
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from cwm.adapters.sql import window_search
 from cwm.adapters.sql.database import Database, open_database
@@ -26,14 +26,16 @@ _EFFORTS = [
     Effort(counted=5, gathered=0, walked=100, looked_up=100),
     Effort(counted=5, gathered=2, walked=7, looked_up=5, seen=2),
     Effort(counted=0, gathered=0, walked=0, looked_up=0, seen=0),
+    Effort(counted=5, gathered=0, walked=2, looked_up=1, passed=100, walked_on=12),
 ]
+_EFFORT_IDS = ["sorted", "walked", "mixed", "least", "walked on"]
 _TAGS = ((), ("red",), ("blue",), ("red", "blue"), ("rare",), ("red", "rare"), ("none",))
 _SEARCHES = (None, "oak", "OAK T", "ß", "s", "w-1", "nowhere", "tree of 1")
 _BOUNDS = (None, 4, 11)
 
 
 @pytest.fixture
-async def shelf(registry: SqlRegistry) -> list[Window]:
+async def shelf(registry: SqlRegistry, database: Database) -> list[Window]:
     """Windows with much in common: every order has ties."""
     first = await freeze(registry, "w-00", "aa", description="Oak tree of 1", tags=("red",))
     clones = [
@@ -51,6 +53,7 @@ async def shelf(registry: SqlRegistry) -> list[Window]:
         for number in range(1, 16)
     ]
     await freeze(registry, "w-other", tenant="other", description="Oak tree", tags=("red",))
+    await _analyze(database)
     return [first, *clones]
 
 
@@ -96,7 +99,7 @@ def _questions() -> list[WindowQuery]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effort", _EFFORTS, ids=["sorted", "walked", "mixed", "least"])
+@pytest.mark.parametrize("effort", _EFFORTS, ids=_EFFORT_IDS)
 async def test_a_page_is_what_a_plain_filter_and_sort_would_give(
     database: Database, shelf: list[Window], effort: Effort
 ) -> None:
@@ -117,7 +120,7 @@ def _require_total(found: WindowList, matching: int, query: WindowQuery) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effort", _EFFORTS, ids=["sorted", "walked", "mixed", "least"])
+@pytest.mark.parametrize("effort", _EFFORTS, ids=_EFFORT_IDS)
 async def test_pages_by_mark_join_to_the_whole_list(
     database: Database, shelf: list[Window], effort: Effort
 ) -> None:
@@ -132,6 +135,25 @@ async def test_pages_by_mark_join_to_the_whole_list(
             found = await _find(database, onward, effort)
             _require_total(found, len(_expected(shelf, query)), query)
         assert seen == [window.name for window in _expected(shelf, query)], query
+
+
+@pytest.mark.parametrize(
+    ("words", "walked"), [pytest.param("oak", True, id="common"), pytest.param("yew", False, id="rare")]
+)
+async def test_what_is_common_but_far_from_where_the_list_begins_is_walked_to_and_what_is_rare_gathered(
+    registry: SqlRegistry, database: Database, words: str, walked: bool
+) -> None:
+    source = await freeze(registry, "w-00", description="an oak")
+    for number in range(1, 40):
+        description = "a yew" if number in {5, 6} else "an oak" if number < 20 else "a lime"
+        await clone(registry, source, f"w-{number:02d}", description=description)
+    await _analyze(database)
+    effort = Effort(gathered=0, walked=5, passed=2, walked_on=30)
+    query = WindowQuery(search=words, sort_by=WindowSort.NAME, limit=1)
+    found = await _find(database, query, effort)
+    assert [window.name for window in found.windows] == ["w-19" if walked else "w-06"]
+    assert found.total_exact != walked
+    assert (await _find(database, query, replace(effort, passed=0))).total_exact
 
 
 async def test_a_list_by_mark_is_not_moved_by_what_comes_and_goes(registry: SqlRegistry) -> None:
@@ -168,7 +190,7 @@ async def test_postgres_is_asked_for_the_rarest_pieces_of_what_is_searched(postg
         await clone(registry, source, f"w{number}", description="words that all have")
     asked = grams_of("acme", "words that all have, zebra", ())
     try:
-        await database.write(lambda c: c.execute(text("ANALYZE window_grams")))
+        await _analyze(database)
         rarest = await database.read(lambda c: c.execute(text(RAREST), {"grams": asked}).scalar_one())
     finally:
         await database.dispose()
@@ -193,6 +215,16 @@ async def test_windows_that_come_and_go_at_once_are_counted_right(
     )
     for query in (WindowQuery(), WindowQuery(tags=("red",)), WindowQuery(model="tiny")):
         assert (await registry.windows("acme", query)).total == 6
+
+
+async def _analyze(database: Database) -> None:
+    """What Postgres does by itself, in its own time."""
+
+    def analyze(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("ANALYZE window_grams"))
+
+    await database.write(analyze)
 
 
 async def _find(database: Database, query: WindowQuery, effort: Effort) -> WindowList:
