@@ -32,6 +32,9 @@ VARIABLES = {**_QUIET, **_LOCAL, "HF_HUB_OFFLINE": "1"}
 # it is told with the next event or the next second's tick, so only an interval below a report's own duration
 # has no tail: 8,000 tokens were known after 10-130 ms, with 0.05 s after up to 970 ms.
 EVENT_FLUSH_SECONDS = 0.001
+# Tokens of a CPU engine's step, half of vLLM's default: a step's KV is stored while the next computes, and a freeze
+# waits for the last one's. Of 8,000 tokens 0.21 s instead of 0.36, in prefills that take no longer.
+_STEP_TOKENS_CPU = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,10 @@ class Commands:
             "--disable-access-log-for-endpoints", "/health,/metrics",
             "--kv-transfer-config", json.dumps(self._kv_transfer()),
         ]  # fmt: skip
+        if self.plan.device == "cpu":
+            return [*arguments, "--enforce-eager", "--max-num-batched-tokens", str(_STEP_TOKENS_CPU)]
         # On a GPU vLLM may compile and capture graphs. Untested: no GPU machine has run this.
-        return [*arguments, "--enforce-eager"] if self.plan.device == "cpu" else arguments
+        return arguments
 
     def vllm_variables(self) -> dict[str, str]:
         variables = {**VARIABLES, "PYTHONPATH": str(shipped.folder("engine"))}
