@@ -24,6 +24,26 @@ _THAWS = 5
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a context is frozen: at the end of a block or in one, once its turn is stored or at once."""
+
+    key: str
+    column: str
+    settled: bool = False
+    canary: bool = False
+    at_end: bool = False
+
+
+_FREEZES = (
+    _Kind("freeze_ms", "durable ms"),
+    _Kind("freeze_settled_ms", "settled ms", settled=True),
+    _Kind("freeze_canary_ms", "with canary ms", settled=True, canary=True),
+    _Kind("freeze_block_end_ms", "at a block's end ms", at_end=True),
+    _Kind("freeze_block_end_settled_ms", "settled ms ", settled=True, at_end=True),
+)
+
+
 class Stack(Protocol):
     vllm_url: str
     lmcache_url: str
@@ -48,62 +68,30 @@ class Bench:
     ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "freeze: until proven by prefetch, and until acknowledged",
-            (
-                "tokens",
-                "blocks",
-                "durable ms",
-                "settled ms",
-                "in a block ms",
-                "settled ms ",
-                "with canary ms",
-                "acknowledged ms",
-            ),
+            ("tokens", "blocks", *(kind.column for kind in _FREEZES), "acknowledged ms"),
             note=f"medians of {_REPEATS}; each a context of its own, frozen right after its last turn or (settled, and "
-            "then with a canary) once the engine had stored that turn. In a block: half a block shorter. The others' last "
-            "token, sampled and not computed yet, completes a block: one in as many contexts as a block has tokens",
+            "with a canary) once the engine had stored that turn. At the end of a block, half a block longer: the last "
+            "token, sampled and not computed yet, completes one, as in one of as many contexts as a block has tokens",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
-            proven: list[float] = []
-            settled: list[float] = []
-            in_block: list[float] = []
-            in_block_settled: list[float] = []
-            canary: list[float] = []
+            taken: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
             acknowledged: list[float] = []
+            in_block = size - self.stack.chunk_size // 2
             blocks = 0
-            report(f"freezing {size} tokens")
+            report(f"freezing {in_block} tokens")
             for _ in range(_REPEATS):
-                frozen, ms = await self._freeze(size)
-                proven.append(ms)
-                blocks = frozen["block_count"]
-                acknowledged.append(await self._acknowledge(frozen["window_name"]))
-                half_a_block = self.stack.chunk_size // 2
-                for taken, tokens, is_settled, with_canary in (
-                    (settled, size, True, False),
-                    (in_block, size - half_a_block, False, False),
-                    (in_block_settled, size - half_a_block, True, False),
-                    (canary, size, True, True),
-                ):
-                    frozen, ms = await self._freeze(tokens, settled=is_settled, canary=with_canary)
-                    taken.append(ms)
-                    await self._delete(frozen["window_name"])
-            section.rows.append(
-                (
-                    size,
-                    blocks,
-                    median(proven),
-                    median(settled),
-                    median(in_block),
-                    median(in_block_settled),
-                    median(canary),
-                    median(acknowledged),
-                )
-            )
-            summary[f"freeze_ms_{size}"] = median(proven)
-            summary[f"freeze_settled_ms_{size}"] = median(settled)
-            summary[f"freeze_in_block_ms_{size}"] = median(in_block)
-            summary[f"freeze_in_block_settled_ms_{size}"] = median(in_block_settled)
-            summary[f"freeze_canary_ms_{size}"] = median(canary)
+                for kind in _FREEZES:
+                    frozen, ms = await self._freeze(size if kind.at_end else in_block, kind)
+                    taken[kind.key].append(ms)
+                    if kind is _FREEZES[0]:
+                        blocks = frozen["block_count"]
+                        acknowledged.append(await self._acknowledge(frozen["window_name"]))
+                    else:
+                        await self._delete(frozen["window_name"])
+            medians = {key: median(times) for key, times in taken.items()}
+            section.rows.append((in_block, blocks, *medians.values(), median(acknowledged)))
+            summary |= {f"{key}_{size}": ms for key, ms in medians.items()}
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
         return section, summary
 
@@ -176,20 +164,18 @@ class Bench:
         choice = response.raise_for_status().json()["choices"][0]
         return session, choice["prompt_token_ids"] + choice["token_ids"]
 
-    async def _freeze(
-        self, size: int, *, settled: bool = False, canary: bool = False
-    ) -> tuple[dict[str, Any], float]:
+    async def _freeze(self, size: int, kind: _Kind) -> tuple[dict[str, Any], float]:
         """Freeze a context that nothing shares with an earlier one, right after it was computed or stored."""
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
-        if settled:
+        if kind.settled:
             await stored(self.kv_tier)
         started = time.perf_counter()
         frozen = await self._tool(
             "window_freeze",
             session_id=session,
             window_name=f"bench-{uuid4().hex[:12]}",
-            canary=canary,
+            canary=kind.canary,
         )
         return frozen, (time.perf_counter() - started) * 1000
 
