@@ -15,9 +15,10 @@ from cwm.bench.figures import Section, median, ratio
 
 _PROMPT_WORDS = 40
 _MAX_TOKENS = 24
-# Batches of the same requests to the same vLLM take 10 % more or less: of fewer a ratio says little. One request's first
-# byte varies by 30 ms where the engine computes its prompt.
-_LEAST_ROUNDS = {1: 40, 16: 17}
+# Batches of the same requests to the same vLLM take 10 % more or less: of fewer a ratio says little.
+_LEAST_ROUNDS = 17
+# One request's first byte varies by 30 ms where the engine computes its prompt.
+_LEAST_REQUESTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,10 @@ class _Load:
     def key(self) -> str:
         return f"{self.clients}_{'stream' if self.stream else 'whole'}{'_known' if self.known else ''}"
 
+    def rounds(self, requests: int) -> int:
+        """How many batches make ``requests``, or as many more as say something."""
+        return max(_LEAST_ROUNDS, _LEAST_REQUESTS // self.clients, requests // max(self.clients, 2))
+
     def prompt(self, number: int, client: int) -> str:
         """Of the ``number``-th batch."""
         asked = client if self.known else number * self.clients + client
@@ -126,7 +131,7 @@ async def _alternate(
     sides = [("direct", direct), ("gateway", through), ("again", direct)]
     rounds = _Rounds({side: [] for side, _ in sides}, dict.fromkeys(dict(sides), 0.0))
     batches = count()
-    for number in range(max(_LEAST_ROUNDS[load.clients], requests // max(load.clients, 2))):
+    for number in range(load.rounds(requests)):
         turn = number % len(sides)
         for side, url in (*sides[turn:], *sides[:turn]):
             asked = next(batches)

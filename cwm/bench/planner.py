@@ -42,6 +42,7 @@ _MOST_TRIES = 5
 _MOST_SECONDS = 120.0
 _GOAL = 0.1
 _SURE = 1.288  # half the width of the 99 % around a median of n, in square roots of n
+# The gateway learns from a thaw after it has answered, and tells nobody when it has.
 _QUIET_SECONDS = 0.15
 # The engine is not the same after a recompute: what loads and what is planned follow it equally often.
 _ORDERS = (

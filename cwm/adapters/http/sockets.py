@@ -41,6 +41,7 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
         return _Connection(wire)
 
     async def sleep(self, seconds: float) -> None:
+        """Between httpcore's own attempts to connect."""
         await asyncio.sleep(seconds)
 
 

@@ -31,7 +31,7 @@ from cwm.settings import Engine
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
-_PREFETCH_POLL_SECONDS: Final = 0.003
+_PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache tells nobody that a prefetch is done
 _PROBE_SALT: Final = "cwm1-doctor"
 _PROBE_TOKENS: Final = 8192
 _MAX_KEYS_PER_DELETE: Final = 10_000

@@ -55,7 +55,7 @@ class RedisChanges:
         return self._here.subscribe(listener)
 
     async def read(self) -> None:
-        """Hear what other gateways publish, until cancelled."""
+        """Hear what other gateways publish, until cancelled; after ever longer pauses where nothing is heard any more."""
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:

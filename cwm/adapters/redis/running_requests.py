@@ -76,6 +76,7 @@ class RedisRunningRequests:
             await pipeline.execute()
 
     async def keep(self) -> None:
+        """Renew what runs here, four times before it would lapse, until cancelled."""
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             with suppress(StorageWriteError):

@@ -34,7 +34,7 @@ _OVERFLOW: Final = 10
 _BEGIN: Final = "cwm_begin"
 # Of the log, 4 KiB each: 128 MiB that a writer merges itself, should nobody else have done it.
 _PAGES_AT_MOST: Final = 32_768
-# KiB a connection, of which there are five: what lists of a million windows look at most, in a sixth less time.
+# KiB a connection at most, eight times SQLite's own: a walk among a million windows takes a sixth less time.
 _CACHE: Final = 16_384
 _PRAGMAS: Final = (
     "synchronous=NORMAL",

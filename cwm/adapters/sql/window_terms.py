@@ -68,10 +68,10 @@ _ABOUT_ON_POSTGRES: Final = text(f"""
     {_COMMON}
     SELECT min(share) * (SELECT reltuples FROM pg_class WHERE oid = to_regclass('window_grams')) FROM asked
 """)  # noqa: S608 - ours
-# The oldest stand for all.
+# Ids, from the oldest window's on, that stand for all: FTS5 goes through them from there.
 _SAMPLE: Final = 10_000
 _SAMPLED_ON_SQLITE: Final = text(
-    "SELECT count(*) FROM window_grams WHERE window_grams MATCH :grams AND rowid <= :sample"
+    "SELECT count(*) FROM window_grams WHERE window_grams MATCH :grams AND rowid < :before"
 )
 _FOUND_ON_POSTGRES: Final = text(f"SELECT id FROM window_grams WHERE grams @> ({RAREST})")  # noqa: S608 - ours
 _FOUND_ON_SQLITE: Final = text("SELECT rowid AS id FROM window_grams WHERE window_grams MATCH :grams")
@@ -213,9 +213,10 @@ def about(connection: Connection, pieces: list[int]) -> float:
     """About how many windows have these pieces of words; 0 where that is not known."""
     if _is_postgres(connection):
         return float(connection.execute(_ABOUT_ON_POSTGRES, {"grams": pieces}).scalar_one())
-    asked = {"grams": asked_as("sqlite", pieces), "sample": _SAMPLE}
+    oldest, newest = _ids_of_every_tenant(connection)
+    asked = {"grams": asked_as("sqlite", pieces), "before": oldest + _SAMPLE}
     sampled = connection.execute(_SAMPLED_ON_SQLITE, asked).scalar_one()
-    return float(sampled * max(1.0, _newest_id_of_every_tenant(connection) / _SAMPLE))
+    return float(sampled * max(1.0, (newest - oldest) / _SAMPLE))
 
 
 def asked_as(dialect: str, grams: list[int]) -> Any:
@@ -234,9 +235,11 @@ def spelled(grams: list[int]) -> str:
     return " ".join(f"{gram + 2**31:x}" for gram in grams)
 
 
-def _newest_id_of_every_tenant(connection: Connection) -> int:
-    """The tenants have no ids of their own."""
-    return int(connection.execute(select(func.max(window_search.c.id))).scalar_one())
+def _ids_of_every_tenant(connection: Connection) -> tuple[int, int]:
+    """The oldest and the newest; tenants have none of their own. Asked for both at once, SQLite reads all of them."""
+    ends = (select(end(window_search.c.id)).scalar_subquery() for end in (func.min, func.max))
+    oldest, newest = connection.execute(select(*ends)).one()
+    return oldest, newest
 
 
 def _is_listed(window: Window) -> ColumnElement[bool]:

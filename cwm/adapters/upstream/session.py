@@ -42,7 +42,7 @@ Authorize = Callable[[str], Awaitable[str | None]]
 
 _CLIENT: Final = types.Implementation(name="cwm", version=__version__)
 _MOST_PAGES: Final = 1000
-_RELISTEN_SECONDS: Final = 1.0
+_RELISTEN_SECONDS: Final = 1.0  # so that one which ends every stream at once is not asked without a pause
 # Of the time to connect: a program that is silent about what it does not know must be left time to answer.
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
