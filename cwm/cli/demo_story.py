@@ -23,7 +23,7 @@ from cwm.cli.wording import count, size
 from cwm.domain.prefix import TokenIds, full_chunks, restorable_tokens
 from cwm.ports.engine import Generation
 from cwm.services.grow import Grow, template_from
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 if TYPE_CHECKING:
     from cwm.cli.demo_gateway import RunningGateway

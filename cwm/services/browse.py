@@ -16,7 +16,7 @@ from cwm.domain.window import Chunk, Window, WindowQuery
 from cwm.ports.kv_tier import KvTier, Placement
 from cwm.ports.registry import Registry
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.store import Prefix, fitting
+from cwm.services.prefix import Prefix, fitting
 
 MAX_PAGE: Final = 100
 

@@ -15,9 +15,9 @@ from cwm.ports.registry import Registry
 from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal, of_another
 from cwm.services.freeze import expiry
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
-from cwm.services.store import Prefix, fitting
 
 
 @dataclass(frozen=True, slots=True)

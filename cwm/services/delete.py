@@ -22,9 +22,9 @@ from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.aside import outlasting
 from cwm.services.audited import Journal, of_another
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
-from cwm.services.store import Prefix, fitting
 
 _MOTIONS: Final = frozenset({Operation.FREEZE, Operation.CLONE, Operation.QUARANTINE})
 _LATER: Final = "LMCache stopped answering: what the window had there goes when it is back."

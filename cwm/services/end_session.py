@@ -16,8 +16,8 @@ from cwm.ports.registry import Registry
 from cwm.services.aside import to_its_end
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.release import Release, debt_of
-from cwm.services.store import Prefix, fitting
 from cwm.services.turns import Turns
 
 

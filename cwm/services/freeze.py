@@ -28,9 +28,10 @@ from cwm.ports.registry import Registry
 from cwm.services.aside import outlasting
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.release import Release, debt_of
 from cwm.services.replicas import Replicas
-from cwm.services.store import Prefix, Store, fitting
+from cwm.services.store import Store
 from cwm.services.turns import Turns
 from cwm.services.verify import Verify, canary_of
 

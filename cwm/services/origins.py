@@ -9,7 +9,7 @@ from typing import Final
 
 from cwm.domain.engine import EngineIdentity, Tier, engine_key
 from cwm.ports.engine import Completion, Counters, Engine
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 ENGINE_TIER: Final = "gpu"
 """The engine's own cache, beside the tiers of LMCache."""

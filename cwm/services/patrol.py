@@ -17,8 +17,9 @@ from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.freeze import Freeze
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.release import debt_of
-from cwm.services.store import Prefix, all_below_l1, fitting, read_back
+from cwm.services.store import all_below_l1, read_back
 
 _SET_ASIDE: Final = timedelta(hours=1)
 

@@ -11,9 +11,9 @@ from cwm.domain.upkeep import Outcome, Step
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import KvTier, PrefixKey
 from cwm.ports.registry import Registry
+from cwm.services.prefix import fitting
 from cwm.services.release import Release
 from cwm.services.replicas import Replicas
-from cwm.services.store import fitting
 
 
 @dataclass(frozen=True, slots=True)

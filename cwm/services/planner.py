@@ -19,7 +19,7 @@ from cwm.ports.kv_tier import KvTier, Placement
 from cwm.ports.meter import Meter
 from cwm.ports.speeds import SpeedRecords
 from cwm.services.origins import ENGINE_TIER
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 _LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # where LMCache has not told its own
 _TRIAL_SALT: Final = "cwm1-pace"

@@ -18,9 +18,9 @@ from cwm.ports.registry import Registry
 from cwm.services.aside import outlasting
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.release import Release, debt_of
 from cwm.services.scopes import Scopes
-from cwm.services.store import Prefix, fitting
 from cwm.services.verify import Verify
 
 

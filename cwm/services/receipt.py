@@ -10,7 +10,7 @@ from cwm.domain.engine import Difference
 from cwm.domain.planner import Plan
 from cwm.domain.prefix import full_chunks
 from cwm.domain.window import Durability, Window
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from cwm.domain.prefix import TokenIds
 from cwm.ports.kv_tier import KvTier, PrefixKey
 from cwm.ports.registry import Registry
 from cwm.services.aside import to_its_end
+from cwm.services.prefix import Prefix
 from cwm.services.replicas import Replicas
-from cwm.services.store import Prefix
 
 
 def debt_of(prefix: Prefix, *, pinned: bool, hashes: tuple[str, ...] = ()) -> Debt:

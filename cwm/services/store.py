@@ -4,58 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.engine import Tier
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.polling import pause_seconds
-from cwm.domain.prefix import TokenIds, full_chunks
 from cwm.domain.window import Chunk
 from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.ports.registry import StoredChunks
 from cwm.services.engine_directory import EngineDirectory
+from cwm.services.last_token import LastToken
+from cwm.services.prefix import Prefix
 
 _BELOW_L1: Final = frozenset({Tier.REDIS, Tier.DISK})
 _POLL_SECONDS: Final = 0.005
 _READ_BACK_AGAIN_SECONDS: Final = (0.01, 0.1)
 _DIRECTORY_SECONDS: Final = 1.25  # LMCache tells its coordinator what it stored once a second, or oftener
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """Token ids under a salt on one engine: everything a store or a load is about."""
-
-    token_ids: TokenIds
-    cache_salt: str
-    identity: EngineIdentity
-
-    @property
-    def chunk_count(self) -> int:
-        return (
-            full_chunks(len(self.token_ids), self.identity.chunk_size or 0) if self.identity.chunk_size else 0
-        )
-
-    @property
-    def key(self) -> PrefixKey:
-        return PrefixKey(self.identity.root, self.identity.world_size, self.token_ids, self.cache_salt)
-
-    def up_to(self, token_count: int | None) -> Prefix:
-        """Its first tokens; the whole of it for None."""
-        return self if token_count is None else replace(self, token_ids=self.token_ids[:token_count])
-
-    def request(self) -> Generation:
-        """The shortest request that makes the engine hold this prefix: it computes one more token."""
-        return Generation(
-            self.identity.model, self.token_ids, self.cache_salt, max_tokens=1, sampling={"temperature": 0}
-        )
-
-
-def fitting(token_ids: TokenIds, identity: EngineIdentity) -> TokenIds:
-    """What can be sent: the engine needs room for one more token, and clamps silently."""
-    return token_ids[: identity.max_model_len - 1]
 
 
 async def read_back(kv_tier: KvTier, key: PrefixKey) -> Prefetched:
@@ -97,6 +64,7 @@ class Store:
     engine: Engine
     kv_tier: KvTier
     directory: EngineDirectory
+    last_token: LastToken
     clock: Clock
     timeout_seconds: float
 
@@ -135,11 +103,8 @@ class Store:
         )
 
     async def _is_computed(self, prefix: Prefix) -> bool:
-        """Whether the engine has computed every full chunk, as far as can be told without it.
-
-        Of a context's last token nobody has computed anything yet: it was sampled last.
-        """
-        if len(prefix.token_ids) % (prefix.identity.chunk_size or 1):
+        """Whether the engine has computed every full chunk, as far as can be told without it."""
+        if not prefix.ends_a_chunk or await self.last_token.computed(prefix):
             return True
         placements = await self.kv_tier.lookup(prefix.key)
         return len(placements) == prefix.chunk_count and _in_shared_tier(placements)

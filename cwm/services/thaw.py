@@ -38,10 +38,10 @@ from cwm.services.generate import Generate, Generated, TurnInput
 from cwm.services.grow import Template, template_from
 from cwm.services.origins import Origins
 from cwm.services.planner import Planner
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.quarantine import Quarantine
 from cwm.services.receipt import Receipt, warning_of
 from cwm.services.replicas import Replicas
-from cwm.services.store import Prefix, fitting
 from cwm.services.verify import Verify
 
 _TOKEN_FIXES: Final = {

@@ -9,7 +9,7 @@ from typing import Any, Final
 from cwm.domain.canary import TOP_TOKENS, Canary, Evidence, Verification, compare
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.services.aside import outlasting
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 _GREEDY: Final[dict[str, Any]] = {"temperature": 0, "ignore_eos": True, "logprobs": TOP_TOKENS}
 

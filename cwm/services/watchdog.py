@@ -24,7 +24,7 @@ from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, KvTierFacts, PrefixKey
 from cwm.ports.meter import Meter
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.store import Prefix, fitting
+from cwm.services.prefix import Prefix, fitting
 
 _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
 # What tells instances apart comes first, where the shortest chunk still holds it.

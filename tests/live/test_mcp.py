@@ -66,9 +66,10 @@ async def test_each_turn_finds_every_whole_chunk_of_the_earlier_context_cached(a
     earlier = first
     for _ in range(3):
         turn = await told(agent, session)
-        # The last token of an answer has been sampled, not yet computed.
-        whole = full_chunks(earlier["token_count"] - 1, CHUNK) * CHUNK
-        assert turn["cached_tokens"] == whole
+        # The last token of an answer was sampled; where it completes a chunk, it is being computed meanwhile.
+        computed = full_chunks(earlier["token_count"] - 1, CHUNK) * CHUNK
+        whole = full_chunks(earlier["token_count"], CHUNK) * CHUNK
+        assert turn["cached_tokens"] in {computed, whole}
         assert turn["prompt_tokens"] > earlier["token_count"]
         assert turn["token_count"] == turn["prompt_tokens"] + turn["completion_tokens"]
         assert turn["success"] is True

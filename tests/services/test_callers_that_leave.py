@@ -26,11 +26,11 @@ from cwm.ports.kv_tier import PrefixKey
 from cwm.services.audited import Journal
 from cwm.services.clone import Clone
 from cwm.services.end_session import EndSession
+from cwm.services.prefix import Prefix
 from cwm.services.quarantine import Quarantine
 from cwm.services.release import Release
 from cwm.services.replicas import Replicas
 from cwm.services.scopes import Scopes
-from cwm.services.store import Prefix
 from cwm.services.thaw import Thaw
 from cwm.services.turns import Turns
 from tests.contracts.nouns import IDENTITY, IDS, a_session, freeze, remove

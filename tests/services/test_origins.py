@@ -13,7 +13,7 @@ from typing import cast
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.ports.engine import Completion, Counters, Engine
 from cwm.services.origins import Origins
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)

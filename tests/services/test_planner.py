@@ -22,7 +22,7 @@ from cwm.domain.speeds import Observation, Speeds
 from cwm.ports.engine import Completion, Generation
 from cwm.ports.kv_tier import Placement, PrefixKey
 from cwm.services.planner import Planner, resident
-from cwm.services.store import Prefix
+from cwm.services.prefix import Prefix
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 64, 64, "blake3")
 PREFIX = Prefix(tuple(range(1000)), "salt", IDENTITY)

@@ -16,7 +16,9 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Storag
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.store import Prefix, Store
+from cwm.services.last_token import LastToken
+from cwm.services.prefix import Prefix
+from cwm.services.store import Store
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
@@ -112,7 +114,14 @@ def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
     directory = EngineDirectory(
         cast("Engine", engine), cast("KvTier", tier), secret=b"key", weights_digest=""
     )
-    return Store(cast("Engine", engine), cast("KvTier", tier), directory, MovingClock(), timeout_seconds=20)
+    return Store(
+        cast("Engine", engine),
+        cast("KvTier", tier),
+        directory,
+        LastToken(cast("Engine", engine), directory),
+        MovingClock(),
+        timeout_seconds=20,
+    )
 
 
 async def test_a_window_is_durable_only_after_every_chunk_came_back() -> None:
@@ -147,6 +156,28 @@ async def test_what_the_engine_just_computed_is_read_back_without_a_flush() -> N
     stored, _ = await store(tier)(PREFIX)
     assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
     assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_a_context_that_ends_with_a_chunk_is_flushed_by_nobody_once_its_last_token_is_computed() -> (
+    None
+):
+    tier = LosingTier([], found=[3])
+    storing = store(tier)
+    storing.last_token.compute(ENDS_A_CHUNK)
+    stored, _ = await storing(ENDS_A_CHUNK)
+    assert tier.calls[0] == "flush"
+    assert sorted(tier.calls[1:]) == ["ask", "drop", "prefetch"]
+    assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_a_last_token_that_could_not_be_computed_is_computed_by_the_freeze() -> None:
+    tier = LosingTier([], found=[3])
+    storing = store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))
+    storing.last_token.compute(ENDS_A_CHUNK)
+    await storing.last_token.settle()
+    cast("FlushedEngine", storing.engine).fingerprint = "fp-1"
+    await storing(ENDS_A_CHUNK)
+    assert tier.calls == ["flush", "flush", "drop", "prefetch"]
 
 
 async def test_a_longer_request_goes_out_while_what_was_computed_is_read_back() -> None:

@@ -12,7 +12,7 @@ import pytest
 from cwm.domain.canary import Canary, Verification
 from cwm.domain.engine import EngineIdentity
 from cwm.ports.engine import Completion, Engine, Generation
-from cwm.services.store import Prefix, fitting
+from cwm.services.prefix import Prefix, fitting
 from cwm.services.thaw import Thaw
 from cwm.services.verify import Verify
 from tests.contracts.nouns import IDENTITY, IDS, a_window
