@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
@@ -21,6 +20,7 @@ from cwm.bench.bare_engine import bare_engine
 from cwm.bench.caches import empty_memory, stored
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median, ratio
+from cwm.bench.folder import own_folder
 from cwm.bench.gateway import QUIET, engine_variables, gateway
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
@@ -64,8 +64,7 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
 
     The flag is False when a continuation differs although the engine computes in float32.
     """
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
-        folder = Path(name)
+    async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report

@@ -26,6 +26,7 @@ from cwm.bench import (
 )
 from cwm.bench.context_store import SQLITE
 from cwm.bench.figures import Report
+from cwm.bench.folder import own_folder
 from cwm.bench.goals import Bound, Figure, at_least, percentile, under
 
 _REDIS: Final = "redis"
@@ -60,14 +61,14 @@ class Effort:
     sizes: context_results.Sizes = field(default_factory=context_results.Sizes)
 
 
-async def run(progress: Callable[[str], None], effort: Effort) -> Report:
+async def run(progress: Callable[[str], None], effort: Effort, home: Path) -> Report:
     """Measure. Needs no engine, and a Valkey of the ``embedded`` extra."""
     report = Report(
         "context",
         {"cwm": __version__, "cores": os.cpu_count(), "load": [round(load, 2) for load in os.getloadavg()]},
     )
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as folder, servers.valkey() as valkey:
-        root, stores = Path(folder), {SQLITE: SQLITE, _REDIS: valkey}
+    async with own_folder(home, progress) as root, servers.valkey(_sub(root)) as valkey:
+        stores = {SQLITE: SQLITE, _REDIS: valkey}
         progress("agents that share what they read")
         _add(
             report,

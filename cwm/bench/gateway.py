@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx2
+
+from cwm.bench.servers import free_port
+from cwm.stack.child import on_leash
 
 _START_SECONDS = 30.0
 # A gateway that loads what it is asked for, always, and nothing else: what LMCache holds and counts is the benchmark's
@@ -60,13 +62,13 @@ def engine_variables(stack: Stack, folder: Path) -> dict[str, str]:
 @asynccontextmanager
 async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gateway]:
     """Run ``cwm serve`` with these ``CWM_*`` variables on a free port until the block ends."""
-    port = _free_port()
+    port = free_port()
     environ = {k: v for k, v in os.environ.items() if not k.startswith("CWM_")}
     environ |= {"CWM_PORT": str(port), "CWM_LOG_LEVEL": "WARNING", **variables}
     started = time.monotonic()
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cwm", "serve", env=environ, stdout=output, stderr=output
+            *on_leash([sys.executable, "-m", "cwm", "serve"]), env=environ, stdout=output, stderr=output
         )
     try:
         url = f"http://127.0.0.1:{port}"
@@ -93,9 +95,3 @@ async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -
 
 def _tail(log: Path) -> str:
     return log.read_text()[-2000:]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

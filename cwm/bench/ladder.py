@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import secrets
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +36,7 @@ from cwm.bench.damage import (
 )
 from cwm.bench.faults import TIERS, Case, Outcome, Place, Signs
 from cwm.bench.figures import Report
+from cwm.bench.folder import own_folder
 from cwm.bench.gateway import QUIET, engine_variables, gateway
 from cwm.domain.engine import Tier
 from cwm.settings import Engine, Settings
@@ -67,8 +67,7 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
     """Run ``cases`` random cases on a stack of its own in a temporary folder; ``report`` gets progress."""
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     report(f"seed {seed}")
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
-        folder = Path(name)
+    async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report

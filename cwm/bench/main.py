@@ -18,6 +18,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench import pass_through, records
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median
+from cwm.bench.folder import own_folder
 from cwm.bench.gateway import Gateway, engine_variables, gateway
 from cwm.bench.mcp_client import mcp_client
 from cwm.bench.postgres import postgres
@@ -35,8 +36,7 @@ _NOT_MENDING = {"CWM_PATROL_WINDOWS": "0", "CWM_WATCHDOG_SECONDS": "0"}
 
 async def run(settings: Settings, report: Callable[[str], None], *, requests: int = 60) -> Report:
     """Measure everything once, on a stack of its own in a temporary folder; ``report`` gets progress."""
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
-        folder = Path(name)
+    async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
@@ -82,7 +82,7 @@ async def _measure(
         report(f"memory with {_IDLE_SESSIONS} sessions")
         add(await _footprint(served, mcp, started_mb, start_seconds))
     report("lists over 10,000 windows, on SQLite and Postgres")
-    async with postgres() as url:
+    async with postgres(stack.plan.home) as url:
         add(await records.lists({"sqlite": records.sqlite_url(folder), "postgres": url}))
     return result
 

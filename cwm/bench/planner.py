@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import platform
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench.caches import empty_vllm, stored
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median, ratio
+from cwm.bench.folder import own_folder
 from cwm.bench.gateway import QUIET, gateway
 from cwm.bench.mcp_client import mcp_client
 from cwm.bench.windows import Bench
@@ -55,8 +55,7 @@ async def run(
     settings: Settings, report: Callable[[str], None], *, rounds: int, sizes: Sequence[int] = SIZES
 ) -> Report:
     """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress. ``sizes`` in tokens."""
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
-        folder = Path(name)
+    async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report

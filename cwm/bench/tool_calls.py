@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -21,9 +20,11 @@ import httpx2
 from cwm import __version__
 from cwm.bench import reload, rpc
 from cwm.bench.figures import Report, Section, median
-from cwm.bench.servers import valkey
+from cwm.bench.folder import own_folder
+from cwm.bench.servers import free_port, valkey
 from cwm.domain.access import Scope
 from cwm.settings import Database, Settings
+from cwm.stack.child import on_leash
 from cwm.wiring.access import opened_keys
 
 _START_SECONDS: Final = 30.0
@@ -67,14 +68,14 @@ class _Rounds:
     rates: list[float] = field(default_factory=list)
 
 
-async def run(progress: Callable[[str], None], *, rounds: int) -> Report:
+async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Report:
     """Measure. Needs no engine: the gateway's other parts run, and find none.
 
     StackError where there is no Valkey.
     """
     report = Report("gateway", {"cwm": __version__, "cores": os.cpu_count(), "text_bytes": _TEXT_BYTES})
-    with tempfile.TemporaryDirectory(prefix="cwm-bench-") as folder:
-        log = Path(folder) / "servers.log"
+    async with own_folder(home, progress) as folder:
+        log = folder / "servers.log"
         for title, started, suffix in (
             ("CWM with its defaults", _alone, ""),
             ("CWM as one of several replicas, with Valkey", _one_of_several, "_replica"),
@@ -92,7 +93,7 @@ async def run(progress: Callable[[str], None], *, rounds: int) -> Report:
                 report.sections.append(section)
                 report.summary |= {f"{key}{suffix}": value for key, value in summary.items()}
         async with server(log, "bare") as bare:
-            section, summary = await reload.measure(bare.url, progress)
+            section, summary = await reload.measure(bare.url, folder, progress)
             report.sections.append(section)
             report.summary |= summary
         progress(f"{_IDLE_SESSIONS} idle sessions")
@@ -117,17 +118,23 @@ async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, di
 @asynccontextmanager
 async def _one_of_several(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
     """The same, with what replicas share in a store."""
-    with tempfile.TemporaryDirectory(dir=log.parent) as folder, valkey() as store_url:
-        async with server(log, "replica", upstream_url, folder, store_url) as cwm:
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        async with (
+            valkey(Path(folder)) as store_url,
+            server(log, "replica", upstream_url, folder, store_url) as cwm,
+        ):
             yield cwm, {}
 
 
 @asynccontextmanager
 async def _team(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    async with server(log, "collector") as collector:
-        with valkey() as store_url:
-            async with team(log, upstream_url, store_url, collector.origin) as (cwm, credentials):
-                yield cwm, credentials
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        async with (
+            server(log, "collector") as collector,
+            valkey(Path(folder)) as store_url,
+            team(log, upstream_url, store_url, collector.origin) as (cwm, credentials),
+        ):
+            yield cwm, credentials
 
 
 @asynccontextmanager
@@ -269,19 +276,12 @@ class Server:
 
 @asynccontextmanager
 async def server(log: Path, which: str, *arguments: str) -> AsyncIterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
     environ["FASTMCP_ENABLE_RICH_LOGGING"] = "false"
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "cwm.bench.echo",
-            which,
-            str(port),
-            *arguments,
+            *on_leash([sys.executable, "-m", "cwm.bench.echo", which, str(port), *arguments]),
             env=environ,
             stdout=output,
             stderr=output,

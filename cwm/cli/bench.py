@@ -123,11 +123,12 @@ def bench_gateway(
     json_file: _JsonFile = None,
 ) -> None:
     """Tool calls through CWM beside bare FastMCP; changes of cwm.yaml; idle sessions. No engine; extra `embedded`."""
+    home = _home()
 
     async def work(_: Interrupts) -> Report:
         from cwm.bench.tool_calls import run
 
-        return await run(_progress, rounds=rounds)
+        return await run(_progress, home, rounds=rounds)
 
     _tell(run_to_end(work), json_file)
 
@@ -138,11 +139,12 @@ def bench_context(
     json_file: _JsonFile = None,
 ) -> None:
     """Shared context and result budgets: each figure beside its threshold and ours. No engine; extra `embedded`."""
+    home = _home()
 
     async def work(_: Interrupts) -> Report:
         from cwm.bench.context import Effort, run
 
-        return await run(_progress, Effort(operations=rounds))
+        return await run(_progress, Effort(operations=rounds), home)
 
     _tell(run_to_end(work, fast=True), json_file)
 
@@ -156,13 +158,19 @@ def bench_scale(
     json_file: _JsonFile = None,
 ) -> None:
     """A million windows on SQLite and Postgres: lists, searches, statuses; then 200 calls/s. No engine; extra `embedded`."""
+    home = _home()
 
     async def work(_: Interrupts) -> Report:
         from cwm.bench.scale import Effort, run
 
-        return await run(_progress, Effort(windows, minutes, rounds, plans))
+        return await run(_progress, Effort(windows, minutes, rounds, plans), home)
 
     _tell(run_to_end(work), json_file)
+
+
+def _home() -> Path:
+    """Where is written down what a run that is killed would leave behind."""
+    return load_settings(upstreams=False).local_engine.home.absolute()
 
 
 def _progress(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
@@ -92,7 +93,14 @@ def leashed(argv: Sequence[str], variables: Mapping[str, str], withheld: Collect
     names = sorted({*_WITHHELD, *ours, *withheld} - _NEVER_WITHHELD)
     unset = [part for name in names for part in ("-u", name)]
     added = [f"{name}={value}" for name, value in variables.items()]
-    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), "env", *unset, *added, *argv]
+    return on_leash(["env", *unset, *added, *argv])
+
+
+def on_leash(argv: Sequence[str | Path], account: pwd.struct_passwd | None = None) -> list[str]:
+    """The command line of ``argv`` as a program that is told to end when this process dies; as root, of ``account``."""
+    account_of = [] if account is None else ["--as", f"{account.pw_uid}:{account.pw_gid}"]
+    leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid())]
+    return [*leash, *account_of, *map(str, argv)]
 
 
 async def gone(session: int, seconds: float) -> bool:

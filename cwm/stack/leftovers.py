@@ -1,16 +1,19 @@
-"""Clears up after stacks of this user that were killed together with their parts and are not started again: demos'."""
+"""Clears up after what this user ran, was killed and is not started again: demos, benchmarks and their servers."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cwm.stack import shm
 from cwm.stack.environment import Report
 from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock
-from cwm.stack.runfile import RunFile
+from cwm.stack.runfile import RunFile, key_of
 
 
 def lmcache_arguments(folder: Path, key: str) -> Path:
@@ -28,11 +31,36 @@ async def clear_abandoned(home: Path, report: Report) -> None:
 
     Nothing of a stack that lives, or that a living process has mapped, is touched; what is another user's stays.
     """
-    for path in sorted((home / "run").glob(f"cwm-{'?' * 12}.json")):
+    # Those with a folder last: parts of another may still write there.
+    for path in sorted(
+        (home / "run").glob(f"cwm-{'?' * 12}.json"), key=lambda path: RunFile(path).has_temporary
+    ):
         try:
             await _clear(path, life_lock(home, path.stem), report)
         except (OSError, StackError) as why:
             report(f"what {path.stem} left behind is not cleared: {why}")
+
+
+@contextmanager
+def temporary_folder(home: Path, prefix: str) -> Iterator[tuple[Path, RunFile]]:
+    """A folder that goes with the block, or by :func:`clear_abandoned` where this process is killed.
+
+    What is written down in its run file as started there is then stopped before. Raises StackError where ``home``
+    cannot be written.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    key = key_of(folder)
+    lock, run = FileLock(life_lock(home, key)), RunFile(home / "run" / f"{key}.json")
+    try:
+        lock.take()
+        run.begin({}, folder)
+        yield folder, run
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            run.remove()
+            life_lock(home, key).unlink(missing_ok=True)
+        lock.release()
 
 
 async def _clear(path: Path, life: Path, report: Report) -> None:
@@ -41,16 +69,17 @@ async def _clear(path: Path, life: Path, report: Report) -> None:
         return
     try:
         if not run.owner_lives():
-            temporary = run.temporary()
-            await run.clear_leftovers(report)
-            await asyncio.to_thread(_forget, path, life, temporary)
+            await run.stop_leftovers(report)
+            await asyncio.to_thread(_forget, path, life, run)
     finally:
         lock.release()
 
 
-def _forget(path: Path, life: Path, temporary: Path | None) -> None:
+def _forget(path: Path, life: Path, run: RunFile) -> None:
     shm.unlink_idle_lmcache_pool(path.stem)
     lmcache_arguments(path.parent, path.stem).unlink(missing_ok=True)
-    life.unlink(missing_ok=True)
+    temporary = run.temporary()
     if temporary is not None:
         shutil.rmtree(temporary)
+    run.remove()
+    life.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.models import TINY
 from cwm.stack.ports import LOOPBACK, Ports
 from cwm.stack.redis_url import RedisAddress
+from cwm.stack.runfile import key_of
 
 _CHUNK_TINY = 32
 _CHUNK_CPU = 64
@@ -60,7 +60,7 @@ class StackPlan:
     @property
     def key(self) -> str:
         """Names this storage: its shared memory, its instance in the coordinator, its run file."""
-        return _key(self.storage_path)
+        return key_of(self.storage_path)
 
     @property
     def logs(self) -> Path:
@@ -89,7 +89,7 @@ def plan_from_settings(
     storage_path = storage.storage_path.absolute()
     home = local.home.absolute()
     # A pool that a killed stack left behind is removed before ours is made.
-    shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(_key(storage_path)) / GIB
+    shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(key_of(storage_path)) / GIB
     return StackPlan(
         device=device,
         model=local.model,
@@ -153,10 +153,6 @@ def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
             f"CWM_CHUNK_SIZE is {chunk}; vLLM's blocks, which are as long, need a multiple of {step} on {device}."
         )
     return chunk
-
-
-def _key(storage_path: Path) -> str:
-    return "cwm-" + hashlib.sha256(str(storage_path).encode()).hexdigest()[:12]
 
 
 def _memory_gb() -> float:

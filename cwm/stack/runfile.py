@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -15,11 +16,15 @@ from typing import Any
 
 from cwm.stack import proc, shm
 from cwm.stack.child import gone
-from cwm.stack.commands import PART_NAMES
 from cwm.stack.environment import Report
 from cwm.stack.models import write_json
 
 _STOP_SECONDS = 15.0
+
+
+def key_of(folder: Path) -> str:
+    """Names what keeps its own in ``folder``: its run file and the lock beside, and a stack's shared memory."""
+    return "cwm-" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Process:
 
 
 class RunFile:
-    """``<run>/<stack>.json``: ports, processes and shared memory of one stack."""
+    """``<run>/<stack>.json``: ports, processes and shared memory of one stack, or of what is run in a temporary folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,6 +98,11 @@ class RunFile:
         started = proc.start_time(owner.get("pid", 0))
         return started is not None and started == owner.get("started")
 
+    @property
+    def has_temporary(self) -> bool:
+        """Whether it names a folder that is not to outlive the stack."""
+        return bool((self._read() or {}).get("temporary"))
+
     def temporary(self) -> Path | None:
         """The folder that was not to outlive the stack, while it is there and is that one and this user's."""
         noted = (self._read() or {}).get("temporary")
@@ -111,17 +121,20 @@ class RunFile:
 
         Only to be called by the holder of the storage's or the stack's lock: then whoever wrote the file is dead.
         """
+        await self.stop_leftovers(report)
+        self.remove()
+
+    async def stop_leftovers(self, report: Report) -> None:
+        """The same, but for the file itself: what else is to be removed with it is not forgotten if that fails."""
         document = self._read()
         if document is None:
             return
         if document.get("boot") == proc.boot_id():
-            parts = document.get("parts", {})
-            for part in reversed(PART_NAMES):
-                if part in parts:
-                    await _stop(part, Process(parts[part]["pid"], parts[part]["started"]), report)
+            # They are in the order in which they were started, and need each other.
+            for part, process in reversed(document.get("parts", {}).items()):
+                await _stop(part, Process(process["pid"], process["started"]), report)
             left = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
             await asyncio.to_thread(shm.unlink, left)
-        self.remove()
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -134,7 +147,7 @@ class RunFile:
 async def _stop(part: str, process: Process, report: Report) -> None:
     if not process.session():
         return
-    report(f"stopping {part} (process {process.pid}), left behind by a cwm up that was killed")
+    report(f"stopping {part} (process {process.pid}), left behind by a run that was killed")
     proc.send(process.session(), signal.SIGTERM)
     if not await gone(process.pid, _STOP_SECONDS):
         proc.send(process.session(), signal.SIGKILL)

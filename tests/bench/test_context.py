@@ -91,7 +91,7 @@ async def test_what_one_process_kept_is_read_by_another(tmp_path: Path) -> None:
 async def test_recovery_is_held_against_its_goal_beside_what_it_takes_with_the_start_of_a_process(
     tmp_path: Path,
 ) -> None:
-    with servers.valkey() as valkey:
+    async with servers.valkey(tmp_path) as valkey:
         figures = await context._recovery(tmp_path, {SQLITE: SQLITE, "redis": valkey}, TINY)
     told = {figure.key: figure for figure in figures}
     assert str(told["recovery_s"].goal) == str(told["checkpoint_sqlite_s"].goal) == "< 2"
@@ -143,11 +143,13 @@ async def test_without_npm_a_row_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-async def test_every_promised_figure_is_measured(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_promised_figure_is_measured(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", environment()["PATH"])
     monkeypatch.setattr(reference_servers, "installed", partial(_as_tests_have_them, programs))
     told: list[str] = []
-    report = await context.run(told.append, TINY)
+    report = await context.run(told.append, TINY, tmp_path)
     assert report.summary.keys() >= PROMISED
     assert report.summary["byte_exact"] == 1
     assert report.summary["stale_answers"] == report.summary["recovered_wrong"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cwm.adapters.sql.database import open_database
@@ -46,10 +48,10 @@ async def test_what_is_filled_in_is_found_as_what_gateways_write(empty_database_
 
 
 @pytest.mark.slow
-async def test_every_promised_figure_is_measured() -> None:
+async def test_every_promised_figure_is_measured(tmp_path: Path) -> None:
     told: list[str] = []
     report = await scale.run(
-        told.append, Effort(1_000, minutes=0.05, rounds=5, plans=True, calls_per_second=20)
+        told.append, Effort(1_000, minutes=0.05, rounds=5, plans=True, calls_per_second=20), tmp_path
     )
     assert report.summary.keys() >= PROMISED
     assert report.summary["windows"] == 1_000

@@ -14,13 +14,13 @@ from cwm.bench import reload, rpc, tool_calls
 
 @pytest.mark.slow
 async def test_it_compares_both_eras_and_counts_what_a_session_takes(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, few in (("_CALLS", 4), ("_SESSIONS", (2,)), ("_IDLE_SESSIONS", 20), ("_WARM_SESSIONS", 5)):
         monkeypatch.setattr(tool_calls, name, few)
     told: list[str] = []
     monkeypatch.setattr(reload, "_RELOADS", 2)
-    report = await tool_calls.run(told.append, rounds=3)
+    report = await tool_calls.run(told.append, tmp_path, rounds=3)
     compared = {"throughput_ratio", "added_ms_upstream"}
     with_more = {f"{figure}_{what}" for figure in compared for what in ("replica", "team")}
     reloads = {"reload_ms", "reload_worst_ms", "reload_dropped_calls"}

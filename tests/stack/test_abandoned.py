@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,3 +164,27 @@ async def test_what_cannot_be_cleared_is_told_and_does_not_stop_a_start(tmp_path
     told: list[str] = []
     await clear_abandoned(home, told.append)
     assert [run.stem in line for line in told] == [True]
+
+
+async def test_a_folder_that_cannot_be_removed_yet_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "demo"
+    with demo(home, folder) as (process, _):
+        process.kill()
+        process.wait()
+        told: list[str] = []
+        with monkeypatch.context() as busy:
+            busy.setattr(shutil, "rmtree", refused)
+            await clear_abandoned(home, told.append)
+        assert "Device or resource busy" in told[-1]
+        assert folder.exists()
+
+        await clear_abandoned(home, print)
+
+    assert not folder.exists()
+    assert written(home) == []
+
+
+def refused(folder: Path) -> None:
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(folder))

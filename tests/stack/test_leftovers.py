@@ -24,26 +24,27 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def left_by_a_killed_stack(path: Path, pid: int, **changes: Any) -> RunFile:
+def left_by_a_killed_stack(path: Path, pid: int, name: str = "vllm", **changes: Any) -> RunFile:
     """A run file as a stack writes it that was then killed."""
     written = RunFile(path)
     written.begin({})
-    written.part_started("vllm", pid, proc.start_time(pid))
+    written.part_started(name, pid, proc.start_time(pid))
     document = json.loads(path.read_text())
-    document["parts"]["vllm"].update(changes.pop("part", {}))
+    document["parts"][name].update(changes.pop("part", {}))
     path.write_text(json.dumps({**document, **changes}))
     return RunFile(path)
 
 
-async def test_a_part_that_was_left_running_is_stopped_and_named(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+@pytest.mark.parametrize("name", ["vllm", "postgres"])
+async def test_what_was_left_running_is_stopped_and_named(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], name: str
 ) -> None:
     said: list[str] = []
 
-    await left_by_a_killed_stack(tmp_path / "run.json", sleeper.pid).clear_leftovers(said.append)
+    await left_by_a_killed_stack(tmp_path / "run.json", sleeper.pid, name).clear_leftovers(said.append)
 
     assert sleeper.wait(10) != 0
-    assert said == [f"stopping vllm (process {sleeper.pid}), left behind by a cwm up that was killed"]
+    assert said == [f"stopping {name} (process {sleeper.pid}), left behind by a run that was killed"]
     assert not (tmp_path / "run.json").exists()
 
 
