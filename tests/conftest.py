@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata
 from cwm.domain.audit_chain import ChainKeys
+from cwm.stack.leftovers import clear_abandoned
 from tests import postgres
 from tests.contracts.nouns import Damage
 from tests.node.programs import Programs, installed
@@ -54,16 +56,24 @@ def programs() -> Programs:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
+def home_of_servers() -> Path:
+    """Where servers of tests are written down; those of runs that were killed are gone."""
+    home = postgres.home()
+    asyncio.run(clear_abandoned(home, print))
+    return home
+
+
+@pytest.fixture(scope="session")
+def postgres_server(home_of_servers: Path) -> Iterator[str]:
     """One server a run: its URL without a database name. CWM_TEST_PG_BIN names other binaries."""
-    with postgres.server(_POSTGRES_BIN) as server:
+    with postgres.server(_POSTGRES_BIN, home_of_servers) as server:
         yield server.url
 
 
 @pytest.fixture
-def fragile_postgres() -> Iterator[postgres.Server]:
+def fragile_postgres(home_of_servers: Path) -> Iterator[postgres.Server]:
     """A server of the test's own, to break."""
-    with postgres.server(_POSTGRES_BIN) as server:
+    with postgres.server(_POSTGRES_BIN, home_of_servers) as server:
         yield server
 
 

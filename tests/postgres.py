@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from cwm.stack import proc
+from cwm.stack.leftovers import temporary_folder
 
 _UNSAFE_BUT_FAST = (
     # What was committed outlives a crash of the server all the same, if not one of the machine.
@@ -32,11 +35,29 @@ class Server:
     stop: Callable[[], None]
 
 
+def home() -> Path:
+    """Where is written down what a run that is killed leaves behind."""
+    folder = Path(tempfile.gettempdir()) / f"cwm-tests-of-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise RuntimeError(f"{folder} is another user's.")
+    return folder
+
+
 @contextmanager
-def server(bin_folder: str | None) -> Iterator[Server]:
-    """Start one on a free port and stop it after."""
+def server(bin_folder: str | None, home: Path) -> Iterator[Server]:
+    """Start one on a free port and stop it after; where this process is killed, ``clear_abandoned`` of ``home`` does."""
     binaries = Path(bin_folder) if bin_folder else _of_the_wheel()
-    folder = Path(tempfile.mkdtemp(prefix="cwm-test-postgres-"))
+    with temporary_folder(home, "cwm-test-postgres-") as (folder, run):
+        folder.chmod(0o711)
+        own = folder / "own"
+        own.mkdir()
+        with _running(binaries, own, partial(run.part_started, "postgres")) as started:
+            yield started
+
+
+@contextmanager
+def _running(binaries: Path, folder: Path, note: Callable[[int, int | None], None]) -> Iterator[Server]:
     account = _unprivileged(folder)
     port = free_port()
     settings = " ".join(f"-c {setting}" for setting in (*_UNSAFE_BUT_FAST, f"port={port}"))
@@ -58,19 +79,18 @@ def server(bin_folder: str | None) -> Iterator[Server]:
 
     def start() -> None:
         run("pg_ctl", "-w", "-t", "60", "-l", str(folder / "log"), "-o", f"{settings} -k {folder}", "start")
+        pid = int((folder / "data" / "postmaster.pid").read_text().split()[0])
+        note(pid, proc.start_time(pid))
 
     def stop() -> None:
         run("pg_ctl", "-w", "-m", "immediate", "stop")
 
+    run("initdb", "-U", "cwm", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync")
+    start()
     try:
-        run("initdb", "-U", "cwm", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync")
-        start()
-        try:
-            yield Server(f"postgresql+asyncpg://cwm@127.0.0.1:{port}", start, stop)
-        finally:
-            stop()
+        yield Server(f"postgresql+asyncpg://cwm@127.0.0.1:{port}", start, stop)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        stop()
 
 
 def _of_the_wheel() -> Path:
