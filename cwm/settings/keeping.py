@@ -167,8 +167,8 @@ class Context(Group):
     context_quota_mb: Megabytes = Field(
         1024.0,
         ge=0,
-        description="Most a tenant may take in the shared store in MB, past versions and stored results "
-        "included; 0 for no limit.",
+        description="Most that values of a tenant may take in the shared store in MB, past versions and stored "
+        "results included, keys not; 0 for no limit.",
     )
 
     def memory_bytes(self) -> int:
