@@ -180,7 +180,7 @@ class LocalStack:
         self.vllm_url = f"http://{LOOPBACK}:{ports.vllm}"
         self.lmcache_url = f"http://{LOOPBACK}:{ports.lmcache}"
         self.coordinator_url = f"http://{LOOPBACK}:{ports.coordinator}"
-        self.redis_url = f"redis://{self._redis}/{self._redis.database}"
+        self.redis_url = self._redis.url()
         self.weights_digest = model.digest
         self.model_name = commands.served_name
         self.model_root = str(model.folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from cwm.stack.errors import StackError
 
@@ -69,6 +69,13 @@ class RedisAddress:
             "db": self.database,
             "ssl": self.tls,
         }
+
+    def url(self) -> str:
+        """The URL that parses to this, the password included."""
+        user, password = quote(self.username, safe=""), quote(self.password, safe="")
+        account = f"{user}:{password}@" if password else f"{user}@" if user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls else 'redis'}://{account}{host}:{self.port}/{self.database}"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -10,12 +10,14 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from cwm.stack import local, proc, shm
 from cwm.stack import plan as planning
 from cwm.stack.environment import GIB
 from cwm.stack.errors import StackError
 from cwm.stack.plan import StackPlan
+from cwm.stack.redis_url import RedisAddress
 from tests.eventually import eventually
 from tests.stack.shapes import PlanFor
 from tests.stack.stand_ins import StandIns, environment, log_of, model
@@ -196,3 +198,19 @@ async def test_a_pool_is_left_to_the_stack_that_is_using_it(plan: StackPlan, ter
         finally:
             pool.close()
             pool.unlink()
+
+
+async def test_a_redis_of_the_settings_is_told_with_what_signs_in_there(
+    plan: StackPlan, terminal: Terminal, redis_url: str
+) -> None:
+    with Redis.from_url(redis_url) as root:
+        root.acl_setuser("cwm", enabled=True, passwords=["+p@ss/word"], keys=["*"], categories=["+@all"])
+        try:
+            told = redis_url.replace("redis://", "redis://cwm:p%40ss%2Fword@") + "/1"
+            with_redis = replace(plan, redis=RedisAddress.parse(told))
+            async with StandIns(with_redis, report=terminal.write) as stack:
+                with Redis.from_url(stack.redis_url) as client:
+                    assert client.acl_whoami() == "cwm"
+                    assert client.client_info()["db"] == 1
+        finally:
+            root.acl_deluser("cwm")

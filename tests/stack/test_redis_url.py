@@ -30,6 +30,19 @@ def test_every_part_of_a_url_arrives() -> None:
 @pytest.mark.parametrize(
     "url",
     [
+        "redis://cache.local:6379/0",
+        "redis://:p%40ss%2Fword@cache.local:6379/2",
+        "redis://cwm@cache.local:6379/0",
+        "rediss://cwm:p%40ss%2Fword@[::1]:6380/3",
+    ],
+)
+def test_the_url_of_an_address_is_the_one_that_it_was_read_from(url: str) -> None:
+    assert RedisAddress.parse(url).url() == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
         "unix:///run/redis.sock",
         "redis://",
         "redis://user:hunter2@host:port",
