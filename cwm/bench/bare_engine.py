@@ -24,7 +24,7 @@ async def bare_engine(plan: StackPlan, folder: Path, report: Callable[[str], Non
     model = await prepare_model(plan.model, plan.home, environment, report, plan.withheld)
     reserved = ReservedPorts.take(plan.ports, plan.home / "run" / "ports")
     health = Health()
-    commands = Commands(plan, environment, model, reserved.chosen, keyring=folder / "no keyring")
+    commands = Commands(plan, environment, model, reserved.chosen, folder / "no keyring", sockets=folder)
     port = reserved.chosen.vllm
     url = f"http://{LOOPBACK}:{port}"
     recipe = Recipe(

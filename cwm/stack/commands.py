@@ -46,6 +46,8 @@ class Commands:
     model: Model
     ports: Ports
     keyring: Path
+    sockets: Path
+    """Where vLLM's processes meet. It leaves its sockets behind, however it ends."""
 
     @property
     def served_name(self) -> str:
@@ -142,7 +144,11 @@ class Commands:
         return arguments
 
     def vllm_variables(self) -> dict[str, str]:
-        variables = {**VARIABLES, "PYTHONPATH": str(shipped.folder("engine"))}
+        variables = {
+            **VARIABLES,
+            "PYTHONPATH": str(shipped.folder("engine")),
+            "VLLM_RPC_BASE_PATH": str(self.sockets),
+        }
         if self.plan.dev_endpoints:
             variables["VLLM_SERVER_DEV_MODE"] = "1"
         if self.plan.device == "cpu":

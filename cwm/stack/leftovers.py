@@ -45,10 +45,15 @@ async def clear_abandoned(home: Path, report: Report) -> None:
 def temporary_folder(home: Path, prefix: str) -> Iterator[tuple[Path, RunFile]]:
     """A folder that goes with the block, or by :func:`clear_abandoned` where this process is killed.
 
-    What is written down in its run file as started there is then stopped before. Raises StackError where ``home``
-    cannot be written.
+    What is written down in its run file as started there is then stopped before. Raises StackError where there
+    is no room for it, or ``home`` cannot be written.
     """
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError as refused:
+        raise StackError(
+            f"no temporary folder can be made ({refused}). Make room, or set TMPDIR to another folder."
+        ) from refused
     key = key_of(folder)
     lock, run = FileLock(life_lock(home, key)), RunFile(home / "run" / f"{key}.json")
     try:

@@ -16,7 +16,7 @@ from cwm.stack.commands import VARIABLES, Commands, PartName
 from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
-from cwm.stack.leftovers import life_lock, lmcache_arguments
+from cwm.stack.leftovers import life_lock, lmcache_arguments, temporary_folder
 from cwm.stack.locks import FileLock, locked
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
@@ -100,7 +100,8 @@ class LocalStack:
         reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port, self.plan.gateway_host)
         undo.callback(reserved.end)
         keys = keyring(self.plan.storage_path)
-        commands = Commands(self.plan, environment, model, reserved.chosen, keys)
+        sockets, _ = undo.enter_context(temporary_folder(self.plan.home, "cwm-"))
+        commands = Commands(self.plan, environment, model, reserved.chosen, keys, sockets)
         self._describe(commands, model)
         await self._start(commands, reserved, undo)
 

@@ -56,7 +56,7 @@ def local(tmp_path: Path) -> Commands:
         run_folder=tmp_path,
     )
     model = Model(tmp_path / "model", "tiny", 8192, "00")
-    return Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "keys")
+    return Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "keys", tmp_path)
 
 
 def flags(arguments: Sequence[str]) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cwm.stack.commands import VARIABLES, Commands, PartName
@@ -26,16 +26,16 @@ class StandIns(LocalStack):
 
     def _recipes(self, commands: Commands, arguments: Path, reserved: ReservedPorts) -> Sequence[Recipe]:
         return [
-            self._recipe("lmcache", "LMCache", self._lmcache),
-            self._recipe("vllm", "vLLM", self._vllm),
+            self._recipe("lmcache", "LMCache", self._lmcache, VARIABLES),
+            self._recipe("vllm", "vLLM", self._vllm, commands.vllm_variables()),
         ]
 
-    def _recipe(self, name: PartName, title: str, script: str) -> Recipe:
+    def _recipe(self, name: PartName, title: str, script: str, variables: Mapping[str, str]) -> Recipe:
         async def answers() -> bool:
             return "up" in log_of(self.plan, name)
 
         return Recipe(
-            name, title, [sys.executable, "-c", script], VARIABLES, answers, start_seconds=20, stop_seconds=1
+            name, title, [sys.executable, "-c", script], variables, answers, start_seconds=20, stop_seconds=1
         )
 
     async def _connected(self) -> bool:

@@ -66,6 +66,11 @@ def demo(home: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path
             pool.unlink(missing_ok=True)
 
 
+def run_of(home: Path, pool: Path) -> Path:
+    """The run file of the stack that has ``pool``."""
+    return home / "run" / f"cwm-{pool.name.rpartition('cwm-')[2]}.json"
+
+
 def written(home: Path) -> list[Path]:
     return sorted(path for path in (home / "run").iterdir() if path.name.startswith("cwm-"))
 
@@ -75,13 +80,13 @@ async def test_the_pool_of_a_demo_that_was_killed_is_removed_and_nothing_of_it_i
 ) -> None:
     home = tmp_path / "home"
     with demo(home, tmp_path / "demo") as (process, pool):
-        parts: dict[str, Any] = json.loads(written(home)[0].read_text())["parts"]
+        parts: dict[str, Any] = json.loads(run_of(home, pool).read_text())["parts"]
         process.kill()
         process.wait()
         await eventually(lambda: all(proc.start_time(part["pid"]) is None for part in parts.values()))
         assert pool.exists()
         # One of `cwm up` has it here, with the password of its Redis.
-        written(home)[0].with_suffix(".lmcache.json").touch()
+        run_of(home, pool).with_suffix(".lmcache.json").touch()
 
         await clear_abandoned(home, pytest.fail)
 
@@ -104,7 +109,7 @@ async def test_a_stack_that_lives_keeps_all_that_is_its_own(tmp_path: Path) -> N
 async def test_a_stack_without_a_lock_is_asked_after_by_its_process(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with demo(home, tmp_path / "demo") as (_, pool):
-        next(path for path in written(home) if path.suffix == ".lock").unlink()
+        run_of(home, pool).with_suffix(".lock").unlink()
 
         await clear_abandoned(home, pytest.fail)
 

@@ -32,6 +32,14 @@ print("up", flush=True)
 while True:
     signal.pause()
 """
+LEAVES_A_SOCKET = """
+import os, signal, socket, tempfile, uuid
+path = f"{os.environ.get('VLLM_RPC_BASE_PATH', tempfile.gettempdir())}/{uuid.uuid4()}"
+met = socket.socket(socket.AF_UNIX)
+met.bind(path)
+print("up", path, flush=True)
+signal.pause()
+"""
 
 
 @dataclass
@@ -214,3 +222,16 @@ async def test_a_redis_of_the_settings_is_told_with_what_signs_in_there(
                     assert client.client_info()["db"] == 1
         finally:
             root.acl_deluser("cwm")
+
+
+async def test_the_sockets_that_a_vllm_leaves_go_with_the_stack(plan: StackPlan, terminal: Terminal) -> None:
+    async with StandIns(plan, report=terminal.write, vllm=LEAVES_A_SOCKET) as stack:
+        sockets = [Path(log_of(plan, "vllm").split()[-1])]
+        await stack.kill("vllm")
+        await eventually(lambda: bool(stack.restarts["vllm"] and stack.pids("vllm")))
+        await stack.wait_ready(20)
+        sockets.append(Path(log_of(plan, "vllm").split()[-1]))
+        assert all(path.is_socket() for path in sockets)
+
+    assert not any(path.exists() for path in sockets)
+    assert not any(path.parent.exists() for path in sockets)
