@@ -55,7 +55,10 @@ asyncio.run(main())
 def demo(home: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A stack in a folder of its own, as the demo has it, and its pool."""
     with subprocess.Popen(
-        [sys.executable, "-c", DEMO, str(home), str(folder)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DEMO, str(home), str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(home.parent)},
     ) as process:
         assert process.stdout is not None
         pool = Path(next(line for line in process.stdout if line.startswith("pool")).split()[1])
@@ -69,6 +72,10 @@ def demo(home: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path
 def run_of(home: Path, pool: Path) -> Path:
     """The run file of the stack that has ``pool``."""
     return home / "run" / f"cwm-{pool.name.rpartition('cwm-')[2]}.json"
+
+
+def temporaries(folder: Path) -> list[Path]:
+    return list(folder.glob("cwm-*"))
 
 
 def written(home: Path) -> list[Path]:
@@ -146,6 +153,19 @@ async def test_a_link_in_the_place_of_a_killed_demo_s_folder_leads_to_nothing_th
         await clear_abandoned(home, print)
 
     assert (tmp_path / "moved" / "storage").is_dir()
+
+
+async def test_the_folder_of_a_killed_vllm_s_sockets_is_removed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with demo(home, tmp_path / "demo") as (process, _):
+        (sockets,) = temporaries(tmp_path)
+        process.kill()
+        process.wait()
+
+        await clear_abandoned(home, print)
+
+    assert not sockets.exists()
+    assert written(home) == []
 
 
 async def test_a_pool_that_somebody_still_has_mapped_stays(tmp_path: Path) -> None:
