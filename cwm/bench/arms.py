@@ -69,7 +69,7 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
         )
-        plan = replace(plan, dev_endpoints=True)
+        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
         async with LocalStack(plan, report=report) as stack:
             prompts = await _with_cache(stack, folder, report)
             model = stack.model_name

@@ -72,7 +72,7 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
         )
-        plan = replace(plan, dev_endpoints=True)
+        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
 
         def tell(line: str) -> None:
             # LMCache logs a traceback for each chunk that does not open, and that is what is done to it here.

@@ -41,7 +41,7 @@ async def run(settings: Settings, report: Callable[[str], None], *, requests: in
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
         )
-        plan = replace(plan, dev_endpoints=True)
+        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
         report("starting the gateway")
         started = [await _start(folder) for _ in range(_STARTS)]
         async with LocalStack(plan, report=report) as stack:

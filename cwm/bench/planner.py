@@ -60,7 +60,7 @@ async def run(
         plan = plan_from_settings(
             storage, settings.local_engine, withheld=settings.upstream_variables, log=report
         )
-        plan = replace(plan, dev_endpoints=True)
+        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
         async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
             clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
             http = await opened.enter_async_context(httpx2.AsyncClient(timeout=600, trust_env=False))

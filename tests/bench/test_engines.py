@@ -64,6 +64,15 @@ def test_a_benchmark_which_flushes_and_damages_what_is_stored_keeps_off_the_redi
     assert planned(tmp_path, monkeypatch, bench).redis is None
 
 
+@BENCHES
+def test_what_a_benchmark_s_engine_writes_goes_with_the_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str
+) -> None:
+    plan = planned(tmp_path, monkeypatch, bench)
+    assert plan.logs.is_relative_to(plan.storage_path.parent)
+    assert not plan.storage_path.parent.exists()
+
+
 async def test_nor_is_an_engine_without_a_cache_nor_what_prepares_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
