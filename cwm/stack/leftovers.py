@@ -15,6 +15,8 @@ from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock
 from cwm.stack.runfile import RunFile, key_of
 
+_KEY = f"cwm-{'?' * 12}"
+
 
 def lmcache_arguments(folder: Path, key: str) -> Path:
     """What LMCache is started with, the password of its Redis included."""
@@ -31,10 +33,10 @@ async def clear_abandoned(home: Path, report: Report) -> None:
 
     Nothing of a stack that lives, or that a living process has mapped, is touched; what is another user's stays.
     """
+    files = (home / "run").glob(f"{_KEY}.*")
+    written = {path.with_name(f"{path.name.partition('.')[0]}.json") for path in files}
     # Those with a folder last: parts of another may still write there.
-    for path in sorted(
-        (home / "run").glob(f"cwm-{'?' * 12}.json"), key=lambda path: RunFile(path).has_temporary
-    ):
+    for path in sorted(written, key=lambda path: (RunFile(path).has_temporary, path)):
         try:
             await _clear(path, life_lock(home, path.stem), report)
         except (OSError, StackError) as why:

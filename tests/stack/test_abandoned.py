@@ -18,6 +18,7 @@ import pytest
 
 from cwm.stack import proc
 from cwm.stack.leftovers import clear_abandoned
+from cwm.stack.locks import FileLock
 from tests.stack.shapes import Eventually
 
 pytestmark = pytest.mark.slow
@@ -177,6 +178,23 @@ async def test_a_pool_that_somebody_still_has_mapped_stays(tmp_path: Path) -> No
             await clear_abandoned(home, print)
 
             assert pool.exists()
+
+
+async def test_what_a_stack_that_was_killed_before_it_wrote_anything_down_left_is_removed(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    for name in ("lock", "lmcache.json"):
+        lock = FileLock(run / f"cwm-{'0' * 12}.{name}")
+        lock.take()
+        lock.release()
+    preparing = FileLock(run / f"cwm-{'1' * 12}.lock")
+    preparing.take()
+
+    await clear_abandoned(tmp_path, pytest.fail)
+
+    assert [path.name for path in written(tmp_path)] == [f"cwm-{'1' * 12}.lock"]
+    preparing.release()
 
 
 async def test_what_cannot_be_cleared_is_told_and_does_not_stop_a_start(tmp_path: Path) -> None:
