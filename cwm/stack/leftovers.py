@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cwm.stack import shm
@@ -65,8 +65,9 @@ def temporary_folder(home: Path, prefix: str) -> Iterator[tuple[Path, RunFile]]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
-            run.remove()
-            life_lock(home, key).unlink(missing_ok=True)
+            with suppress(OSError):  # what made the block fail is told
+                run.remove()
+                life_lock(home, key).unlink(missing_ok=True)
         lock.release()
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 
 from cwm.stack import proc
-from cwm.stack.leftovers import clear_abandoned
+from cwm.stack.errors import StackError
+from cwm.stack.leftovers import clear_abandoned, temporary_folder
 from cwm.stack.locks import FileLock
 from tests.stack.shapes import Eventually
 
@@ -195,6 +197,19 @@ async def test_what_a_stack_that_was_killed_before_it_wrote_anything_down_left_i
 
     assert [path.name for path in written(tmp_path)] == [f"cwm-{'1' * 12}.lock"]
     preparing.release()
+
+
+def test_a_home_that_is_no_folder_is_told_and_leaves_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "temporary"
+    home.touch()
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+    with pytest.raises(StackError, match="cannot be written"), temporary_folder(home, "cwm-"):
+        pytest.fail("there is nowhere to write it down")
+    assert list(folder.iterdir()) == []
 
 
 async def test_what_cannot_be_cleared_is_told_and_does_not_stop_a_start(tmp_path: Path) -> None:
