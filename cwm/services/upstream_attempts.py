@@ -16,13 +16,8 @@ from cwm.ports.upstream import (
     UpstreamExpiredError,
     UpstreamLostError,
 )
-from cwm.services.upstream_link import (
-    FIRST_RETRY_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    Link,
-    LinkState,
-    Offers,
-)
+from cwm.services.upstream_backoff import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
+from cwm.services.upstream_link import Link, LinkState, Offers
 
 _MOMENT_SECONDS: Final = 0.5
 

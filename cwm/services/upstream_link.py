@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,11 +13,9 @@ from typing import Final
 from cwm.domain.upstream import Credentials, Kind, Offer, UpstreamSpec, offers
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
+from cwm.services.upstream_backoff import STEADY_SECONDS, Backoff
 from cwm.services.upstream_watches import Watches
 
-FIRST_RETRY_SECONDS: Final = 0.2
-LONGEST_RETRY_SECONDS: Final = 30.0
-STEADY_SECONDS: Final = 5.0
 # For upstreams that do not tell when their lists change.
 _RELIST_SECONDS: Final = 300.0
 
@@ -187,18 +184,17 @@ class Link:
             self._told(news)
 
     async def _keep(self) -> None:
-        delay = FIRST_RETRY_SECONDS
+        backoff = Backoff()
         while True:
             reason, lasted = await self._serve_once()
             if lasted >= STEADY_SECONDS or self._renewing:
                 # It had been well: whoever asks now waits for the next session rather than be refused.
-                delay, self._renewing = FIRST_RETRY_SECONDS, False
+                self._renewing = False
+                backoff.reset()
                 self._settled.clear()
                 continue
             self._away(reason)
-            # Jitter: replicas that lost an upstream together do not come back together.
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+            await backoff.pause()
 
     async def _serve_once(self) -> tuple[str, float]:
         """Why it ended, and for how many seconds it was ready."""
@@ -226,7 +222,11 @@ class Link:
             self._now(LinkState.READY)
             self._tell(changed if was is not LinkState.AWAY else list(Kind))
             await self.watches.renew(session)
-            await self._follow(session)
+            asking = asyncio.create_task(self.watches.ask_again(session))
+            try:
+                await self._follow(session)
+            finally:
+                asking.cancel()
         except UpstreamError as failed:
             self._renewing = self._renewing or isinstance(failed, UpstreamExpiredError)
             raise

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from cwm.domain.errors import CwmError, UpstreamUnavailableError
+from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
 from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager
-from cwm.services.upstream_link import (
-    FIRST_RETRY_SECONDS,
-    LONGEST_RETRY_SECONDS,
-    STEADY_SECONDS,
-    Link,
-)
+from cwm.services.upstream_backoff import STEADY_SECONDS, Backoff
+from cwm.services.upstream_link import Link
 
 Find = Callable[[str], tuple[str, str] | None]
 """The upstream and the own URI behind an exposed one."""
@@ -61,7 +56,8 @@ class Listening:
     ) -> None:
         """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003.
 
-        Where no request asks (``authorization`` is None) an upstream that is away is asked once it is back.
+        Where no request asks (``authorization`` is None) an upstream that is away is asked once it is back, and one
+        that does not answer is asked again.
         """
         while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
@@ -144,13 +140,15 @@ class Listening:
             try:
                 await self._tell(link, agent, authorization, lambda session, by: session.watch(own, by))
             except BaseException as failed:
-                is_away = isinstance(failed, UpstreamUnavailableError) and not link.by_caller
-                # Where no request asks nobody would ask again: it is asked for in the next session.
-                if not (is_away and authorization is None and self._is_current(link)):
+                again = isinstance(failed, CwmError) and failed.retryable
+                # Where no request asks nobody would ask again.
+                if not (again and authorization is None and self._is_current(link)):
                     self._give_up(link, agent, own)
                     if isinstance(failed, CwmError) and not self._is_current(link):
                         return False
                     raise
+                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+                (link.watches if link.shared else agent.watches(link)).missed(own)
         if not link.shared:
             self.keep_up(link, agent)
         return True
@@ -158,6 +156,8 @@ class Listening:
     def _give_up(self, link: Link, agent: ContextManager, own: str) -> None:
         for each in {link, self._links.get(link.spec.name, link)}:
             each.watches.remove(own, agent.key)
+            # Others may have counted on this one's asking.
+            each.watches.missed(own)
             agent.watches(each).remove(own, agent.key)
         self._await_no_more(agent, exposed_uri(link.spec.name, own))
 
@@ -172,7 +172,7 @@ class Listening:
 
     async def _keep(self, link: Link, agent: ContextManager) -> None:
         """Until it is known that one session serves all, or nobody has used the agent session for too long."""
-        delay = FIRST_RETRY_SECONDS
+        backoff = Backoff()
         while agent.listens_to(link):
             await link.ready()
             if link.shared:
@@ -192,22 +192,25 @@ class Listening:
             except Exception:
                 logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
             if lasted >= STEADY_SECONDS:
-                delay = FIRST_RETRY_SECONDS
+                backoff.reset()
                 continue
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+            await backoff.pause()
 
     async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
-        while session.is_open:
-            ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
-            try:
-                await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
-                if renewed.done() and session.is_open and not await self._knows(link, session):
-                    agent.drop(link, session)
-                    return
-            finally:
-                ended.cancel()
-                renewed.cancel()
+        asking = asyncio.create_task(agent.watches(link).ask_again(session))
+        try:
+            while session.is_open:
+                ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
+                try:
+                    await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
+                    if renewed.done() and session.is_open and not await self._knows(link, session):
+                        agent.drop(link, session)
+                        return
+                finally:
+                    ended.cancel()
+                    renewed.cancel()
+        finally:
+            asking.cancel()
 
     async def _knows(self, link: Link, session: UpstreamSession) -> bool:
         """A server that was restarted says that it does not know a session only to who asks."""
@@ -222,9 +225,7 @@ class Listening:
             # Meanwhile it may have been asked to be told no more.
             still = own in agent.watches(link).uris()
             if still and link.watches.add(own, agent.key) and link.session is not None:
-                # One that is lost is asked again in the next session; what it refuses is not heard of.
-                with suppress(UpstreamError):
-                    await link.session.watch(own)
+                await link.watches.ask(link.session, own)
 
     def _stop(self, link: Link, agent: ContextManager) -> asyncio.Task[None] | None:
         if (task := self._keeping.pop((link, agent), None)) is not None:

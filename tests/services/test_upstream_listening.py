@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from cwm.adapters.upstream import session
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import UpstreamUnavailableError
-from cwm.domain.upstream import Credentials, Selection, UpstreamSpec
+from cwm.domain.errors import EngineTimeoutError, UpstreamUnavailableError
+from cwm.domain.upstream import Credentials, Kind, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from cwm.services.upstreams import CallerOf
-from tests.adapters.upstream.bad_server import bad_server
+from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
 from tests.adapters.upstream.programs import spec as program
 from tests.eventually import eventually
 from tests.services.replicas_of import ANN, Replica, Shared, replica
@@ -207,6 +210,110 @@ async def test_a_stream_that_opens_while_an_upstream_is_away_hears_of_it_once_it
             await until_told(one, caller, told)
             await one.upstreams.unwatch(ANN, caller.agent.agent_session, URI)
             assert not caller.agent.listening
+
+
+SUBSCRIBE = "resources/subscribe"
+
+
+@asynccontextmanager
+async def silent_server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BadServer]:
+    """It could tell of resources, and does not answer who asks it to."""
+    monkeypatch.setattr(session, "_WATCH_SECONDS", 0.2)
+    async with bad_server() as server:
+        server.capabilities = {"resources": {"subscribe": True}}
+
+        async def listing(request: Request, message: dict[str, Any]) -> Response:
+            if request.headers["mcp-session-id"] not in server.sessions:
+                return Response(status_code=404)
+            return JSONResponse(result(message, {"resources": [], "resourceTemplates": []}))
+
+        server.on["resources/list"] = server.on["resources/templates/list"] = listing
+        server.on[SUBSCRIBE] = server.holding
+        yield server
+
+
+def answers(server: BadServer) -> asyncio.Event:
+    """From now on; set when it does."""
+    answered = asyncio.Event()
+
+    async def answer(_: Request, message: dict[str, Any]) -> Response:
+        answered.set()
+        return JSONResponse(result(message, {}))
+
+    server.on[SUBSCRIBE] = answer
+    return answered
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+@pytest.mark.parametrize("how", ["silent", "broken"])
+async def test_what_an_upstream_does_not_answer_to_a_stream_that_opens_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, how: str, *, stateless: bool
+) -> None:
+    shared = Shared()
+    async with silent_server(monkeypatch) as server:
+        if how == "broken":
+            server.on[SUBSCRIBE] = replying(lambda: Response(status_code=502))
+        async with replica(shared, [server.spec("notes", stateless=stateless)]) as one:
+            caller = await one.caller(await shared.store.begin(ANN))
+            await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+            initialized = server.methods().count("initialize")
+            await bounded(answers(server).wait())
+            assert server.methods().count("initialize") == initialized
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+async def test_what_a_new_session_does_not_answer_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, *, stateless: bool
+) -> None:
+    shared = Shared()
+    async with (
+        silent_server(monkeypatch) as server,
+        replica(shared, [server.spec("notes", stateless=stateless)]) as one,
+    ):
+        answered = answers(server)
+        caller = await one.caller(await shared.store.begin(ANN))
+        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        await bounded(answered.wait())
+        server.on[SUBSCRIBE] = server.holding
+        server.began.clear()
+        server.sessions.clear()
+        one.upstreams._links["notes"].doubt()
+        await bounded(server.began.wait())
+        await bounded(answers(server).wait())
+
+
+async def test_what_an_upstream_that_is_told_who_calls_does_not_answer_its_next_session_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+    async with (
+        silent_server(monkeypatch) as server,
+        replica(shared, [server.spec("notes", credentials=Credentials.FORWARD)]) as one,
+    ):
+        caller = await one.caller(await shared.store.begin(ANN), authorization="Bearer ann")
+        await one.upstreams.offering(caller, Kind.RESOURCES)
+        await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
+        answered = answers(server)
+        server.sessions.clear()
+        await one.upstreams.request(caller, "notes", "resources/list", {}, repeatable=True)
+        await bounded(answered.wait())
+
+
+async def test_what_one_is_refused_for_want_of_an_answer_is_asked_again_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+    async with (
+        silent_server(monkeypatch) as server,
+        replica(shared, [server.spec("notes", stateless=True)]) as one,
+    ):
+        first, second = [await shared.store.begin(ANN) for _ in range(2)]
+        asking = asyncio.create_task(one.upstreams.watch(ANN, first, URI, authorization=""))
+        await bounded(server.began.wait())
+        await one.upstreams.watch(ANN, second, URI, authorization="")
+        with pytest.raises(EngineTimeoutError):
+            await asking
+        await bounded(answers(server).wait())
 
 
 async def test_what_is_shown_again_is_listened_to_again() -> None:

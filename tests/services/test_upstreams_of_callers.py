@@ -14,7 +14,8 @@ from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import OutcomeUnknownError, UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind
 from cwm.services.context_manager import state_key
-from cwm.services.upstream_link import LONGEST_RETRY_SECONDS, LinkState
+from cwm.services.upstream_backoff import LONGEST_RETRY_SECONDS
+from cwm.services.upstream_link import LinkState
 from cwm.services.upstreams import CallerOf
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying
 from tests.eventually import eventually

@@ -34,6 +34,7 @@ class BadServer:
     began: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
+    capabilities: dict[str, Any] = field(default_factory=lambda: {"tools": {"listChanged": True}})
 
     def spec(self, name: str = "bad", **fields: Any) -> UpstreamSpec:
         return UpstreamSpec(name, url=f"{self.url}/mcp", **fields)
@@ -71,7 +72,7 @@ class BadServer:
         self.sessions.add(session)
         greeted = {
             "protocolVersion": "2025-06-18",
-            "capabilities": {"tools": {"listChanged": True}},
+            "capabilities": self.capabilities,
             "serverInfo": {"name": "bad", "version": "1"},
         }
         return JSONResponse(result(message, greeted), headers={"mcp-session-id": session})
