@@ -8,6 +8,7 @@ nobody listened is lost, as it is after any break: a client looks for itself whe
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ _log = structlog.get_logger("cwm.mcp")
 class Stream:
     """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen.
 
-    ``due`` is when it is to show a sign of life, by the event loop's clock.
+    ``due`` is when it is to show a sign of life, by the event loop's clock. ``interest`` tells of what its session
+    subscribed to, ``interested`` is what of that it began with.
     """
 
     session_id: str
@@ -62,6 +64,8 @@ class Stream:
     speaks: bool = False
     due: float = 0.0
     subscribed: Subscribed = field(default_factory=Subscribed)
+    interested: frozenset[str] = frozenset()
+    interest: asyncio.Task[None] | None = None
     pending: dict[ServerEvent, None] = field(default_factory=dict)
 
     @property
@@ -154,6 +158,9 @@ class EventStreams:
                 await self._fall_silent(stream)
             finally:
                 self._forget(stream)
+            if stream.interest is not None:
+                # Another stream of the session may count on what this one began to ask.
+                await stream.interest
 
     async def tell(self, stream: Stream, write: Write) -> None:
         """Write what is heard until the stream is ended."""
@@ -217,19 +224,29 @@ class EventStreams:
             _log.warning("stream_state_unknown", error=away.code)
             return
         stream.speaks = voice == stream.id
-        before, stream.subscribed = stream.subscribed.uris, subscribed(subscribed_to(state))
+        stream.subscribed = subscribed(subscribed_to(state))
         stream.known = version
-        await self._be_interested(stream, before)
+        if stream.interest is None or stream.interest.done():
+            # Who is asked may take long to answer: what others tell is told meanwhile.
+            stream.interest = asyncio.create_task(self._be_interested(stream))
 
-    async def _be_interested(self, stream: Stream, before: frozenset[str]) -> None:
+    async def _be_interested(self, stream: Stream) -> None:
         """The session's interest may have been told to another replica only."""
-        now = stream.subscribed.uris
-        for told, uris in ((self._interest.watch, now - before), (self._interest.unwatch, before - now)):
-            for uri in uris:
-                try:
-                    await told(stream.principal, stream.session_id, uri)
-                except CwmError as refused:
-                    _log.warning("interest_not_told", error=refused.code)
+        while (now := stream.subscribed.uris) != (before := stream.interested):
+            stream.interested = now
+            begun = (self._tell_interest(stream, self._interest.watch, uri) for uri in now - before)
+            ended = (self._tell_interest(stream, self._interest.unwatch, uri) for uri in before - now)
+            await asyncio.gather(*begun, *ended)
+
+    async def _tell_interest(
+        self, stream: Stream, tell: Callable[[Principal, str | None, str], Awaitable[None]], uri: str
+    ) -> None:
+        try:
+            await tell(stream.principal, stream.session_id, uri)
+        except CwmError as refused:
+            _log.warning("interest_not_told", error=refused.code)
+        except Exception:
+            logging.getLogger(__name__).exception("the interest in a resource could not be told")
 
     async def _fall_silent(self, stream: Stream) -> None:
         """Leave the voice to another stream of the session, if it is still this one's."""

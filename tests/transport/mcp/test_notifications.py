@@ -268,6 +268,26 @@ async def test_what_is_refused_to_a_stream_that_opens_costs_it_nothing_else(
     assert {uri for *_, uri in interest.told} < uris
 
 
+async def test_who_is_slow_to_be_asked_delays_neither_the_others_nor_what_they_tell(tmp_path: Path) -> None:
+    interest = Recorded()
+    interest.answered.set()
+    async with running_gateway(tmp_path, interest=interest) as gateway, wired(gateway.url) as wire:
+        session = await wire.session()
+        for uri in ("slow://", "a:b", "a:c", "a:d"):
+            await wire.ask(session, "resources/subscribe", uri=uri)
+        interest.told.clear()
+        interest.answered.clear()
+        async with wire.stream(session) as stream:
+            await eventually(lambda: {uri for *_, uri in interest.told} == {"a:b", "a:c", "a:d"})
+            await publish(gateway, ChangeKind.RESOURCE, "a:b")
+            assert await stream.message() == updated("a:b")
+            await wire.ask(session, "resources/unsubscribe", uri="a:b")
+            await publish(gateway, ChangeKind.TOOLS)
+            assert (await stream.message())["method"] == LIST_CHANGED[0]
+            interest.answered.set()
+            await eventually(lambda: ("watch", AGENT, session, "slow://") in interest.told)
+
+
 async def test_the_last_listen_stream_of_a_principal_ends_its_interest(
     interested: tuple[Recorded, Wire],
 ) -> None:
