@@ -10,23 +10,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import mcp_types as types
-from mcp import MCPError
-from mcp.client.session import ClientSession, IncomingMessage
-from mcp.client.subscriptions import SubscriptionLost, listen
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.subscriptions import (
-    PromptsListChanged,
-    ResourcesListChanged,
-    ResourceUpdated,
-    ServerEvent,
-    ToolsListChanged,
-)
+from mcp.client.session import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import RootModel, ValidationError
+from pydantic import RootModel
 
 from cwm import __version__
 from cwm.adapters.upstream.faults import away, knows_not, told
-from cwm.adapters.upstream.http import ASKED, AWAY, DENIED, OURS, Asked
+from cwm.adapters.upstream.http import ASKED, Asked
+from cwm.adapters.upstream.listening import Listening, tells_of_changes
+from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
 from cwm.domain.upstream import Definition, Kind
 from cwm.ports.upstream import (
     Heard,
@@ -42,20 +34,10 @@ Authorize = Callable[[str], Awaitable[str | None]]
 
 _CLIENT: Final = types.Implementation(name="cwm", version=__version__)
 _MOST_PAGES: Final = 1000
-_RELISTEN_SECONDS: Final = 1.0  # so that one which ends every stream at once is not asked without a pause
 # Of the time to connect: a program that is silent about what it does not know must be left time to answer.
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
 _WRITE_SECONDS: Final = 10.0
-_WILL_NOT: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST)
-_CHANGED: Final[Mapping[type, Kind]] = {
-    ToolsListChanged: Kind.TOOLS,
-    PromptsListChanged: Kind.PROMPTS,
-    ResourcesListChanged: Kind.RESOURCES,
-    types.ToolListChangedNotification: Kind.TOOLS,
-    types.PromptListChangedNotification: Kind.PROMPTS,
-    types.ResourceListChangedNotification: Kind.RESOURCES,
-}
 
 
 class SdkSession:
@@ -72,7 +54,8 @@ class SdkSession:
         gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
         """``gone`` is called when nothing is left of it: it was closed, and the upstream told where it is to be."""
-        self._heard = heard
+        self._is_heard = heard is not None
+        self._listening = Listening(heard or (lambda _: None))
         self._authorize = authorize
         self._session_id = session_id
         self._goodbye = goodbye
@@ -83,8 +66,6 @@ class SdkSession:
         self._asking = 0
         self._retired: bool | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._watched: set[str] = set()
-        self._listen_anew = asyncio.Event()
         self._streams = streams
         self._task: asyncio.Task[None] | None = None
 
@@ -163,7 +144,7 @@ class SdkSession:
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
         client = self._open()
-        given, capabilities = _without_capabilities(params)
+        given, capabilities = without_capabilities(params)
         asked = Asked(await self.authorize(authorization), capabilities)
         request = types.Request[dict[str, Any], str](method=method, params=given)
         within = ASKED.set(asked)
@@ -188,28 +169,28 @@ class SdkSession:
         return answer.root
 
     async def watch(self, uri: str, authorization: str | None = None) -> None:
-        if uri in self._watched or not (self.capabilities.get("resources") or {}).get("subscribe"):
+        if uri in self._listening.watched or not (self.capabilities.get("resources") or {}).get("subscribe"):
             return
-        self._watched.add(uri)
+        self._listening.watched.add(uri)
         try:
             if self.modern:
                 await self.authorize(authorization)
-                self._listen_anew.set()
+                self._listening.renew()
             else:
                 asked, limit = {"uri": uri}, _WATCH_SECONDS
                 await self.request(
                     "resources/subscribe", asked, timeout_seconds=limit, authorization=authorization
                 )
         except BaseException:
-            self._watched.discard(uri)
+            self._listening.watched.discard(uri)
             raise
 
     async def unwatch(self, uri: str) -> None:
-        if uri not in self._watched:
+        if uri not in self._listening.watched:
             return
-        self._watched.discard(uri)
+        self._listening.watched.discard(uri)
         if self.modern:
-            self._listen_anew.set()
+            self._listening.renew()
         else:
             await self.request("resources/unsubscribe", {"uri": uri}, timeout_seconds=_WATCH_SECONDS)
 
@@ -243,16 +224,16 @@ class SdkSession:
     async def _hold(self, ready: asyncio.Future[None], resume: str | None, timeout_seconds: float) -> None:
         try:
             async with self._streams as (read, write):
-                wire = _Wire(read, write, self._ended)
+                wire = Wire(read, write, self._ended)
                 async with ClientSession(
                     dispatcher=wire,
-                    message_handler=self._on_message,
+                    message_handler=self._listening.on_message,
                     client_info=_CLIENT,
                     # For the pages of lists; what callers ask for has a limit of its own.
                     read_timeout_seconds=timeout_seconds,
                 ) as client:
                     if not await self._unless_closed(
-                        _negotiate(client, resume, timeout_seconds * _PROBE_SHARE)
+                        negotiate(client, resume, timeout_seconds * _PROBE_SHARE)
                     ):
                         return
                     self._client = client
@@ -299,145 +280,14 @@ class SdkSession:
             prompts = await client.list_prompts(params=at)
             return [_json(each) for each in prompts.prompts], prompts.next_cursor
 
-    async def _on_message(self, message: IncomingMessage) -> None:
-        if self._heard is None or isinstance(message, Exception):
-            return
-        if isinstance(message, types.ResourceUpdatedNotification):
-            self._heard(str(message.params.uri))
-        elif (kind := _CHANGED.get(type(message))) is not None:
-            self._heard(kind)
-
     async def _live(self) -> None:
-        if self._heard is not None and self.modern and _tells_of_changes(self.capabilities):
-            await self._listen()
+        if self._is_heard and self.modern and tells_of_changes(self.capabilities):
+            await self._listening.listen(self._open)
         await asyncio.Event().wait()
-
-    async def _listen(self) -> None:
-        """The stream of 2026-07-28, opened again when it is lost or other resources are to be watched."""
-        while True:
-            self._listen_anew.clear()
-            try:
-                await self._listen_once()
-            except MCPError as refused:
-                if refused.data != OURS and refused.code in _WILL_NOT:
-                    return
-            except (SubscriptionLost, TimeoutError):
-                pass
-            if not self._listen_anew.is_set():
-                # Whatever it would have told in the meantime is looked up.
-                self._hear_of_everything()
-                await asyncio.sleep(_RELISTEN_SECONDS)
-
-    async def _listen_once(self) -> None:
-        async with listen(
-            self._open(),
-            tools_list_changed=True,
-            prompts_list_changed=True,
-            resources_list_changed=True,
-            resource_subscriptions=sorted(self._watched),
-        ) as stream:
-            reading = asyncio.create_task(self._hear_all(stream))
-            anew = asyncio.create_task(self._listen_anew.wait())
-            try:
-                await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                reading.cancel()
-                anew.cancel()
-                await asyncio.gather(reading, anew, return_exceptions=True)
-
-    def _hear_of_everything(self) -> None:
-        assert self._heard is not None
-        for kind in Kind:
-            self._heard(kind)
-
-    async def _hear_all(self, events: Any) -> None:
-        async for event in events:
-            self._hear(event)
-
-    def _hear(self, event: ServerEvent) -> None:
-        assert self._heard is not None
-        if isinstance(event, ResourceUpdated):
-            self._heard(event.uri)
-        elif (kind := _CHANGED.get(type(event))) is not None:
-            self._heard(kind)
-
-
-def _tells_of_changes(capabilities: Mapping[str, Any]) -> bool:
-    parts = (capabilities.get(part) or {} for part in ("tools", "prompts", "resources"))
-    return any(part.get("listChanged") or part.get("subscribe") for part in parts)
-
-
-def _without_capabilities(params: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
-    meta = dict(params.get("_meta") or {})
-    capabilities = meta.pop(types.CLIENT_CAPABILITIES_META_KEY, None)
-    if capabilities is None:
-        return dict(params), None
-    given = {name: value for name, value in params.items() if name != "_meta"}
-    return ({**given, "_meta": meta} if meta else given), capabilities
-
-
-def _with_capabilities(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The caller's in the place of ours, which the SDK tells an upstream of 2026-07-28 with every request."""
-    asked, meta = ASKED.get(), (params or {}).get("_meta") or {}
-    if params is None or asked is None or not asked.capabilities:
-        return params
-    if types.CLIENT_CAPABILITIES_META_KEY not in meta:
-        return params
-    return {**params, "_meta": {**meta, types.CLIENT_CAPABILITIES_META_KEY: dict(asked.capabilities)}}
 
 
 class _Result(RootModel[dict[str, Any]]):
     """What was answered, every field of it."""
-
-
-class _Wire(JSONRPCDispatcher[Any]):
-    """The SDK's dispatcher, which also says who can be asked for input, and when the other side is gone."""
-
-    def __init__(self, read: Any, write: Any, ended: asyncio.Event) -> None:
-        super().__init__(read, write)
-        self._gone = ended
-
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, *args: Any, **options: Any
-    ) -> dict[str, Any]:
-        try:
-            return await super().send_raw_request(method, _with_capabilities(params), *args, **options)
-        finally:
-            # Those who wait learn of the end before ``run`` does; they are not to ask here again.
-            if self._closed:
-                self._gone.set()
-
-    async def run(self, *args: Any, **options: Any) -> None:
-        try:
-            await super().run(*args, **options)
-        finally:
-            self._gone.set()
-
-
-async def _negotiate(client: ClientSession, resume: str | None, probe_seconds: float) -> None:
-    """2026-07-28 where the upstream speaks it, else the handshake; with ``resume`` neither is needed."""
-    if resume is not None:
-        client.adopt(types.InitializeResult.model_validate(json.loads(resume)["initialize"]))
-        return
-    try:
-        async with asyncio.timeout(probe_seconds):
-            await client.discover()
-    except MCPError as failed:
-        if failed.data == OURS and failed.code in {AWAY, DENIED}:
-            raise
-        await _shake_hands(client)
-    except (RuntimeError, TimeoutError, ValidationError):
-        await _shake_hands(client)
-
-
-async def _shake_hands(client: ClientSession) -> None:
-    """An upstream that was slow to start may have heard the probe after all: then it speaks nothing else any more."""
-    try:
-        await client.initialize()
-    except MCPError as refused:
-        if refused.code != types.UNSUPPORTED_PROTOCOL_VERSION:
-            raise
-        await client.discover()
 
 
 def _json(model: types.Tool | types.Resource | types.ResourceTemplate | types.Prompt) -> Definition:

@@ -1,0 +1,105 @@
+"""What an upstream tells of its own accord: among a session's messages, or on the stream of 2026-07-28."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.client.session import ClientSession, IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+
+from cwm.adapters.upstream.http import OURS
+from cwm.domain.upstream import Kind
+from cwm.ports.upstream import Heard
+
+_RELISTEN_SECONDS: Final = 1.0  # so that one which ends every stream at once is not asked without a pause
+_WILL_NOT: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST)
+_CHANGED: Final[Mapping[type, Kind]] = {
+    ToolsListChanged: Kind.TOOLS,
+    PromptsListChanged: Kind.PROMPTS,
+    ResourcesListChanged: Kind.RESOURCES,
+    types.ToolListChangedNotification: Kind.TOOLS,
+    types.PromptListChangedNotification: Kind.PROMPTS,
+    types.ResourceListChangedNotification: Kind.RESOURCES,
+}
+
+
+class Listening:
+    """Calls ``heard`` for one session. ``watched`` are the URIs of the resources to hear of."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        self._anew = asyncio.Event()
+        self.watched: set[str] = set()
+
+    def renew(self) -> None:
+        """Other resources are to be watched."""
+        self._anew.set()
+
+    async def on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            self._heard(str(message.params.uri))
+        elif (kind := _CHANGED.get(type(message))) is not None:
+            self._heard(kind)
+
+    async def listen(self, client: Callable[[], ClientSession]) -> None:
+        """The stream of 2026-07-28, opened again when it is lost or other resources are to be watched."""
+        while True:
+            self._anew.clear()
+            try:
+                await self._listen_once(client())
+            except MCPError as refused:
+                if refused.data != OURS and refused.code in _WILL_NOT:
+                    return
+            except (SubscriptionLost, TimeoutError):
+                pass
+            if not self._anew.is_set():
+                # Whatever it would have told in the meantime is looked up.
+                self._hear_of_everything()
+                await asyncio.sleep(_RELISTEN_SECONDS)
+
+    async def _listen_once(self, client: ClientSession) -> None:
+        async with listen(
+            client,
+            tools_list_changed=True,
+            prompts_list_changed=True,
+            resources_list_changed=True,
+            resource_subscriptions=sorted(self.watched),
+        ) as stream:
+            reading = asyncio.create_task(self._hear_all(stream))
+            anew = asyncio.create_task(self._anew.wait())
+            try:
+                await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reading.cancel()
+                anew.cancel()
+                await asyncio.gather(reading, anew, return_exceptions=True)
+
+    def _hear_of_everything(self) -> None:
+        for kind in Kind:
+            self._heard(kind)
+
+    async def _hear_all(self, events: Any) -> None:
+        async for event in events:
+            self._hear(event)
+
+    def _hear(self, event: ServerEvent) -> None:
+        if isinstance(event, ResourceUpdated):
+            self._heard(event.uri)
+        elif (kind := _CHANGED.get(type(event))) is not None:
+            self._heard(kind)
+
+
+def tells_of_changes(capabilities: Mapping[str, Any]) -> bool:
+    parts = (capabilities.get(part) or {} for part in ("tools", "prompts", "resources"))
+    return any(part.get("listChanged") or part.get("subscribe") for part in parts)

@@ -1,0 +1,85 @@
+"""What the SDK's client lacks towards upstreams: which era to speak, for whom it can do what, when the other side is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.client.session import ClientSession
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from pydantic import ValidationError
+
+from cwm.adapters.upstream.http import ASKED, AWAY, DENIED, OURS
+
+
+class Wire(JSONRPCDispatcher[Any]):
+    """The SDK's dispatcher, which also says who can be asked for input, and when the other side is gone."""
+
+    def __init__(self, read: Any, write: Any, ended: asyncio.Event) -> None:
+        super().__init__(read, write)
+        self._gone = ended
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, *args: Any, **options: Any
+    ) -> dict[str, Any]:
+        try:
+            return await super().send_raw_request(method, _with_capabilities(params), *args, **options)
+        finally:
+            # Those who wait learn of the end before ``run`` does; they are not to ask here again.
+            if self._closed:
+                self._gone.set()
+
+    async def run(self, *args: Any, **options: Any) -> None:
+        try:
+            await super().run(*args, **options)
+        finally:
+            self._gone.set()
+
+
+async def negotiate(client: ClientSession, resume: str | None, probe_seconds: float) -> None:
+    """2026-07-28 where the upstream speaks it, else the handshake; with ``resume`` neither is needed."""
+    if resume is not None:
+        client.adopt(types.InitializeResult.model_validate(json.loads(resume)["initialize"]))
+        return
+    try:
+        async with asyncio.timeout(probe_seconds):
+            await client.discover()
+    except MCPError as failed:
+        if failed.data == OURS and failed.code in {AWAY, DENIED}:
+            raise
+        await _shake_hands(client)
+    except (RuntimeError, TimeoutError, ValidationError):
+        await _shake_hands(client)
+
+
+async def _shake_hands(client: ClientSession) -> None:
+    """An upstream that was slow to start may have heard the probe after all: then it speaks nothing else any more."""
+    try:
+        await client.initialize()
+    except MCPError as refused:
+        if refused.code != types.UNSUPPORTED_PROTOCOL_VERSION:
+            raise
+        await client.discover()
+
+
+def without_capabilities(params: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    meta = dict(params.get("_meta") or {})
+    capabilities = meta.pop(types.CLIENT_CAPABILITIES_META_KEY, None)
+    if capabilities is None:
+        return dict(params), None
+    given = {name: value for name, value in params.items() if name != "_meta"}
+    return ({**given, "_meta": meta} if meta else given), capabilities
+
+
+def _with_capabilities(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The caller's in the place of ours, which the SDK tells an upstream of 2026-07-28 with every request."""
+    asked, meta = ASKED.get(), (params or {}).get("_meta") or {}
+    if params is None or asked is None or not asked.capabilities:
+        return params
+    if types.CLIENT_CAPABILITIES_META_KEY not in meta:
+        return params
+    return {**params, "_meta": {**meta, types.CLIENT_CAPABILITIES_META_KEY: dict(asked.capabilities)}}
