@@ -25,7 +25,8 @@ from cwm.transport.mcp.errors import RefusedError
 from cwm.transport.mcp.preview_notes import META_KEY, link, meta, note
 from cwm.transport.mcp.tool import whole
 from cwm.transport.mcp.tools_results import DEFAULT_TOKENS, MIN_TOKENS
-from cwm.transport.mcp.upstreams import HANDLE_ARGUMENT, SHARED_META
+from cwm.transport.mcp.upstream_calls import SHARED_META
+from cwm.transport.mcp.upstream_crossing import HANDLE_ARGUMENT
 
 _FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
 _FIRST_WITH_LINKS: Final = "2025-06-18"

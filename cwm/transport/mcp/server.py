@@ -42,7 +42,8 @@ from cwm.transport.mcp.tools_results import result_tools
 from cwm.transport.mcp.tools_sessions import session_tools
 from cwm.transport.mcp.tools_system import system_tools
 from cwm.transport.mcp.tools_windows import window_tools
-from cwm.transport.mcp.upstreams import UpstreamCalls, UpstreamLists
+from cwm.transport.mcp.upstream_calls import UpstreamCalls
+from cwm.transport.mcp.upstream_lists import UpstreamLists
 
 PATH: Final = "/mcp"
 

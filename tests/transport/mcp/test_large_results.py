@@ -9,7 +9,7 @@ from fastmcp.exceptions import ToolError
 from mcp_types import CallToolResult
 
 from cwm.services.shared_answers import Given
-from cwm.transport.mcp.upstreams import _result
+from cwm.transport.mcp.upstream_calls import _result
 
 SAID = {"type": "text", "text": "see there"}
 
