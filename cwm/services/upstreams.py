@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,8 +32,7 @@ from cwm.services.agents import Agents
 from cwm.services.context_manager import ContextManager, stored_as
 from cwm.services.upstream_call import once_more, recorded
 from cwm.services.upstream_link import Link, LinkState, Offers
-from cwm.services.upstream_listening import Listening
-from cwm.services.upstream_news import News
+from cwm.services.upstream_roster import Roster
 
 _log = logging.getLogger("cwm.upstream")
 
@@ -77,42 +76,21 @@ class Upstreams:
         clock: Clock,
         tracer: Tracer = UNTRACED,
     ) -> None:
-        self._connector = connector
-        self._agents = agents
         agents.at_farewell(self._leave)
         self._meter = meter
-        self._clock = clock
         self._tracer = tracer
-        self._links: dict[str, Link] = {}
-        self._news = News(changes, self._background)
-        self._listening = Listening(
-            self._links, agents, self.resource, self._tell_upstream, self._news.hearing
-        )
-        self._coming: dict[str, Link] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._on_other: list[Callable[[str], Awaitable[None]]] = []
+        self._roster = Roster(connector, agents, changes, clock, self.resource, self._tell_upstream)
+        self._links = self._roster.links
+        self._news = self._roster.news
+        self._listening = self._roster.listening
 
     def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
         """Called with the name of every upstream that is another now, or none any more."""
-        self._on_other.append(hook)
+        self._roster.at_other(hook)
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
         """Have these upstreams from now on; connects and disconnects in the background."""
-        wanted = {spec.name: spec for spec in specs}
-        for name in self._links.keys() - wanted.keys():
-            self._displace(name)
-            self._retire(self._links.pop(name))
-            self._background(self._other(name))
-        for name, spec in wanted.items():
-            link = self._links.get(name)
-            if link is None:
-                self._links[name] = new = self._started(spec)
-                self._listening.take_up(new)
-            elif self._coming.get(name, link).spec != spec:
-                self._displace(name)
-                if link.spec != spec:
-                    self._coming[name] = new = self._started(spec)
-                    self._background(self._replace(link, new))
+        self._roster.configure(specs)
 
     def names(self) -> list[str]:
         return list(self._links)
@@ -222,13 +200,7 @@ class Upstreams:
         ]
 
     async def aclose(self) -> None:
-        links = [*self._links.values(), *self._coming.values()]
-        self._links.clear()
-        self._coming.clear()
-        for link in links:
-            self._retire(link)
-        while self._retiring:
-            await asyncio.wait(self._retiring)
+        await self._roster.aclose()
 
     async def _tell_upstream(
         self,
@@ -289,7 +261,7 @@ class Upstreams:
             return
         for kind in Kind:
             caller.agent.outdated(link, kind)
-        self._background(self._look(link, caller))
+        self._roster.background(self._look(link, caller))
 
     async def _look(self, link: Link, caller: CallerOf) -> None:
         if self._links.get(link.spec.name) is link:
@@ -348,50 +320,6 @@ class Upstreams:
                 f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
             )
         return offers.get(exposed)
-
-    def _started(self, spec: UpstreamSpec) -> Link:
-        link = Link(spec, self._connector, self._clock, partial(self._news.heard, spec.name))
-        link.start()
-        return link
-
-    async def _replace(self, old: Link, new: Link) -> None:
-        """The old one serves until it is known whether the new one can."""
-        name = old.spec.name
-        await new.settled()
-        if self._coming.get(name) is not new:
-            return
-        del self._coming[name]
-        self._links[name] = new
-        self._listening.hand_over(old, new)
-        self._retire(old)
-        await self._other(name)
-
-    async def _other(self, name: str) -> None:
-        for hook in self._on_other:
-            await hook(name)
-        self._news.changed(Kind)
-
-    def _displace(self, name: str) -> None:
-        """Something newer is wanted than what was to come."""
-        if (coming := self._coming.pop(name, None)) is not None:
-            self._retire(coming)
-
-    def _retire(self, link: Link) -> None:
-        self._listening.stop(link)
-
-        async def retire() -> None:
-            await link.idle()
-            releasing = [agent.release(link) for agent in self._agents]
-            for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
-                if isinstance(done, Exception):
-                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)
-
-        self._background(retire())
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
 
 
 def _told(link: Link, caller: CallerOf) -> str | None:

@@ -97,7 +97,8 @@ async def is_reconfigured(one: Replica, *specs: UpstreamSpec) -> None:
     await one.upstreams.configure(specs)
     await eventually(
         lambda: (
-            not one.upstreams._coming and [each.spec for each in one.upstreams._links.values()] == [*specs]
+            not one.upstreams._roster._coming
+            and [each.spec for each in one.upstreams._links.values()] == [*specs]
         )
     )
 

@@ -265,7 +265,7 @@ async def test_reconfigured_back_before_it_took_effect_nothing_changes() -> None
             await new.began.wait()
             await one.upstreams.configure([old.spec()])
             new.go_on.set()
-            await eventually(lambda: not one.upstreams._retiring)
+            await eventually(lambda: not one.upstreams._roster._retiring)
             assert one.upstreams._links["bad"].spec == old.spec()
             assert await one.call(caller, "bad_do") == "done"
 
@@ -284,7 +284,7 @@ async def test_an_upstream_that_is_removed_or_changed_while_the_shared_store_is_
         await client.save()
         fragile_valkey.stop()
         await one.upstreams.configure([] if is_removed else [new.spec()])
-        await eventually(lambda: not old.sessions and not one.upstreams._retiring)
+        await eventually(lambda: not old.sessions and not one.upstreams._roster._retiring)
         fragile_valkey.start()
         # What could not be forgotten is in nobody's way when it is back.
         await one.upstreams.configure([old.spec()])
