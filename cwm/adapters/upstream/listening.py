@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import mcp_types as types
@@ -40,6 +41,7 @@ class Listening:
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
         self._anew = asyncio.Event()
+        self._accepted: frozenset[str] = frozenset()
         self.watched: set[str] = set()
 
     def renew(self) -> None:
@@ -54,13 +56,20 @@ class Listening:
 
     async def listen(self, client: Callable[[], ClientSession]) -> None:
         """The stream of 2026-07-28, opened again when it is lost or other resources are to be watched."""
+        refused: frozenset[str] = frozenset()
         while True:
             self._anew.clear()
+            refused &= self.watched
+            asked = self.watched - refused
             try:
-                await self._listen_once(client())
-            except MCPError as refused:
-                if refused.data != OURS and refused.code in _WILL_NOT:
-                    return
+                await self._listen_once(client(), asked)
+            except MCPError as failed:
+                if failed.data != OURS and failed.code in _WILL_NOT:
+                    if not asked:
+                        return
+                    # One that is not known there is not to cost the others; nor are all others, if need be, the lists.
+                    refused |= (asked - self._accepted) or asked
+                    continue
             except (SubscriptionLost, TimeoutError):
                 pass
             if not self._anew.is_set():
@@ -68,14 +77,15 @@ class Listening:
                 self._hear_of_everything()
                 await asyncio.sleep(_RELISTEN_SECONDS)
 
-    async def _listen_once(self, client: ClientSession) -> None:
+    async def _listen_once(self, client: ClientSession, uris: AbstractSet[str]) -> None:
         async with listen(
             client,
             tools_list_changed=True,
             prompts_list_changed=True,
             resources_list_changed=True,
-            resource_subscriptions=sorted(self.watched),
+            resource_subscriptions=sorted(uris),
         ) as stream:
+            self._accepted = frozenset(uris)
             reading = asyncio.create_task(self._hear_all(stream))
             anew = asyncio.create_task(self._anew.wait())
             try:

@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.subscriptions import (
@@ -17,6 +21,7 @@ from mcp.shared.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
+from mcp_types import INVALID_PARAMS, SubscriptionsListenRequestParams
 
 from cwm.domain.upstream import Credentials, UpstreamSpec
 from tests.adapters.upstream.bad_server import bad_server
@@ -28,6 +33,7 @@ pytestmark = pytest.mark.slow
 
 OWN_URI = "notes://today"
 URI = "notes://notes/today"
+UNKNOWN = "notes://nowhere"
 EVERYTHING = {
     "toolsListChanged": True,
     "promptsListChanged": True,
@@ -44,6 +50,7 @@ class Changing:
         self.tools = ["first"]
         self._server: MCPServer
         self.bus = InMemorySubscriptionBus()
+        self.refused = asyncio.Event()
         self._open = AsyncExitStack()
 
     @property
@@ -56,7 +63,23 @@ class Changing:
             server.tool(name=name)(lambda: "done")
         server.resource(OWN_URI, name="today")(lambda: "milk")
         server.prompt(name="greet")(lambda: "Hello.")
+        self._refuse_what_is_unknown(server._lowlevel_server)
         return server
+
+    def _refuse_what_is_unknown(self, wire: Server[Any]) -> None:
+        own = wire.get_request_handler("subscriptions/listen")
+        assert own is not None
+        listens = own.handler
+
+        async def listen(
+            context: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
+        ) -> Any:
+            if UNKNOWN in (params.notifications.resource_subscriptions or ()):
+                self.refused.set()
+                raise MCPError(INVALID_PARAMS, "There is no such resource.")
+            return await listens(context, params)
+
+        wire.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, listen)
 
     def add_tool(self) -> None:
         self._server.tool(name="second")(lambda: "done")
@@ -138,6 +161,21 @@ async def test_a_resource_that_changed_is_told_in_both_eras(tmp_path: Path, upst
     async with listened_to(tmp_path, upstream) as (_, _, streams):
         updated = "notifications/resources/updated"
         await until_told(streams, updated, lambda: upstream.bus.publish(ResourceUpdated(OWN_URI)))
+
+
+async def test_a_subscription_that_an_upstream_refuses_costs_the_others_nothing(
+    tmp_path: Path, upstream: Changing
+) -> None:
+    async with listened_to(tmp_path, upstream) as (wire, session, streams):
+        updated = "notifications/resources/updated"
+        await until_told(streams, updated, lambda: upstream.bus.publish(ResourceUpdated(OWN_URI)))
+        await wire.ask(session, "resources/subscribe", uri="notes://notes/nowhere")
+        async with asyncio.timeout(30):
+            await upstream.refused.wait()
+        await until_told(streams, updated, lambda: upstream.bus.publish(ResourceUpdated(OWN_URI)))
+        upstream.add_tool()
+        changed = "notifications/tools/list_changed"
+        await until_told(streams, changed, lambda: upstream.bus.publish(ToolsListChanged()))
 
 
 async def test_after_a_restart_the_upstream_is_listened_to_again(tmp_path: Path, upstream: Changing) -> None:
