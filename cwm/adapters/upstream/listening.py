@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import mcp_types as types
@@ -42,6 +43,7 @@ class Listening:
         self._heard = heard
         self._anew = asyncio.Event()
         self._accepted: frozenset[str] = frozenset()
+        self._before = AsyncExitStack()
         self.watched: set[str] = set()
 
     def renew(self) -> None:
@@ -56,6 +58,12 @@ class Listening:
 
     async def listen(self, client: Callable[[], ClientSession]) -> None:
         """The stream of 2026-07-28, opened again when it is lost or other resources are to be watched."""
+        try:
+            await self._listen(client)
+        finally:
+            await self._before.aclose()
+
+    async def _listen(self, client: Callable[[], ClientSession]) -> None:
         refused: frozenset[str] = frozenset()
         while True:
             self._anew.clear()
@@ -78,22 +86,24 @@ class Listening:
                 await asyncio.sleep(_RELISTEN_SECONDS)
 
     async def _listen_once(self, client: ClientSession, uris: AbstractSet[str]) -> None:
-        async with listen(
+        asked = listen(
             client,
             tools_list_changed=True,
             prompts_list_changed=True,
             resources_list_changed=True,
             resource_subscriptions=sorted(uris),
-        ) as stream:
+        )
+        async with AsyncExitStack() as opened:
+            stream = await opened.enter_async_context(asked)
             self._accepted = frozenset(uris)
             reading = asyncio.create_task(self._hear_all(stream))
             anew = asyncio.create_task(self._anew.wait())
-            try:
-                await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                reading.cancel()
-                anew.cancel()
-                await asyncio.gather(reading, anew, return_exceptions=True)
+            opened.push_async_callback(_stopped, reading, anew)
+            await self._before.aclose()
+            await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                # It tells until the next one does, so that nothing is missed between them.
+                self._before = opened.pop_all()
 
     def _hear_of_everything(self) -> None:
         for kind in Kind:
@@ -108,6 +118,12 @@ class Listening:
             self._heard(event.uri)
         elif (kind := _CHANGED.get(type(event))) is not None:
             self._heard(kind)
+
+
+async def _stopped(*tasks: asyncio.Task[Any]) -> None:
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def tells_of_changes(capabilities: Mapping[str, Any]) -> bool:

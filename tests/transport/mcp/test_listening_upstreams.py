@@ -51,6 +51,8 @@ class Changing:
         self._server: MCPServer
         self.bus = InMemorySubscriptionBus()
         self.refused = asyncio.Event()
+        self.asked, self.admits = asyncio.Event(), asyncio.Event()
+        self.admits.set()
         self._open = AsyncExitStack()
 
     @property
@@ -77,6 +79,8 @@ class Changing:
             if UNKNOWN in (params.notifications.resource_subscriptions or ()):
                 self.refused.set()
                 raise MCPError(INVALID_PARAMS, "There is no such resource.")
+            self.asked.set()
+            await self.admits.wait()
             return await listens(context, params)
 
         wire.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, listen)
@@ -176,6 +180,23 @@ async def test_a_subscription_that_an_upstream_refuses_costs_the_others_nothing(
         upstream.add_tool()
         changed = "notifications/tools/list_changed"
         await until_told(streams, changed, lambda: upstream.bus.publish(ToolsListChanged()))
+
+
+async def test_what_changes_while_another_resource_is_subscribed_to_is_told(
+    tmp_path: Path, upstream: Changing
+) -> None:
+    async with listened_to(tmp_path, upstream) as (wire, session, streams):
+        updated = "notifications/resources/updated"
+        await until_told(streams, updated, lambda: upstream.bus.publish(ResourceUpdated(OWN_URI)))
+        upstream.asked.clear()
+        upstream.admits.clear()
+        await wire.ask(session, "resources/subscribe", uri="notes://notes/tomorrow")
+        async with asyncio.timeout(30):
+            await upstream.asked.wait()
+        upstream.add_tool()
+        changed = "notifications/tools/list_changed"
+        await until_told(streams, changed, lambda: upstream.bus.publish(ToolsListChanged()))
+        upstream.admits.set()
 
 
 async def test_after_a_restart_the_upstream_is_listened_to_again(tmp_path: Path, upstream: Changing) -> None:
