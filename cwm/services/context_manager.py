@@ -212,7 +212,7 @@ class ContextManager:
 
     async def _upstream(self, link: Link, authorization: str | None, heard: Heard) -> _Upstream:
         async with self._opening.setdefault(link, asyncio.Lock()):
-            self._refuse_if_ended()
+            self.refuse_if_ended()
             held = self._held.get(link)
             if held is not None and not held.session.is_open:
                 del self._held[link]
@@ -221,7 +221,7 @@ class ContextManager:
             if held is None:
                 held = await self._open(link, authorization, heard)
                 try:
-                    self._refuse_if_ended()
+                    self.refuse_if_ended()
                 except AgentSessionNotFoundError:
                     await held.session.close(end=True)
                     raise
@@ -230,7 +230,8 @@ class ContextManager:
                     await watches.renew(held.session)
         return held
 
-    def _refuse_if_ended(self) -> None:
+    def refuse_if_ended(self) -> None:
+        """Raises AgentSessionNotFoundError."""
         if self._ended:
             raise AgentSessionNotFoundError("The agent session has ended.")
 

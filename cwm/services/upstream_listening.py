@@ -54,7 +54,7 @@ class Listening:
     async def watch(
         self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
     ) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003.
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
 
         Where no request asks (``authorization`` is None) an upstream that is away is asked once it is back, and one
         that does not answer is asked again.
@@ -65,6 +65,7 @@ class Listening:
                 link, own = self._links[found[0]], found[1]
                 async with agent.serving():
                     await link.settled()
+                    agent.refuse_if_ended()
                     if self._is_current(link) and await self._began(link, agent, own, authorization):
                         return
             elif self._agents.held(principal, agent_session) is agent:

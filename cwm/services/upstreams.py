@@ -179,7 +179,7 @@ class Upstreams:
         uri: str,
         authorization: str | None = None,
     ) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 5003.
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
 
         Where no request asks (``authorization`` is None) no session is opened with one that is told who calls: with
         the next call it is asked. Any other that is away is asked once it is back.

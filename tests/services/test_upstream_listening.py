@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from cwm.adapters.upstream import session
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.errors import EngineTimeoutError, UpstreamUnavailableError
+from cwm.domain.errors import AgentSessionNotFoundError, EngineTimeoutError, UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind, Selection, UpstreamSpec
 from cwm.services.upstream_link import LinkState
 from cwm.services.upstreams import CallerOf
@@ -298,6 +298,37 @@ async def test_what_an_upstream_that_is_told_who_calls_does_not_answer_its_next_
         server.sessions.clear()
         await one.upstreams.request(caller, "notes", "resources/list", {}, repeatable=True)
         await bounded(answered.wait())
+
+
+async def test_who_ended_before_an_upstream_could_be_asked_is_not_listening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared()
+    async with silent_server(monkeypatch) as server:
+        answers(server)
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def late(_: Request, message: dict[str, Any]) -> Response:
+            began.set()
+            await go_on.wait()
+            return server.greeting(message)
+
+        server.on["initialize"] = late
+        spec = server.spec("notes", stateless=True, connect_seconds=30)
+        async with replica(shared, [spec]) as one:
+            await bounded(began.wait())
+            caller = await one.caller(await shared.store.begin(ANN))
+            watching = asyncio.create_task(
+                one.upstreams.watch(ANN, caller.agent.agent_session, URI, authorization="")
+            )
+            link = one.upstreams._links["notes"]
+            await eventually(lambda: not caller.agent.idle)
+            await one.agents.end(ANN, str(caller.agent.agent_session))
+            await eventually(lambda: caller.agent._ended)
+            go_on.set()
+            with pytest.raises(AgentSessionNotFoundError):
+                await watching
+            assert not link.watches
 
 
 async def test_what_one_is_refused_for_want_of_an_answer_is_asked_again_for_others(
