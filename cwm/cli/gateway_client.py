@@ -162,6 +162,7 @@ async def call_tool(
     credential: str | None = None,
 ) -> Any:
     """Raises ToolRefusedError, or ConnectionError when no gateway answers."""
+    import httpx2
     from fastmcp import Client
     from fastmcp.client.transports import StreamableHttpTransport
     from mcp.shared.exceptions import MCPError
@@ -175,25 +176,32 @@ async def call_tool(
     last = LastAnswer()
     factory = partial(http_client, last=last)
     client = Client(StreamableHttpTransport(f"{url}/mcp", auth=credential, httpx_client_factory=factory))
-    async with AsyncExitStack() as leaving:
-        try:
-            await leaving.enter_async_context(client)
-        except (MCPError, RuntimeError) as failed:
-            if isinstance(failed, MCPError):
-                _tell_refusal(failed)
-                if last.status is not None:
-                    raise ConnectionError(other_answer(url, last.status)) from failed
-            raise ConnectionError(no_answer(url, last)) from failed
-        try:
-            result = await client.call_tool(
-                tool, arguments, raise_on_error=False, progress_handler=heard if on_piece else None
-            )
-        except (MCPError, RuntimeError) as failed:
-            why = str(failed)
-            if isinstance(failed, MCPError):
-                _tell_refusal(failed)
-                if last.status is not None and last.status >= _FIRST_FAULT:
-                    why = f"{_in_words(last.status)}."
+    result: CallToolResult | None = None
+    try:
+        async with AsyncExitStack() as leaving:
+            try:
+                await leaving.enter_async_context(client)
+            except (MCPError, RuntimeError) as failed:
+                if isinstance(failed, MCPError):
+                    _tell_refusal(failed)
+                    if last.status is not None:
+                        raise ConnectionError(other_answer(url, last.status)) from failed
+                raise ConnectionError(no_answer(url, last)) from failed
+            try:
+                result = await client.call_tool(
+                    tool, arguments, raise_on_error=False, progress_handler=heard if on_piece else None
+                )
+            except (MCPError, RuntimeError) as failed:
+                why = str(failed)
+                if isinstance(failed, MCPError):
+                    _tell_refusal(failed)
+                    if last.status is not None and last.status >= _FIRST_FAULT:
+                        why = f"{_in_words(last.status)}."
+                raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
+    except httpx2.TransportError as failed:
+        # The client says so when it leaves, also where an answer was there before.
+        if result is None:
+            why = "the connection broke off; it may be done all the same."
             raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
     return _answer(result)
 

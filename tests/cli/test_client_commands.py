@@ -64,15 +64,24 @@ def _listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 @contextmanager
-def before(gateway: str, status: int, error: object) -> Iterator[str]:
-    """The URL of a proxy that lets everything pass but calls, which it answers itself: with ``error`` in JSON-RPC's way."""
+def before(gateway: str, status: int | None, error: object) -> Iterator[str]:
+    """The URL of a proxy that lets everything pass but calls, which it answers itself: with ``error`` in JSON-RPC's way.
+
+    Without a status it hangs up on a call, and on all that comes after it.
+    """
     to = httpx2.URL(gateway)
+    gone = False
 
     class Forward(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            nonlocal gone
             asked = self.rfile.read(int(self.headers["content-length"]))
             message = json.loads(asked)
-            if message["method"] != "tools/call":
+            gone = gone or (status is None and message["method"] == "tools/call")
+            if gone:
+                self.close_connection = True
+                return
+            if status is None or message["method"] != "tools/call":
                 there = HTTPConnection(to.host, to.port)
                 there.request("POST", self.path, asked, dict(self.headers))
                 answer = there.getresponse()
@@ -265,6 +274,13 @@ async def test_what_comes_of_a_call_in_place_of_an_answer_is_told(
 ) -> None:
     with before(gateway, status, error) as url, pytest.raises(raised, match=re.escape(said)):
         await call_tool(url, "window_list", {})
+
+
+async def test_a_gateway_that_is_killed_during_a_call_is_one_sentence(gateway: str, tmp_path: Path) -> None:
+    with before(gateway, None, None) as url:
+        run = await asyncio.to_thread(cwm, tmp_path, "windows", "list", "--url", url)
+
+    assert "did not answer window_list" in refused(run, "CWM-5001")
 
 
 async def test_a_certificate_of_a_gateway_that_is_not_accepted_is_told_with_the_reason(
