@@ -14,7 +14,9 @@ from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
     import httpx2
+    from fastmcp import Client
     from fastmcp.client.client import CallToolResult
+    from fastmcp.client.progress import ProgressHandler
     from mcp.shared.exceptions import MCPError
 
     from cwm.cli.gateway_transport import LastAnswer
@@ -187,23 +189,34 @@ async def call_tool(
                     if last.status is not None:
                         raise ConnectionError(other_answer(url, last.status)) from failed
                 raise ConnectionError(no_answer(url, last)) from failed
-            try:
-                result = await client.call_tool(
-                    tool, arguments, raise_on_error=False, progress_handler=heard if on_piece else None
-                )
-            except (MCPError, RuntimeError) as failed:
-                why = str(failed)
-                if isinstance(failed, MCPError):
-                    _tell_refusal(failed)
-                    if last.status is not None and last.status >= _FIRST_FAULT:
-                        why = f"{_in_words(last.status)}."
-                raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
+            result = await _asked(client, url, tool, arguments, heard if on_piece else None, last)
     except httpx2.TransportError as failed:
         # The client says so when it leaves, also where an answer was there before.
         if result is None:
             why = "the connection broke off; it may be done all the same."
             raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
     return _answer(result)
+
+
+async def _asked(
+    client: Client[Any],
+    url: str,
+    tool: str,
+    arguments: dict[str, Any],
+    heard: ProgressHandler | None,
+    last: LastAnswer,
+) -> CallToolResult:
+    from mcp.shared.exceptions import MCPError
+
+    try:
+        return await client.call_tool(tool, arguments, raise_on_error=False, progress_handler=heard)
+    except (MCPError, RuntimeError) as failed:
+        why = str(failed)
+        if isinstance(failed, MCPError):
+            _tell_refusal(failed)
+            if last.status is not None and last.status >= _FIRST_FAULT:
+                why = f"{_in_words(last.status)}."
+        raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
 
 
 def _tell_refusal(failed: MCPError) -> None:
