@@ -33,9 +33,11 @@ class CwmError(Exception):
 
     code: ClassVar[str] = "CWM-9001"
     kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     injection: Injection | None = None
     """What the value that was refused looked like. For the audit log: callers are not told."""
+    recorded: int | None = None
+    """Tokens that the session has after a turn that failed half-way and is part of it; None where it is not."""
 
     def __init__(self, message: str, **context: Any) -> None:
         super().__init__(message)
@@ -46,6 +48,14 @@ class CwmError(Exception):
         """Note what the refused ``value`` looked like; the value itself is not kept."""
         self.injection = injection_of(value)
         return self
+
+    def tell_recorded(self, session_id: str) -> None:
+        """Say that what came of the turn is kept, if it is: sent again it would be there twice."""
+        if self.recorded is None:
+            return
+        self.retryable = False
+        self.message += f" What came of the answer is kept in session '{session_id}', after what it answers: go on from there."
+        self.context |= {"session_id": session_id, "recorded": True, "token_count": self.recorded}
 
     def as_dict(self) -> dict[str, Any]:
         """The published error object; values of ``context`` are JSON types."""

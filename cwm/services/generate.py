@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import InvalidParameterError, SessionNotActiveError, SessionNotFoundError
+from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
@@ -193,20 +193,28 @@ class Generate:
     ) -> _Answer:
         """Stream the answer and record what came of it, also when the engine dies half-way.
 
-        CWM-3002 when the session moved on or ended meanwhile: the turn is no part of it.
+        CWM-3002 when the session moved on or ended meanwhile: the turn is no part of it. Another error's
+        ``recorded`` says whether it is.
         """
         answer, recorded = _Answer(), True
+        broken: CwmError | None = None
         try:
             async for delta in self.engine.stream(generation):
                 answer.take(delta)
                 if on_text is not None and delta.text:
                     await on_text(delta.text, len(answer.token_ids))
+        except CwmError as error:
+            broken = error
+            raise
         finally:
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
                 token_ids = generation.token_ids + tuple(answer.token_ids)
                 after = await in_flight.record(token_ids, metadata, revision=session.revision)
-                if recorded := after is not None:
+                recorded = after is not None
+                if recorded and broken is not None:
+                    broken.recorded = len(token_ids)
+                elif recorded:
                     self.last_token.compute(
                         Prefix(fitting(token_ids, identity), generation.cache_salt, identity)
                     )

@@ -8,6 +8,7 @@ from fastmcp import Context
 from fastmcp.tools import FunctionTool
 from pydantic import Field
 
+from cwm.domain.errors import CwmError
 from cwm.domain.session import SessionState
 from cwm.services.browse import MAX_PAGE
 from cwm.services.generate import TurnInput
@@ -80,8 +81,9 @@ async def session_generate(
 
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, neither or both of messages and
     text, or a context too long for the model; CWM-2001 no such session; CWM-3002 session is frozen or
-    expired, or moved on or ended while the model answered (the turn is no part of it then); CWM-5001/5002/6001 engine not reachable, failing or too slow (retryable); CWM-9002 a message
-    holds control tokens of the model's chat template.
+    expired, or moved on or ended while the model answered (the turn is no part of it then); CWM-5001/5002/6001
+    engine not reachable, failing or too slow (retryable, unless context.recorded: the turn is kept as far as it
+    came; go on from there, do not send it again); CWM-9002 a message holds control tokens of the model's chat template.
     """
     options = {"temperature": temperature, "top_p": top_p, "seed": seed, "stop": stop}
     turn = TurnInput(
@@ -93,7 +95,11 @@ async def session_generate(
     )
     progress = Progress(context, max_tokens)
     async with progress.told():
-        result = await caller.services.generate(caller.principal, session_id, turn, progress)
+        try:
+            result = await caller.services.generate(caller.principal, session_id, turn, progress)
+        except CwmError as failed:
+            failed.tell_recorded(session_id)
+            raise
     return render.generated(result)
 
 

@@ -1,4 +1,4 @@
-"""A turn by tool whose session changed under it: its caller hears that it is no part of the session."""
+"""Turns by tool that end otherwise than asked: their callers hear whether they are part of the session."""
 
 from __future__ import annotations
 
@@ -111,3 +111,22 @@ async def begun(agent: Agent) -> None:
     """A session with one turn: three tokens said, eight answered."""
     await agent.call("session_create", {"session_id": "s"})
     assert not (await agent.call("session_generate", {"session_id": "s", "text": "hey"})).is_error
+
+
+async def test_a_turn_that_the_engine_broke_off_is_told_as_kept_and_not_to_be_sent_again(
+    gateway: Gateway, vllm: FakeVllm, era: str
+) -> None:
+    async with fastmcp_agent(gateway.url, era, "acme") as agent:
+        await begun(agent)
+        vllm.behaviour = Behaviour.DIES_MID_STREAM
+        answer = await agent.call("session_generate", {"session_id": "s", "text": "more"})
+        vllm.behaviour = Behaviour.HANGS_UP_WITHOUT_ANSWER
+        unbegun = await agent.call("session_generate", {"session_id": "s", "text": "more"})
+    kept = len(await gateway.parts.registry.session_tokens("acme", "s"))
+    assert kept > 3 + 8 + 4
+    assert answer.error["code"].startswith("CWM-5")
+    assert "is kept in session 's'" in answer.error["message"]
+    assert answer.error["retryable"] is False
+    told = {"session_id": "s", "recorded": True, "token_count": kept}
+    assert told.items() <= answer.error["context"].items()
+    assert (unbegun.error["retryable"], "recorded" in unbegun.error["context"]) == (True, False)
