@@ -37,7 +37,7 @@ def list_sessions(
     print_table(
         ("ID", "STATE", "TOKENS", "MODEL", "CREATED"),
         [_row(session) for session in answer["sessions"]],
-        none="There are no sessions.",
+        none=f"No session is {state}." if state else "There are no sessions.",
     )
 
 

@@ -54,10 +54,11 @@ def list_windows(
     if as_json:
         print_json(answer)
         return
+    none = "No window is like that." if tag or model or search else "There are no windows."
     print_table(
         ("NAME", "TOKENS", "SIZE", "MODEL", "TAGS", "CREATED", "FROM"),
         [_row(window) for window in answer["windows"]],
-        none="There are no windows." if not answer["total"] else "",
+        none=none if not answer["total"] else "",
     )
     if answer["has_more"]:
         print(f"{answer['total']:,} in all; go on with --offset {offset + limit}.")

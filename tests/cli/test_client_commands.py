@@ -120,6 +120,21 @@ def test_an_empty_gateway_says_so(gateway: str, tmp_path: Path) -> None:
     assert (sessions.stdout, sessions.returncode) == ("There are no sessions.\n", 0)
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("windows", "list", "--search", "x"), "No window is like that.\n"),
+        (("windows", "list", "--tag", "x"), "No window is like that.\n"),
+        (("windows", "list", "--model", "x"), "No window is like that.\n"),
+        (("sessions", "list", "--state", "frozen"), "No session is frozen.\n"),
+    ],
+)
+def test_a_filter_that_leaves_nothing_does_not_say_that_there_is_nothing(
+    gateway: str, tmp_path: Path, command: tuple[str, ...], said: str
+) -> None:
+    assert cwm(tmp_path, *command, "--url", gateway).stdout == said
+
+
 def test_json_is_the_tool_s_own_answer(gateway: str, tmp_path: Path) -> None:
     run = cwm(tmp_path, "windows", "list", "--json", "--url", gateway)
 
