@@ -10,8 +10,9 @@ import yaml
 
 from cwm.settings.errors import SettingsError
 
-# What YAML quotes of the document: anything but a single character and its own words, as '<stream end>'.
-_QUOTED: Final = re.compile(r"'(?!<)[^']{2,}'")
+# What YAML quotes of the document: anything but a single character and its own words, as '<stream end>'. What stands
+# between two that it quotes is its own, too.
+_QUOTED: Final = re.compile(r"'(?!<| or '|, but got ')[^']{2,}'")
 
 
 class _TwiceError(yaml.MarkedYAMLError):

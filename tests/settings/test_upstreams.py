@@ -312,6 +312,10 @@ def test_a_file_that_is_no_yaml_is_refused_without_showing_a_line_of_it(document
     assert "\n" not in said
 
 
+def test_a_bracket_that_is_never_closed_is_named() -> None:
+    assert mistake("http:\n  port: [87").endswith("expected ',' or ']', but got '<stream end>'.")
+
+
 def test_a_file_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(SettingsError, match="byte 9 is not UTF-8"):
         settings_from(b"# hunter2\xff", {}, FILE)
