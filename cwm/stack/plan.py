@@ -123,6 +123,10 @@ def choose_device(wanted: str) -> Device:
 
 def l1_size(wanted: float, memory: float, shm_free: float, log: Callable[[str], None]) -> float:
     """The CPU tier's size in GiB: what was asked for, at most a quarter of the memory and what /dev/shm holds."""
+    if wanted < _SMALLEST_L1_GB:
+        raise StackError(
+            f"CWM_CPU_CACHE_GB is {wanted:g}: the CPU tier needs {_SMALLEST_L1_GB:g} at least, or it holds no window."
+        )
     size = wanted
     for limit, why in (
         (memory / 4, "a quarter of this machine's memory"),

@@ -67,6 +67,11 @@ def test_a_container_with_docker_s_64_mb_of_shared_memory_is_told_what_to_do() -
         l1_size(8, memory=16, shm_free=0.0625, log=lambda _line: None)
 
 
+def test_a_cpu_tier_that_is_asked_for_too_small_is_told_by_the_setting_that_says_so() -> None:
+    with pytest.raises(StackError, match=r"CWM_CPU_CACHE_GB is 0\.1: the CPU tier needs 0\.125 at least"):
+        l1_size(0.1, memory=16, shm_free=8, log=lambda _line: None)
+
+
 def test_a_gpu_that_is_not_there_is_refused(plan_for: PlanFor) -> None:
     assert choose_device("auto") == "cpu"
     with pytest.raises(StackError, match="nvidia-smi"):
