@@ -7,8 +7,8 @@ WORKDIR /src
 RUN python3 -m venv /opt/build && python3 -m venv /opt/cwm
 COPY requirements-build.lock requirements-gateway.lock ./
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/build/bin/pip install --quiet --require-hashes -r requirements-build.lock \
-    && /opt/cwm/bin/pip install --quiet --require-hashes -r requirements-gateway.lock
+    /opt/build/bin/pip install --quiet --require-hashes --no-deps -r requirements-build.lock \
+    && /opt/cwm/bin/pip install --quiet --require-hashes --no-deps -r requirements-gateway.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY migrations migrations
 COPY deploy/engine deploy/engine

@@ -14,13 +14,13 @@ help: ## List what can be made
 .venv/.installed: requirements.lock pyproject.toml
 	@echo "Installing CWM into .venv (about half a minute) ..."
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements.lock
 	@$(BIN)/pip install --quiet --no-deps -e .
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed requirements-dev.lock
 	@echo "Installing the tools that check and test CWM ..."
-	@$(BIN)/pip install --quiet --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements-dev.lock
 	@touch $@
 
 .PHONY: install
