@@ -10,6 +10,7 @@ from cwm.stack.child import Child
 from cwm.stack.commands import Commands, PartName
 from cwm.stack.environment import Pins, prepare_environment
 from cwm.stack.health import Health
+from cwm.stack.leftovers import socket_folder
 from cwm.stack.logs import fresh_log
 from cwm.stack.models import prepare_model
 from cwm.stack.part import Hooks, Part, Recipe
@@ -20,11 +21,20 @@ from cwm.stack.ports import LOOPBACK, ReservedPorts
 @asynccontextmanager
 async def bare_engine(plan: StackPlan, folder: Path, report: Callable[[str], None]) -> AsyncIterator[str]:
     """Its URL, once it answered a first request; stopped when the block ends. Raises StackError."""
+    with socket_folder(plan.home) as sockets:
+        async with _engine(plan, folder, sockets, report) as url:
+            yield url
+
+
+@asynccontextmanager
+async def _engine(
+    plan: StackPlan, folder: Path, sockets: Path, report: Callable[[str], None]
+) -> AsyncIterator[str]:
     environment = await prepare_environment(plan.home, Pins.for_device(plan.device), report, plan.withheld)
     model = await prepare_model(plan.model, plan.home, environment, report, plan.withheld)
     reserved = ReservedPorts.take(plan.ports, plan.home / "run" / "ports")
     health = Health()
-    commands = Commands(plan, environment, model, reserved.chosen, folder / "no keyring", sockets=folder)
+    commands = Commands(plan, environment, model, reserved.chosen, folder / "no keyring", sockets)
     port = reserved.chosen.vllm
     url = f"http://{LOOPBACK}:{port}"
     recipe = Recipe(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from cwm.stack import shm
 from cwm.stack.environment import Report
@@ -16,6 +18,10 @@ from cwm.stack.locks import FileLock
 from cwm.stack.runfile import RunFile, key_of
 
 _KEY = f"cwm-{'?' * 12}"
+_SOCKET_PATH_BYTES: Final = 107  # Linux takes no longer one
+_SOCKET_IN_TEMPORARY: Final = (
+    "/cwm-12345678/12345678-1234-1234-1234-123456789abc"  # a name as mkdtemp and vLLM make it
+)
 
 
 def lmcache_arguments(folder: Path, key: str) -> Path:
@@ -44,14 +50,26 @@ async def clear_abandoned(home: Path, report: Report) -> None:
 
 
 @contextmanager
-def temporary_folder(home: Path, prefix: str) -> Iterator[tuple[Path, RunFile]]:
+def socket_folder(home: Path) -> Iterator[Path]:
+    """A temporary folder for vLLM's sockets, in ``/tmp`` where their paths would be too long elsewhere.
+
+    Raises StackError as :func:`temporary_folder` does.
+    """
+    longest = os.fsencode(tempfile.gettempdir() + _SOCKET_IN_TEMPORARY)
+    within = None if len(longest) <= _SOCKET_PATH_BYTES else "/tmp"  # noqa: S108 - made by mkdtemp there
+    with temporary_folder(home, "cwm-", within) as (folder, _):
+        yield folder
+
+
+@contextmanager
+def temporary_folder(home: Path, prefix: str, within: str | None = None) -> Iterator[tuple[Path, RunFile]]:
     """A folder that goes with the block, or by :func:`clear_abandoned` where this process is killed.
 
     What is written down in its run file as started there is then stopped before. Raises StackError where there
     is no room for it, or ``home`` cannot be written.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
     except OSError as refused:
         raise StackError(
             f"no temporary folder can be made ({refused}). Make room, or set TMPDIR to another folder."

@@ -16,7 +16,7 @@ from cwm.stack.commands import VARIABLES, Commands, PartName
 from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
-from cwm.stack.leftovers import life_lock, lmcache_arguments, temporary_folder
+from cwm.stack.leftovers import life_lock, lmcache_arguments, socket_folder
 from cwm.stack.locks import FileLock, locked
 from cwm.stack.logs import LogWatch, fresh_log
 from cwm.stack.models import Model, prepare_model
@@ -100,7 +100,7 @@ class LocalStack:
         reserved = ReservedPorts.take(self.plan.ports, locks, self.plan.gateway_port, self.plan.gateway_host)
         undo.callback(reserved.end)
         keys = keyring(self.plan.storage_path)
-        sockets, _ = undo.enter_context(temporary_folder(self.plan.home, "cwm-"))
+        sockets = undo.enter_context(socket_folder(self.plan.home))
         commands = Commands(self.plan, environment, model, reserved.chosen, keys, sockets)
         self._describe(commands, model)
         await self._start(commands, reserved, undo)

@@ -72,14 +72,16 @@ def test_up_whose_terminal_is_closed_stops_all_of_it(tmp_path: Path) -> None:
     up = ("up", "--model", "tiny", "--device", "cpu", "--port", "0", "--storage-path", str(tmp_path / "kv"))
     with on_terminal(tmp_path, WITH_STAND_INS, *up, CWM_HOME=str(tmp_path / "home")) as (process, terminal):
         read_until(terminal, "CWM is ready: ")
-        (written,) = (tmp_path / "home" / "run").glob(f"cwm-{'?' * 12}.json")
-        parts: dict[str, Any] = json.loads(written.read_text())["parts"]
+        written = list((tmp_path / "home" / "run").glob(f"cwm-{'?' * 12}.json"))
+        parts: dict[str, Any] = {
+            name: part for path in written for name, part in json.loads(path.read_text())["parts"].items()
+        }
         os.close(terminal)
 
         assert process.wait(60) == 0
     assert len(parts) == 2
     assert [name for name, part in parts.items() if proc.start_time(part["pid"]) is not None] == []
-    assert not written.exists()
+    assert [path for path in written if path.exists()] == []
     assert (tmp_path / "log").read_text() == ""
 
 

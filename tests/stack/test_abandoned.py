@@ -7,9 +7,11 @@ import json
 import mmap
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 
 from cwm.stack import proc
 from cwm.stack.errors import StackError
-from cwm.stack.leftovers import clear_abandoned, temporary_folder
+from cwm.stack.leftovers import clear_abandoned, socket_folder, temporary_folder
 from cwm.stack.locks import FileLock
 from tests.stack.shapes import Eventually
 
@@ -54,6 +56,14 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files of what a test starts, with room for sockets, which goes with what is left there."""
+    with tempfile.TemporaryDirectory(prefix="cwm-test-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
 @contextmanager
 def demo(home: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A stack in a folder of its own, as the demo has it, and its pool."""
@@ -61,7 +71,6 @@ def demo(home: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[str], Path
         [sys.executable, "-c", DEMO, str(home), str(folder)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(home.parent)},
     ) as process:
         assert process.stdout is not None
         pool = Path(next(line for line in process.stdout if line.startswith("pool")).split()[1])
@@ -77,8 +86,8 @@ def run_of(home: Path, pool: Path) -> Path:
     return home / "run" / f"cwm-{pool.name.rpartition('cwm-')[2]}.json"
 
 
-def temporaries(folder: Path) -> list[Path]:
-    return list(folder.glob("cwm-*"))
+def folders_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
 
 
 def written(home: Path) -> list[Path]:
@@ -158,17 +167,31 @@ async def test_a_link_in_the_place_of_a_killed_demo_s_folder_leads_to_nothing_th
     assert (tmp_path / "moved" / "storage").is_dir()
 
 
-async def test_the_folder_of_a_killed_vllm_s_sockets_is_removed(tmp_path: Path) -> None:
+async def test_the_folder_of_a_killed_vllm_s_sockets_is_removed(tmp_path: Path, temporary: Path) -> None:
     home = tmp_path / "home"
     with demo(home, tmp_path / "demo") as (process, _):
-        (sockets,) = temporaries(tmp_path)
+        (sockets,) = folders_in(temporary)
         process.kill()
         process.wait()
 
         await clear_abandoned(home, print)
 
-    assert not sockets.exists()
+        assert not sockets.exists()
     assert written(home) == []
+
+
+@pytest.mark.parametrize(("too_much", "elsewhere"), [(0, False), (1, True)], ids=["the longest", "longer"])
+def test_a_folder_of_sockets_has_room_for_their_names_wherever_temporary_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path, too_much: int, elsewhere: bool
+) -> None:
+    deep = temporary / ("d" * (106 + too_much - len(f"{temporary}/cwm-12345678/{uuid.uuid4()}")))
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    with socket_folder(tmp_path / "home") as folder, closing(socket.socket(socket.AF_UNIX)) as met:
+        met.bind(f"{folder}/{uuid.uuid4()}")
+        assert (folder.parent != deep) == elsewhere
+    assert not folder.exists()
 
 
 async def test_a_pool_that_somebody_still_has_mapped_stays(tmp_path: Path) -> None:
