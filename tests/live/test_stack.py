@@ -226,7 +226,7 @@ def up_argv(folder: Path) -> list[str]:
 def parts_of(storage: Path) -> dict[str, int]:
     """Leaders of the sessions of the stack that uses ``storage``."""
     files = [json.loads(file.read_text()) for file in RUN.glob("cwm-????????????.json")]
-    (mine,) = [document for document in files if document["storage_path"] == str(storage)]
+    (mine,) = [document for document in files if document.get("storage_path") == str(storage)]
     return {name: part["pid"] for name, part in mine["parts"].items()}
 
 
