@@ -75,14 +75,17 @@ class Store:
 
         Of chunks that L1 does not let go of, the directory's word is taken.
 
-        What the engine has computed already is on its way into the cache or there, and is not flushed unless it does
-        not come back. ``first`` goes out whatever else does, and its answer comes back: a longer request over the same
+        What the engine has computed already, or is computing, is on its way into the cache or there, and is not flushed
+        unless it does not come back. ``first`` goes out whatever else does, and its answer comes back: a longer request over the same
         prefix, while the engine still has the KV that it computed itself.
         """
         if prefix.chunk_count == 0:
             return StoredChunks((), Tier.DISK, {}), None
         deadline = self.clock.monotonic() + self.timeout_seconds
-        if await self._is_computed(prefix):
+        just_now = await self.last_token.computed(prefix)
+        if just_now and first is None:
+            answer, proof = None, await self._prove(prefix)
+        elif just_now or await self._is_computed(prefix):
             # What is asked for only tells which engine this is, or is about what follows.
             answer, proof = await self._prove_beside(prefix, first or prefix.up_to(1).request())
             if proof.stored is None and first is not None:
@@ -104,7 +107,7 @@ class Store:
 
     async def _is_computed(self, prefix: Prefix) -> bool:
         """Whether the engine has computed every full chunk, as far as can be told without it."""
-        if not prefix.ends_a_chunk or await self.last_token.computed(prefix):
+        if not prefix.ends_a_chunk:
             return True
         placements = await self.kv_tier.lookup(prefix.key)
         return len(placements) == prefix.chunk_count and _in_shared_tier(placements)

@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import pytest
+
 from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import EngineConnectionError
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier
-from cwm.services import last_token
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.last_token import LastToken
 from cwm.services.prefix import Prefix, fitting
@@ -68,8 +69,10 @@ async def test_whoever_stops_waiting_does_not_stop_it() -> None:
     await asyncio.wait([asking], timeout=0)
     asking.cancel()
     await asyncio.wait([asking])
+    asking = asyncio.create_task(computing.computed(context(96)))
+    await asyncio.wait([asking], timeout=0)
     engine.answers.set()
-    assert await computing.computed(context(96))
+    assert await asking
 
 
 async def test_nothing_is_asked_for_where_no_chunk_ends() -> None:
@@ -83,44 +86,33 @@ async def test_nothing_is_asked_for_where_no_chunk_ends() -> None:
     assert engine.asked == []
 
 
-async def test_the_same_context_is_asked_for_once() -> None:
+async def test_a_context_is_asked_for_once_at_a_time() -> None:
     engine = WaitingEngine()
     engine.answers.set()
     computing = of(engine)
     computing.compute(context(96))
-    computing.compute(context(96))
-    await computing.settle()
     computing.compute(context(96))
     computing.compute(context(96, "another"))
     await computing.settle()
     assert [asked.cache_salt for asked in engine.asked] == ["salt", "another"]
 
 
-async def test_what_failed_is_not_computed_and_is_asked_for_again() -> None:
-    engine = WaitingEngine(fails=EngineConnectionError("gone"))
-    engine.answers.set()
-    computing = of(engine)
-    computing.compute(context(96))
-    assert not await computing.computed(context(96))
-    engine.fails = None
-    computing.compute(context(96))
-    assert await computing.computed(context(96))
-
-
-async def test_what_another_engine_computed_does_not_count() -> None:
-    engine = WaitingEngine(fingerprint="fp-2")
+@pytest.mark.parametrize(
+    "engine",
+    [WaitingEngine(fails=EngineConnectionError("gone")), WaitingEngine(fingerprint="fp-2")],
+    ids=["failing", "another"],
+)
+async def test_what_an_engine_did_not_do_or_another_did_is_not_computed(engine: WaitingEngine) -> None:
     engine.answers.set()
     computing = of(engine)
     computing.compute(context(96))
     assert not await computing.computed(context(96))
 
 
-async def test_only_the_last_contexts_are_remembered() -> None:
+async def test_nothing_is_kept_of_what_was_computed() -> None:
     engine = WaitingEngine()
     engine.answers.set()
     computing = of(engine)
-    for number in range(last_token._REMEMBERED + 1):
-        computing.compute(context(96, f"salt {number}"))
-        await computing.settle()
-    assert not await computing.computed(context(96, "salt 0"))
-    assert await computing.computed(context(96, "salt 1"))
+    computing.compute(context(96))
+    assert await computing.computed(context(96))
+    assert not await computing.computed(context(96))

@@ -43,13 +43,16 @@ class MovingClock:
 
 @dataclass
 class FlushedEngine:
-    """Answers no sooner than ``until``."""
+    """Answers no sooner than ``until``; its first calls raise what ``fails`` holds."""
 
     calls: list[str]
     fingerprint: str = "fp-1"
     until: asyncio.Event | None = None
+    fails: list[Exception] = field(default_factory=list)
 
     async def complete(self, generation: Generation) -> Completion:
+        if self.fails:
+            raise self.fails.pop(0)
         if self.until is not None:
             await self.until.wait()
         if len(generation.token_ids) == 1:
@@ -158,26 +161,32 @@ async def test_what_the_engine_just_computed_is_read_back_without_a_flush() -> N
     assert stored.tiers == {"disk": 3, "redis": 3}
 
 
-async def test_a_context_that_ends_with_a_chunk_is_flushed_by_nobody_once_its_last_token_is_computed() -> (
-    None
-):
+async def test_a_context_whose_last_token_is_being_computed_is_read_back_once_it_is() -> None:
     tier = LosingTier([], found=[3])
     storing = store(tier)
     storing.last_token.compute(ENDS_A_CHUNK)
     stored, _ = await storing(ENDS_A_CHUNK)
-    assert tier.calls[0] == "flush"
-    assert sorted(tier.calls[1:]) == ["ask", "drop", "prefetch"]
+    assert tier.calls == ["flush", "drop", "prefetch"]
     assert stored.tiers == {"disk": 3, "redis": 3}
+
+
+async def test_a_longer_request_goes_out_once_the_last_token_is_computed() -> None:
+    tier = LosingTier([], found=[3])
+    storing = store(tier)
+    storing.last_token.compute(ENDS_A_CHUNK)
+    song = Generation("m", ENDS_A_CHUNK.token_ids, "salt", max_tokens=4)
+    _, answer = await storing(ENDS_A_CHUNK, song)
+    assert answer is not None
+    assert tier.calls[0] == "flush"
+    assert sorted(tier.calls[1:]) == ["drop", "prefetch", "sing"]
 
 
 async def test_a_last_token_that_could_not_be_computed_is_computed_by_the_freeze() -> None:
     tier = LosingTier([], found=[3])
-    storing = store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))
+    storing = store(tier, FlushedEngine(tier.calls, fails=[EngineConnectionError("gone")]))
     storing.last_token.compute(ENDS_A_CHUNK)
-    await storing.last_token.settle()
-    cast("FlushedEngine", storing.engine).fingerprint = "fp-1"
     await storing(ENDS_A_CHUNK)
-    assert tier.calls == ["flush", "flush", "drop", "prefetch"]
+    assert tier.calls == ["flush", "drop", "prefetch"]
 
 
 async def test_a_longer_request_goes_out_while_what_was_computed_is_read_back() -> None:
