@@ -15,7 +15,7 @@ from fastmcp import Client
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.bench import pass_through, records
+from cwm.bench import first_byte, pass_through, records
 from cwm.bench.corpus import read_corpus
 from cwm.bench.figures import Report, Section, median
 from cwm.bench.folder import own_folder
@@ -79,12 +79,22 @@ async def _measure(
         add(await bench.thaws(list(_SIZES), report))
         report("pass-through, beside the same vLLM called directly")
         add(await pass_through.compare(stack.vllm_url, served.url, stack.model_name, requests))
+        report("time to the first byte, in the gateway")
+        add(await _first_byte(stack, folder))
         report(f"memory with {_IDLE_SESSIONS} sessions")
         add(await _footprint(served, mcp, started_mb, start_seconds))
     report("lists over 10,000 windows, on SQLite and Postgres")
     async with postgres(stack.plan.home) as url:
         add(await records.lists({"sqlite": records.sqlite_url(folder), "postgres": url}))
     return result
+
+
+async def _first_byte(stack: LocalStack, folder: Path) -> tuple[Section, dict[str, Any]]:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        async with first_byte.relay(stack.vllm_url) as seen:
+            variables = {**engine_variables(stack, Path(name)), **_NOT_MENDING, "CWM_VLLM_URL": seen.url}
+            async with gateway(variables, folder / "first_byte.log") as served:
+                return await first_byte.measure(seen, served.url, stack.model_name)
 
 
 async def _footprint(

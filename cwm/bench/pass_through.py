@@ -54,10 +54,8 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
         "throughput and first byte of one direct arm against the other",
     )
     summary: dict[str, Any] = {}
-    # vLLM closes a connection after 5 idle seconds, and a request that meets the close fails.
-    limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
-    async with httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits) as http:
-        for load in _LOADS:
+    async with clients() as http:
+        for load in LOADS:
             figures = _figures(await _alternate(http, direct, through, model, load, requests))
             section.rows.append((load.name, *figures.values()))
             summary[f"latency_ratio_{load.key}"] = figures["latency_ratio"]
@@ -70,8 +68,14 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
     return section, summary
 
 
+def clients() -> httpx2.AsyncClient:
+    """Connections for all clients of a load. vLLM closes one after 5 idle seconds, and a request that meets the close fails."""
+    limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
+    return httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits)
+
+
 @dataclass(frozen=True, slots=True)
-class _Load:
+class Load:
     """``clients`` ask at once and wait for each other; with ``known``, each always the same.
 
     ``nonce`` begins its prompts: an engine may have been measured before.
@@ -104,13 +108,13 @@ class _Load:
         )
 
 
-_LOADS: Final = (
-    _Load(1, stream=False),
-    _Load(1, stream=True),
-    _Load(1, stream=True, known=True),
-    _Load(16, stream=False),
-    _Load(16, stream=True),
-    _Load(16, stream=True, known=True),
+LOADS: Final = (
+    Load(1, stream=False),
+    Load(1, stream=True),
+    Load(1, stream=True, known=True),
+    Load(16, stream=False),
+    Load(16, stream=True),
+    Load(16, stream=True, known=True),
 )
 
 
@@ -125,7 +129,7 @@ async def _alternate(
     direct: str,
     through: str,
     model: str,
-    load: _Load,
+    load: Load,
     requests: int,
 ) -> _Rounds:
     sides = [("direct", direct), ("gateway", through), ("again", direct)]
@@ -146,16 +150,9 @@ async def _alternate(
 
 
 async def _one(
-    http: httpx2.AsyncClient, url: str, model: str, load: _Load, number: int, client: int
+    http: httpx2.AsyncClient, url: str, model: str, load: Load, number: int, client: int
 ) -> Timing:
-    body = {
-        "model": model,
-        "prompt": load.prompt(number, client),
-        "max_tokens": _MAX_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": load.stream,
-    }
+    body = body_of(load, model, number, client)
     started = time.perf_counter()
     first = None
     async with http.stream(
@@ -167,6 +164,18 @@ async def _one(
             raise RuntimeError(f"{url} answered {response.status_code}")
     whole = time.perf_counter() - started
     return Timing(first or whole, whole)
+
+
+def body_of(load: Load, model: str, number: int, client: int) -> dict[str, Any]:
+    """What ``client`` asks in the ``number``-th batch."""
+    return {
+        "model": model,
+        "prompt": load.prompt(number, client),
+        "max_tokens": _MAX_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": load.stream,
+    }
 
 
 def _figures(rounds: _Rounds) -> dict[str, float]:

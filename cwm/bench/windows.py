@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ import redis.asyncio as redis
 from fastmcp import Client
 
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.bench.caches import empty_l1, empty_vllm, stored
+from cwm.bench.caches import empty_l1, empty_vllm
 from cwm.bench.figures import Section, median, ratio
 from cwm.domain.prefix import TokenIds
 
 _REPEATS = 3
 _THAWS = 5
+_SETTLE_SECONDS = 60.0
+_POLL_SECONDS = 0.01
 # One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
@@ -169,7 +172,7 @@ class Bench:
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
         if kind.settled:
-            await stored(self.kv_tier)
+            await self._settled(session, size // self.stack.chunk_size)
         started = time.perf_counter()
         frozen = await self._tool(
             "window_freeze",
@@ -178,6 +181,15 @@ class Bench:
             canary=kind.canary,
         )
         return frozen, (time.perf_counter() - started) * 1000
+
+    async def _settled(self, session: str, blocks: int) -> None:
+        """Return when both lower tiers have every block: what the turn left in the engine is computed and stored."""
+        async with asyncio.timeout(_SETTLE_SECONDS):
+            while True:
+                tiers = (await self._tool("window_status", session_id=session))["kv_cache"].get("tiers", {})
+                if tiers.get("redis") == tiers.get("disk") == blocks:
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _acknowledge(self, window: str) -> float:
         """Freeze the same context once more without waiting: the time until that is answered."""
