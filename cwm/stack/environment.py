@@ -143,11 +143,15 @@ async def _pip_install(
 
 
 def _why_pip_failed(failed: ToolFailedError, log: Path) -> str:
-    if failed.matching(r"(No matching distribution|satisfies the requirement).*torch==\S*\+cpu"):
+    # Of a package that any constraint of its own is about, pip says the last.
+    if failed.matching(
+        r"(No matching distribution|satisfies the requirement|Cannot install).*torch==\S*\+cpu"
+    ):
         return (
             "pip finds no CPU build of PyTorch (torch …+cpu): it is not on PyPI. Let pip know PyTorch's CPU "
             "wheel index (PIP_EXTRA_INDEX_URL, or extra-index-url in pip.conf), or a folder that holds the "
-            "wheel (PIP_FIND_LINKS), and start again."
+            "wheel (PIP_FIND_LINKS), see that its constraints (PIP_CONSTRAINT, or constraint in pip.conf) allow it, "
+            "and start again."
         )
     errors = failed.matching("^ERROR") or failed.lines[-3:]
     return f"pip could not install the engine: {' '.join(errors)} (everything it said is in {log})"

@@ -129,7 +129,13 @@ async def test_of_two_that_want_it_at_once_one_installs_and_one_waits(tmp_path: 
     assert sum(line.startswith("waiting for process") for line in said) == 1
 
 
-async def test_a_cpu_torch_that_pip_cannot_find_is_explained(tmp_path: Path, pins: Pins) -> None:
+@pytest.mark.parametrize("constraint", ["", "torch<=100"], ids=["no constraint", "a constraint"])
+async def test_a_cpu_torch_that_pip_cannot_find_is_explained(
+    tmp_path: Path, pins: Pins, monkeypatch: pytest.MonkeyPatch, constraint: str
+) -> None:
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text(constraint)
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
     pins.file.write_text("--no-index\ntorch==99.0+cpu\n")
 
     with pytest.raises(StackError, match="CPU wheel index") as told:
