@@ -17,7 +17,7 @@ from fastmcp import Client
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.bench.caches import empty_l1, empty_vllm
 from cwm.bench.figures import Section, median, ratio
-from cwm.domain.prefix import TokenIds
+from cwm.domain.prefix import TokenIds, stored_chunks
 
 _REPEATS = 3
 _THAWS = 5
@@ -29,7 +29,7 @@ _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a context is frozen: at the end of a block or in one, once its turn is stored or at once."""
+    """How a context is frozen: once its turn is stored or at once; half a block longer, to a block's end, or not."""
 
     key: str
     column: str
@@ -43,7 +43,6 @@ _FREEZES = (
     _Kind("freeze_settled_ms", "settled ms", settled=True),
     _Kind("freeze_canary_ms", "with canary ms", settled=True, canary=True),
     _Kind("freeze_block_end_ms", "at a block's end ms", at_end=True),
-    _Kind("freeze_block_end_settled_ms", "settled ms ", settled=True, at_end=True),
 )
 
 
@@ -73,14 +72,14 @@ class Bench:
             "freeze: until proven by prefetch, and until acknowledged",
             ("tokens", "blocks", *(kind.column for kind in _FREEZES), "acknowledged ms"),
             note=f"medians of {_REPEATS}; each a context of its own, frozen right after its last turn or (settled, and "
-            "with a canary) once the engine had stored that turn. At the end of a block, half a block longer: the last "
-            "token, sampled and not computed yet, completes one, as in one of as many contexts as a block has tokens",
+            "with a canary) once the engine had stored that turn. At a block's end, half a block longer: the last token, "
+            "sampled and not computed, would complete one",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
             taken: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
             acknowledged: list[float] = []
-            in_block = size - self.stack.chunk_size // 2
+            in_block = self._in_block(size)
             blocks = 0
             report(f"freezing {in_block} tokens")
             for _ in range(_REPEATS):
@@ -112,18 +111,19 @@ class Bench:
                 "verified ms",
                 "slot restore ms",
             ),
-            note=f"medians of {_THAWS}, taken in turns, of the cold ones {_REPEATS}; vLLM's own cache reset before each; "
-            "slot restore: llama.cpp, measured apart",
+            note=f"medians of {_THAWS}, taken in turns, of the cold ones {_REPEATS}; vLLM's own cache reset before each. "
+            "Half a block is left to compute, as on average. Slot restore: llama.cpp, measured apart",
         )
         summary: dict[str, Any] = {}
         for size in sizes:
             name = f"bench-{uuid4().hex[:8]}"
-            session, ids = await self._fill(size)
+            tokens = self._in_block(size)
+            session, ids = await self._fill(tokens)
             await self._tool("window_freeze", session_id=session, window_name=name)
-            report(f"computing {size} tokens")
+            report(f"computing {tokens} tokens")
             (cold,) = await _medians(_REPEATS, partial(self._cold, ids))
             for tier in ("cpu", "redis", "disk"):
-                report(f"thawing {size} tokens from {tier}")
+                report(f"thawing {tokens} tokens from {tier}")
                 prepare = partial(self._only, tier, name)
                 thaw, alone, verified = await _medians(
                     _THAWS,
@@ -134,7 +134,7 @@ class Bench:
                 )
                 section.rows.append(
                     (
-                        size,
+                        tokens,
                         tier,
                         cold,
                         thaw,
@@ -149,6 +149,9 @@ class Bench:
                 summary[f"thaw_to_engine_{tier}_{size}"] = ratio(thaw, alone)
                 summary[f"speed_up_verified_{tier}_{size}"] = ratio(cold, verified)
         return section, summary
+
+    def _in_block(self, size: int) -> int:
+        return size - self.stack.chunk_size // 2
 
     async def _fill(self, size: int) -> tuple[str, list[int]]:
         """A session of exactly ``size`` tokens, the last one sampled; its id and its tokens."""
@@ -172,7 +175,7 @@ class Bench:
         self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
         if kind.settled:
-            await self._settled(session, size // self.stack.chunk_size)
+            await self._settled(session, stored_chunks(size, self.stack.chunk_size))
         started = time.perf_counter()
         frozen = await self._tool(
             "window_freeze",

@@ -20,7 +20,7 @@ from cwm.cli.demo_outcome import Continuation, Outcome
 from cwm.cli.demo_text import FOLLOW_UP, MODULES, Narrator, cut, reading, source_of
 from cwm.cli.gateway_client import call_tool
 from cwm.cli.wording import count, size
-from cwm.domain.prefix import TokenIds, full_chunks, restorable_tokens
+from cwm.domain.prefix import TokenIds, restorable_tokens, stored_chunks
 from cwm.ports.engine import Generation
 from cwm.services.grow import Grow, template_from
 from cwm.services.prefix import Prefix
@@ -151,7 +151,7 @@ class Story:
         longer = Prefix(
             reference.prompt_ids + reference.token_ids, self._salt(identity, session), identity
         ).key
-        beyond = full_chunks(len(window_ids), identity.chunk_size or 1)
+        beyond = stored_chunks(len(window_ids), identity.chunk_size or 1)
         await kv_tier.delete(longer, (kv_tier.expected_hashes(longer) or [])[beyond:])
 
     async def _kill(self) -> tuple[tuple[str, ...], int]:
@@ -174,7 +174,7 @@ class Story:
         receipt = thawed["receipt"]
         self.narrator.line(
             f"{count(receipt['tokens_restored'], 'token')} restored, {receipt['tokens_recomputed']:,} recomputed "
-            f"(the tail shorter than a chunk), in {thawed['restoration_time_ms']:,} ms"
+            f"(the tail behind the last chunk), in {thawed['restoration_time_ms']:,} ms"
         )
         evidence = receipt["verification"]
         self.narrator.line(

@@ -41,11 +41,15 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def full_chunks(token_count: int, chunk_size: int) -> int:
-    """Chunks that can be stored: the tail shorter than one is always recomputed."""
+    """Chunks that are full of these tokens."""
     return token_count // chunk_size
 
 
+def stored_chunks(token_count: int, chunk_size: int) -> int:
+    """Chunks of a context that are full of KV: its last token was sampled, and has none before the next turn."""
+    return full_chunks(max(token_count - 1, 0), chunk_size)
+
+
 def restorable_tokens(token_count: int, chunk_size: int) -> int:
-    """Most tokens an engine can report as cached: full chunks, less the last token it always computes."""
-    stored = full_chunks(token_count, chunk_size) * chunk_size
-    return stored - 1 if stored and stored == token_count else stored
+    """Tokens of a context whose KV comes back; the tail, of one token to a chunk, is always computed again."""
+    return stored_chunks(token_count, chunk_size) * chunk_size

@@ -46,7 +46,7 @@ class BlockStatus:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its full chunks that some tier holds.
+    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its chunks that some tier holds.
 
     None where LMCache does not answer or the engine has none.
     """

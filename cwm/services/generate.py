@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from cwm.domain.engine import EngineIdentity
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
@@ -20,9 +19,7 @@ from cwm.services.aside import outlasting
 from cwm.services.audited import Journal, of_another
 from cwm.services.engine_directory import EngineDirectory
 from cwm.services.grow import Grow, Template, template_from, template_of
-from cwm.services.last_token import LastToken
 from cwm.services.limits import Limits
-from cwm.services.prefix import Prefix, fitting
 from cwm.services.turns import Turn, Turns
 
 OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
@@ -84,7 +81,6 @@ class Generate:
     journal: Journal
     meter: Meter
     limits: Limits
-    last_token: LastToken
     _running: set[asyncio.Task[Generated]] = field(default_factory=set)
 
     async def __call__(
@@ -152,7 +148,7 @@ class Generate:
             sampling=turn.sampling,
         )
         metadata = {**session.metadata, **template.as_metadata()}
-        answer = await self._run(principal, session, generation, identity, metadata, in_flight, on_text)
+        answer = await self._run(principal, session, generation, metadata, in_flight, on_text)
         self.meter.tokens("cached", answer.cached_tokens)
         self.meter.tokens("computed", answer.prompt_tokens - answer.cached_tokens)
         return Generated(
@@ -186,7 +182,6 @@ class Generate:
         principal: Principal,
         session: Session,
         generation: Generation,
-        identity: EngineIdentity,
         metadata: dict[str, Any],
         in_flight: Turn,
         on_text: OnText | None,
@@ -214,10 +209,6 @@ class Generate:
                 recorded = after is not None
                 if recorded and broken is not None:
                     broken.recorded = len(token_ids)
-                elif recorded:
-                    self.last_token.compute(
-                        Prefix(fitting(token_ids, identity), generation.cache_salt, identity)
-                    )
         if not recorded:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "

@@ -18,11 +18,9 @@ from cwm.domain.errors import (
 from cwm.domain.names import require_session_id
 from cwm.ports.tracing import Kind, named
 from cwm.services.exchange import Exchange, Head, Outgoing
-from cwm.services.prefix import Prefix, fitting
 
 if TYPE_CHECKING:
     from cwm.domain.engine import EngineIdentity
-    from cwm.domain.prefix import TokenIds
     from cwm.domain.principal import Principal
     from cwm.domain.session import Session
     from cwm.ports.engine import Engine
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from cwm.ports.turn_wire import TurnAnswer, TurnRequest, TurnWire
     from cwm.services.audited import Journal
     from cwm.services.engine_directory import EngineDirectory
-    from cwm.services.last_token import LastToken
     from cwm.services.limits import Limits
     from cwm.services.open_session import OpenSession
     from cwm.services.scopes import Scopes
@@ -76,7 +73,6 @@ class PassThrough:
     turns: Turns
     journal: Journal
     limits: Limits
-    last_token: LastToken
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def turn(self, principal: Principal, asked: Asked) -> Answered:
@@ -149,7 +145,7 @@ class PassThrough:
         _require_room(request, served)
         await self._note_special_tokens(principal, session, request)
         salt = self.directory.salt(principal.tenant, session.salt_scope, served)
-        return _Admitted(request, request.body(salt, recorded=True), _Recorded(turn, salt, served), told=True)
+        return _Admitted(request, request.body(salt, recorded=True), turn, told=True)
 
     def _told(self, request: TurnRequest) -> bool:
         """Whether the engine tells the ids of a turn that nobody records.
@@ -251,35 +247,22 @@ class PassThrough:
                     "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
                 }
             )
-        if admitted.recorded is None:
+        if admitted.turn is None:
             return
         token_ids = answer.token_ids()
         if token_ids is not None:
-            if await admitted.recorded.turn.record(token_ids) is not None:
-                self.last_token.compute(admitted.recorded.context(token_ids))
+            await admitted.turn.record(token_ids)
         elif answer.begun or not head.streamed:
-            await admitted.recorded.turn.lost("the engine did not tell the token ids", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """The turn that a request is of its session, and where its KV is computed."""
-
-    turn: Turn
-    cache_salt: str
-    identity: EngineIdentity
-
-    def context(self, token_ids: TokenIds) -> Prefix:
-        return Prefix(fitting(token_ids, self.identity), self.cache_salt, self.identity)
+            await admitted.turn.lost("the engine did not tell the token ids", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A request that may go out, as the engine gets it, and whether it tells the ids; they are if it is ``recorded``."""
+    """A request that may go out, as the engine gets it; ``turn`` where it is recorded, ``told`` the ids if so."""
 
     request: TurnRequest
     body: bytes
-    recorded: _Recorded | None = None
+    turn: Turn | None = None
     told: bool = False
 
 

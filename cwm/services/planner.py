@@ -49,7 +49,7 @@ class Planner:
         choice = self.choice
         if choice is Choice.AUTO and engine_key(prefix.identity) in self._unlimited:
             choice = Choice.LOAD
-        stored = prefix.chunk_count * (prefix.identity.chunk_size or 0)
+        stored = prefix.stored_tokens
         plan = obvious(pace, len(prefix.token_ids), stored) if choice is Choice.AUTO else None
         if plan is None:
             runs = await self._resident(prefix) if choice is Choice.AUTO else []

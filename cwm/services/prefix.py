@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.prefix import TokenIds, full_chunks
+from cwm.domain.prefix import TokenIds, stored_chunks
 from cwm.ports.engine import Generation
 from cwm.ports.kv_tier import PrefixKey
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Everything a store or a load is about."""
+    """Everything a store or a load is about. Of its last token, which was sampled, there is no KV to store."""
 
     token_ids: TokenIds
     cache_salt: str
@@ -20,27 +20,36 @@ class Prefix:
 
     @property
     def chunk_count(self) -> int:
-        return (
-            full_chunks(len(self.token_ids), self.identity.chunk_size or 0) if self.identity.chunk_size else 0
-        )
+        chunk_size = self.identity.chunk_size
+        return stored_chunks(len(self.token_ids), chunk_size) if chunk_size else 0
 
     @property
-    def ends_a_chunk(self) -> bool:
-        """Whether its last token completes a chunk: after a turn nobody has computed that token, it was sampled last."""
-        return self.chunk_count > 0 and len(self.token_ids) % (self.identity.chunk_size or 1) == 0
+    def stored_tokens(self) -> int:
+        return self.chunk_count * (self.identity.chunk_size or 0)
 
     @property
     def key(self) -> PrefixKey:
-        return PrefixKey(self.identity.root, self.identity.world_size, self.token_ids, self.cache_salt)
+        """Names its ``chunk_count`` chunks."""
+        return self.key_of(None)
 
-    def up_to(self, token_count: int | None) -> Prefix:
-        """Its first tokens; the whole of it for None."""
-        return self if token_count is None else replace(self, token_ids=self.token_ids[:token_count])
+    def key_of(self, token_count: int | None) -> PrefixKey:
+        """Names the chunks of its first tokens; all of them for None."""
+        return PrefixKey(
+            self.identity.root, self.identity.world_size, self.token_ids[:-1][:token_count], self.cache_salt
+        )
 
-    def request(self) -> Generation:
-        """The shortest request that makes the engine hold this prefix: it computes one more token."""
+    def request(self, token_count: int | None = None) -> Generation:
+        """The shortest request that makes the engine hold its first tokens, or all, and store its chunks and no more.
+
+        It computes one more token.
+        """
         return Generation(
-            self.identity.model, self.token_ids, self.cache_salt, max_tokens=1, sampling={"temperature": 0}
+            self.identity.model,
+            self.token_ids[:token_count],
+            self.cache_salt,
+            max_tokens=1,
+            sampling={"temperature": 0},
+            store_tokens=self.stored_tokens if self.identity.chunk_size else None,
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cwm.domain.canary import Evidence, Verification
 from cwm.domain.engine import Difference
 from cwm.domain.planner import Plan
-from cwm.domain.prefix import full_chunks
+from cwm.domain.prefix import stored_chunks
 from cwm.domain.window import Durability, Window
 from cwm.services.prefix import Prefix
 
@@ -40,7 +40,7 @@ class Receipt:
 def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     """Why less came back than was frozen; None when every block did.
 
-    The tail shorter than a block is always computed again, and so is the last token.
+    The tail, of one token to a block, is always computed again.
     """
     if receipt.evidence.verification is Verification.MISMATCH:
         unlike = (
@@ -55,7 +55,7 @@ def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     chunk = window.identity.chunk_size or 0
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
-        blocks = full_chunks(len(prefix.token_ids), chunk)
+        blocks = stored_chunks(len(prefix.token_ids), chunk)
     wanted = min(blocks * chunk, len(prefix.token_ids) - 1)
     if receipt.plan.load_tokens is not None:
         wanted = min(wanted, receipt.plan.load_tokens)

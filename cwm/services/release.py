@@ -18,7 +18,12 @@ from cwm.services.replicas import Replicas
 def debt_of(prefix: Prefix, *, pinned: bool, hashes: tuple[str, ...] = ()) -> Debt:
     identity = prefix.identity
     return Debt(
-        identity.root, identity.world_size, identity.chunk_size or 1, len(prefix.token_ids), pinned, hashes
+        identity.root,
+        identity.world_size,
+        identity.chunk_size or 1,
+        len(prefix.key.token_ids),
+        pinned,
+        hashes,
     )
 
 

@@ -16,7 +16,6 @@ from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.ports.registry import StoredChunks
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.last_token import LastToken
 from cwm.services.prefix import Prefix
 
 _BELOW_L1: Final = frozenset({Tier.REDIS, Tier.DISK})
@@ -64,35 +63,27 @@ class Store:
     engine: Engine
     kv_tier: KvTier
     directory: EngineDirectory
-    last_token: LastToken
     clock: Clock
     timeout_seconds: float
 
     async def __call__(
         self, prefix: Prefix, first: Generation | None = None
     ) -> tuple[StoredChunks, Completion | None]:
-        """Prove every full chunk of ``prefix``. CWM-4001 when that fails until the timeout.
+        """Prove every chunk of ``prefix``. CWM-4001 when that fails until the timeout.
 
         Of chunks that L1 does not let go of, the directory's word is taken.
 
-        What the engine has computed already, or is computing, is on its way into the cache or there, and is not flushed
-        unless it does not come back. ``first`` goes out whatever else does, and its answer comes back: a longer request over the same
-        prefix, while the engine still has the KV that it computed itself.
+        Its turns had the engine compute them, and what the engine computed is in the cache or on its way there: it is
+        flushed only where it does not come back. ``first`` goes out beside the reading, and its answer comes back: a
+        longer request over the same prefix, while the engine still has the KV that it computed itself. Without it a
+        token is asked for, which tells whether this is still the same engine.
         """
         if prefix.chunk_count == 0:
             return StoredChunks((), Tier.DISK, {}), None
         deadline = self.clock.monotonic() + self.timeout_seconds
-        just_now = await self.last_token.computed(prefix)
-        if just_now and first is None:
-            answer, proof = None, await self._prove(prefix)
-        elif just_now or await self._is_computed(prefix):
-            # What is asked for only tells which engine this is, or is about what follows.
-            answer, proof = await self._prove_beside(prefix, first or prefix.up_to(1).request())
-            if proof.stored is None and first is not None:
-                # By now it has flushed what was not there.
-                proof = await self._prove(prefix)
-        else:
-            answer = await self._ask(prefix, first or prefix.request())
+        answer, proof = await self._prove_beside(prefix, first or prefix.request(1))
+        if proof.stored is None and first is not None:
+            # By now it has flushed what was not there.
             proof = await self._prove(prefix)
         while proof.stored is None and self.clock.monotonic() < deadline:
             await self._ask(prefix, prefix.request())
@@ -104,13 +95,6 @@ class Store:
             blocks_found=proof.found,
             blocks_total=prefix.chunk_count,
         )
-
-    async def _is_computed(self, prefix: Prefix) -> bool:
-        """Whether the engine has computed every full chunk, as far as can be told without it."""
-        if not prefix.ends_a_chunk:
-            return True
-        placements = await self.kv_tier.lookup(prefix.key)
-        return len(placements) == prefix.chunk_count and _in_shared_tier(placements)
 
     async def _prove_beside(self, prefix: Prefix, request: Generation) -> tuple[Completion, _Proof]:
         """Ask the engine for something else while the chunks are read back."""
@@ -151,16 +135,13 @@ class Store:
         started = self.clock.monotonic()
         while True:
             placements = await self.kv_tier.lookup(prefix.key)
-            if _in_shared_tier(placements) or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
+            settled = all(Tier.REDIS in placement.tiers for placement in placements)
+            if settled or self.clock.monotonic() - started > _DIRECTORY_SECONDS:
                 return placements
             await self._pause(started)
 
     async def _pause(self, started: float) -> None:
         await asyncio.sleep(pause_seconds(self.clock.monotonic() - started, _POLL_SECONDS))
-
-
-def _in_shared_tier(placements: list[Placement]) -> bool:
-    return all(Tier.REDIS in placement.tiers for placement in placements)
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:

@@ -272,7 +272,7 @@ class Thaw:
         started = self.clock.monotonic()
         try:
             # Of nothing too, where nothing is to be loaded: it tells whether LMCache is there.
-            prefetched = await self.kv_tier.prefetch(prefix.up_to(plan.load_tokens).key)
+            prefetched = await self.kv_tier.prefetch(prefix.key_of(plan.load_tokens))
         except CwmError:
             prefetched = Prefetched(0, prefix.chunk_count)
             self.meter.event("thaw_without_lmcache")

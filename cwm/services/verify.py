@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cwm.domain.canary import TOP_TOKENS, Canary, Evidence, Verification, compare
@@ -24,15 +24,13 @@ class Verify:
     _replaying: set[asyncio.Task[Completion]] = field(default_factory=set)
 
     def request(self, prefix: Prefix, token_count: int | None = None) -> Generation | None:
-        """The request that decodes a canary after ``prefix``; None where there is no room for one."""
+        """The request that decodes a canary after ``prefix``, which is not stored; None where there is no room for one."""
         wanted = self.token_count if token_count is None else token_count
         room = prefix.identity.max_model_len - len(prefix.token_ids)
         length = min(wanted, room)
         if length < 1:
             return None
-        return Generation(
-            prefix.identity.model, prefix.token_ids, prefix.cache_salt, max_tokens=length, sampling=_GREEDY
-        )
+        return replace(prefix.request(), max_tokens=length, sampling=_GREEDY)
 
     async def replay(self, prefix: Prefix, expected: Canary) -> Evidence:
         """Decode again and compare. Never abandoned half-way: the engine may be loading KV for it."""

@@ -241,7 +241,7 @@ class Watchdog:
         mark = hashlib.sha256(instance.encode()).hexdigest()[:_MARK_CHARS]
         text = _TEXT.format(mark=mark, instance=instance)
         ids = await self.engine.tokenize(identity.model, text, add_special_tokens=False)
-        wanted = _CHUNKS * (identity.chunk_size or 0)
+        wanted = _CHUNKS * (identity.chunk_size or 0) + 1
         filled = fitting((ids * (wanted // len(ids) + 1))[:wanted], identity)
         canary = Prefix(filled, self.directory.salt(_TENANT, "", identity), identity)
         self._canaries[instance] = canary
@@ -262,4 +262,4 @@ def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:
     """Whether there is a tier below L1, and a vLLM whose chunks could be in it."""
     roots = {attached.root for attached in facts.attached}
     chunk = identity.chunk_size or identity.max_model_len
-    return bool(facts.adapters) and identity.root in roots and chunk < identity.max_model_len
+    return bool(facts.adapters) and identity.root in roots and chunk + 1 < identity.max_model_len

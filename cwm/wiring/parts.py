@@ -44,7 +44,6 @@ from cwm.services.freeze import Freeze
 from cwm.services.generate import Generate
 from cwm.services.grow import Grow
 from cwm.services.inspect import Inspect
-from cwm.services.last_token import LastToken
 from cwm.services.ledger import Ledger
 from cwm.services.limits import Limits
 from cwm.services.open_session import OpenSession
@@ -99,7 +98,6 @@ class Parts:
     replicas: Replicas
     reconcile: Reconcile
     pass_through: PassThrough
-    last_token: LastToken
     agents: Agents
     upstreams: Upstreams
     answers: SharedAnswers
@@ -138,10 +136,9 @@ def build_parts(settings: Settings) -> Parts:
     turns = Turns(registry, audit, clock, policy.touch_after)
     scopes = Scopes(registry, clock)
     verify = Verify(engine, settings.verification.canary_tokens, settings.verification.canary_tolerance)
-    last_token = LastToken(engine, directory)
-    store = Store(engine, kv_tier, directory, last_token, clock, settings.engine.store_timeout_seconds)
+    store = Store(engine, kv_tier, directory, clock, settings.engine.store_timeout_seconds)
     limits = build_limits(settings, shared.counting, access.identity, audit, meter, clock)
-    generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, limits, last_token)
+    generate = Generate(registry, engine, directory, turns, Grow(engine), journal, meter, limits)
     release = Release(registry, kv_tier, replicas)
     quota_bytes = settings.retention.quota_bytes()
     freeze = Freeze(
@@ -241,7 +238,6 @@ def build_parts(settings: Settings) -> Parts:
         turns,
         journal,
         limits,
-        last_token,
     )
 
     close = partial(
@@ -276,7 +272,6 @@ def build_parts(settings: Settings) -> Parts:
         replicas,
         reconcile,
         pass_through,
-        last_token,
         agents,
         upstreams,
         answers,

@@ -131,7 +131,6 @@ async def _finish(parts: Parts, drain: Drain) -> None:
             # A quarantine stores its window again: it ends before freezes do.
             await parts.services.thaw.settle()
             await parts.services.freeze.settle()
-            await parts.last_token.settle()
             await parts.watchdog.settle()
     except TimeoutError:
         structlog.get_logger("cwm").warning("drain_incomplete", seconds=drain.seconds)

@@ -54,8 +54,12 @@ def test_a_prefix_is_shared_whole_with_what_extends_it(a: tuple[int, ...], b: tu
 
 
 @given(st.integers(0, 10_000), st.integers(16, 512))
-def test_only_whole_chunks_are_restorable_and_never_the_last_token(tokens: int, chunk: int) -> None:
+def test_only_whole_chunks_of_all_but_the_last_token_are_restorable(tokens: int, chunk: int) -> None:
     restorable = prefix.restorable_tokens(tokens, chunk)
-    chunks = prefix.full_chunks(tokens, chunk)
-    assert chunks * chunk <= tokens < (chunks + 1) * chunk
-    assert restorable == min(chunks * chunk, max(tokens - 1, 0))
+    assert restorable == prefix.stored_chunks(tokens, chunk) * chunk
+    assert restorable == 0 if tokens == 0 else 1 <= tokens - restorable <= chunk
+
+
+@given(st.integers(0, 10_000), st.integers(16, 512))
+def test_the_next_token_fills_the_chunk_that_the_last_one_left_open(tokens: int, chunk: int) -> None:
+    assert prefix.stored_chunks(tokens + 1, chunk) == prefix.full_chunks(tokens, chunk)

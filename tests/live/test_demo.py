@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cwm.domain.prefix import full_chunks, restorable_tokens
+from cwm.domain.prefix import restorable_tokens, stored_chunks
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -41,7 +41,7 @@ def test_after_sigkill_of_the_whole_engine_the_story_is_true(tmp_path: Path) -> 
     assert told["reference"]["token_ids"] == told["continuation"]["token_ids"] != []
     assert set(told["restarted"]) >= {"vllm", "lmcache"}
     assert told["durable"] is True
-    assert told["chunks"] == full_chunks(told["tokens"], told["chunk_size"])
+    assert told["chunks"] == stored_chunks(told["tokens"], told["chunk_size"])
     assert told["tokens_restored"] == restorable_tokens(told["tokens"], told["chunk_size"])
     assert told["tokens_restored"] + told["tokens_recomputed"] == told["tokens"]
     assert told["tiers"] == {"disk": told["tokens_restored"]}, run.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry import SqlRegistry
-from cwm.domain.prefix import full_chunks, restorable_tokens
+from cwm.domain.prefix import full_chunks, restorable_tokens, stored_chunks
 from cwm.stack.local import PartName
 from tests.live.conftest import LiveEngine, LiveGateway
 from tests.live.talk import RefusedError, Talk, cached, talk, words
@@ -62,7 +62,7 @@ async def test_a_window_continues_token_for_token_after_sigkill(
     assert thawed["token_count"] == len(ids)
     assert thawed["partial"] is False
     assert thawed["receipt"]["tokens_restored"] == restorable_tokens(len(ids), live_engine.chunk_size)
-    assert thawed["receipt"]["blocks_found"] == full_chunks(len(ids), live_engine.chunk_size)
+    assert thawed["receipt"]["blocks_found"] == stored_chunks(len(ids), live_engine.chunk_size)
     assert continued["token_ids"] == uninterrupted["token_ids"]
 
 
@@ -141,7 +141,7 @@ async def test_deleting_a_window_frees_only_blocks_that_nobody_else_uses(
 
     chunk = live_engine.chunk_size
     deleted = await agent.tool("window_delete", window_name=second)
-    assert deleted["blocks_deleted"] == full_chunks(len(ids), chunk) - full_chunks(400, chunk)
+    assert deleted["blocks_deleted"] == stored_chunks(len(ids), chunk) - full_chunks(400, chunk)
     assert deleted["space_freed_bytes"] > 0
 
     live_engine.kill("vllm")
@@ -244,7 +244,7 @@ async def test_a_freeze_that_does_not_wait_says_when_it_is_durable(agent: Talk) 
         while (status := await agent.tool("window_status", window_name=window))["durability"] == "pending":
             pass
     assert status["durability"] == "durable"
-    assert status["kv_cache"]["block_count"] == full_chunks(len(ids), 32)
+    assert status["kv_cache"]["block_count"] == stored_chunks(len(ids), 32)
 
 
 async def test_a_full_context_is_frozen_and_thawed_and_only_its_continuation_refused(

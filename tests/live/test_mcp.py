@@ -14,7 +14,7 @@ import pytest
 from mcp import Client as SdkClient
 from mcp_types import CallToolResult, TextContent, TextResourceContents
 
-from cwm.domain.prefix import full_chunks
+from cwm.domain.prefix import restorable_tokens, stored_chunks
 from tests.live.conftest import LiveGateway
 from tests.live.talk import RefusedError, Talk, talk
 
@@ -66,10 +66,7 @@ async def test_each_turn_finds_every_whole_chunk_of_the_earlier_context_cached(a
     earlier = first
     for _ in range(3):
         turn = await told(agent, session)
-        # The last token of an answer was sampled; where it completes a chunk, it is being computed meanwhile.
-        computed = full_chunks(earlier["token_count"] - 1, CHUNK) * CHUNK
-        whole = full_chunks(earlier["token_count"], CHUNK) * CHUNK
-        assert turn["cached_tokens"] in {computed, whole}
+        assert turn["cached_tokens"] == restorable_tokens(earlier["token_count"], CHUNK)
         assert turn["prompt_tokens"] > earlier["token_count"]
         assert turn["token_count"] == turn["prompt_tokens"] + turn["completion_tokens"]
         assert turn["success"] is True
@@ -137,7 +134,7 @@ async def test_a_window_is_frozen_shown_cloned_thawed_and_deleted(agent: Talk) -
         "window_freeze", session_id=session, window_name=window, description="The sea", tags=["sea"]
     )
     assert frozen["token_count"] == turn["token_count"]
-    assert frozen["block_count"] == full_chunks(turn["token_count"], CHUNK)
+    assert frozen["block_count"] == stored_chunks(turn["token_count"], CHUNK)
     assert frozen["durability"] == "durable"
     assert frozen["total_size_bytes"] > 0
 

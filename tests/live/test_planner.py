@@ -16,7 +16,7 @@ from cwm.adapters.sql.registry import SqlRegistry
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.engine import engine_key
-from cwm.domain.prefix import full_chunks, restorable_tokens
+from cwm.domain.prefix import restorable_tokens, stored_chunks
 from cwm.domain.window import Window
 from cwm.ports.engine import Generation
 from cwm.settings import Engine
@@ -195,7 +195,7 @@ async def test_a_request_loads_no_more_than_its_limit_in_whole_chunks_and_leaves
     assert await unlocked(live_engine, locked_before)
     await live_engine.forget_gpu_cache()
     thawed = await loader.tool("window_thaw", window_name=window)
-    assert thawed["receipt"]["blocks_found"] == full_chunks(len(ids), live_engine.chunk_size)
+    assert thawed["receipt"]["blocks_found"] == stored_chunks(len(ids), live_engine.chunk_size)
     assert thawed["verification"] == "exact"
 
 

@@ -6,7 +6,7 @@ Its normal behaviour is the real cache's: the live tests freeze through it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -16,15 +16,13 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Storag
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.ports.kv_tier import KvTier, Placement, Prefetched, PrefixKey
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.last_token import LastToken
 from cwm.services.prefix import Prefix
 from cwm.services.store import Store
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 32, 32, "blake3")
 PREFIX = Prefix(tuple(range(100)), "salt", IDENTITY)
-"""Its last token is in a fourth chunk, that is not full: the engine has computed the three before it."""
-ENDS_A_CHUNK = Prefix(tuple(range(96)), "salt", IDENTITY)
-"""Its last token, which was sampled last, completes the third chunk."""
+"""Three chunks, and a token that was sampled last in a fourth."""
+SONG = replace(PREFIX.request(), max_tokens=4)
 
 
 @dataclass
@@ -43,22 +41,19 @@ class MovingClock:
 
 @dataclass
 class FlushedEngine:
-    """Answers no sooner than ``until``; its first calls raise what ``fails`` holds."""
+    """Answers no sooner than ``until``."""
 
     calls: list[str]
     fingerprint: str = "fp-1"
     until: asyncio.Event | None = None
-    fails: list[Exception] = field(default_factory=list)
 
     async def complete(self, generation: Generation) -> Completion:
-        if self.fails:
-            raise self.fails.pop(0)
         if self.until is not None:
             await self.until.wait()
         if len(generation.token_ids) == 1:
             self.calls.append("ask")
         else:
-            assert generation.token_ids in {PREFIX.token_ids, ENDS_A_CHUNK.token_ids}
+            assert (generation.token_ids, generation.store_tokens) == (PREFIX.token_ids, 96)
             self.calls.append("flush" if generation.max_tokens == 1 else "sing")
         new = tuple(range(generation.max_tokens))
         return Completion("", new, "length", len(generation.token_ids), 0, self.fingerprint)
@@ -70,15 +65,13 @@ class LosingTier:
 
     ``in_l1`` are the chunks that L1 does not let go of before it, None for an LMCache that does not tell.
 
-    The directory tells ``tiers`` from the first prefetch on, and nothing before unless ``settled``. ``fails`` is what
-    a prefetch raises.
+    The directory tells ``tiers``. ``fails`` is what a prefetch raises.
     """
 
     calls: list[str]
     found: list[int]
     tiers: frozenset[Tier] = frozenset({Tier.REDIS, Tier.DISK})
     busy: int = 0
-    settled: bool = False
     dropped: list[PrefixKey] = field(default_factory=list)
     in_l1: list[int] | None = None
     fails: Exception | None = None
@@ -93,7 +86,7 @@ class LosingTier:
         self.dropped.append(prefix)
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
-        assert prefix in {PREFIX.key, ENDS_A_CHUNK.key}
+        assert prefix == PREFIX.key
         self.calls.append("prefetch")
         self.read.set()
         if self.fails is not None:
@@ -103,9 +96,8 @@ class LosingTier:
         return Prefetched(found, 3, loaded)
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
-        del prefix
-        told = self.tiers if self.settled or "prefetch" in self.calls else frozenset()
-        return [Placement(f"{n:064x}", 1000, told) for n in range(3)]
+        assert prefix == PREFIX.key
+        return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(3)]
 
 
 def _next(answers: list[int]) -> int:
@@ -121,80 +113,34 @@ def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
         cast("Engine", engine),
         cast("KvTier", tier),
         directory,
-        LastToken(cast("Engine", engine), directory),
         MovingClock(),
         timeout_seconds=20,
     )
 
 
-async def test_a_window_is_durable_only_after_every_chunk_came_back() -> None:
-    tier = LosingTier([], found=[0, 2, 3])
-    stored, answer = await store(tier)(ENDS_A_CHUNK)
-    assert answer is not None
-    assert tier.calls == ["flush", "drop", "prefetch"] * 3
+async def test_what_its_turns_had_computed_is_read_back_without_a_flush() -> None:
+    tier = LosingTier([], found=[3])
+    stored, _ = await store(tier)(PREFIX)
+    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
     assert [chunk.size_bytes for chunk in stored.chunks] == [1000] * 3
     assert stored.storage_tier is Tier.REDIS
     assert stored.tiers == {"disk": 3, "redis": 3}
 
 
-async def test_a_longer_first_request_goes_out_once_and_its_answer_comes_back() -> None:
-    tier = LosingTier([], found=[0, 3])
-    song = Generation("m", ENDS_A_CHUNK.token_ids, "salt", max_tokens=4)
-    _, answer = await store(tier)(ENDS_A_CHUNK, song)
+async def test_a_window_is_durable_only_after_every_chunk_came_back_and_is_flushed_until_then() -> None:
+    tier = LosingTier([], found=[0, 2, 3])
+    stored, answer = await store(tier)(PREFIX)
     assert answer is not None
-    assert answer.token_ids == (0, 1, 2, 3)
-    assert tier.calls == ["sing", "drop", "prefetch", "flush", "drop", "prefetch"]
-
-
-@pytest.mark.parametrize("prefix", [PREFIX, ENDS_A_CHUNK])
-async def test_what_is_stored_already_is_read_back_without_a_flush(prefix: Prefix) -> None:
-    tier = LosingTier([], found=[3], settled=True)
-    stored, _ = await store(tier)(prefix)
-    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
-    assert stored.tiers == {"disk": 3, "redis": 3}
-
-
-async def test_what_the_engine_just_computed_is_read_back_without_a_flush() -> None:
-    tier = LosingTier([], found=[3])
-    stored, _ = await store(tier)(PREFIX)
-    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
-    assert stored.tiers == {"disk": 3, "redis": 3}
-
-
-async def test_a_context_whose_last_token_is_being_computed_is_read_back_once_it_is() -> None:
-    tier = LosingTier([], found=[3])
-    storing = store(tier)
-    storing.last_token.compute(ENDS_A_CHUNK)
-    stored, _ = await storing(ENDS_A_CHUNK)
-    assert tier.calls == ["flush", "drop", "prefetch"]
-    assert stored.tiers == {"disk": 3, "redis": 3}
-
-
-async def test_a_longer_request_goes_out_once_the_last_token_is_computed() -> None:
-    tier = LosingTier([], found=[3])
-    storing = store(tier)
-    storing.last_token.compute(ENDS_A_CHUNK)
-    song = Generation("m", ENDS_A_CHUNK.token_ids, "salt", max_tokens=4)
-    _, answer = await storing(ENDS_A_CHUNK, song)
-    assert answer is not None
-    assert tier.calls[0] == "flush"
-    assert sorted(tier.calls[1:]) == ["drop", "prefetch", "sing"]
-
-
-async def test_a_last_token_that_could_not_be_computed_is_computed_by_the_freeze() -> None:
-    tier = LosingTier([], found=[3])
-    storing = store(tier, FlushedEngine(tier.calls, fails=[EngineConnectionError("gone")]))
-    storing.last_token.compute(ENDS_A_CHUNK)
-    await storing(ENDS_A_CHUNK)
-    assert tier.calls == ["flush", "drop", "prefetch"]
+    assert sorted(tier.calls[:3]) == ["ask", "drop", "prefetch"]
+    assert tier.calls[3:] == ["flush", "drop", "prefetch"] * 2
+    assert len(stored.chunks) == 3
 
 
 async def test_a_longer_request_goes_out_while_what_was_computed_is_read_back() -> None:
     tier = LosingTier([], found=[3])
     engine = FlushedEngine(tier.calls, until=tier.read)
-    song = Generation("m", PREFIX.token_ids, "salt", max_tokens=4)
     async with asyncio.timeout(10):
-        _, answer = await store(tier, engine)(PREFIX, song)
+        _, answer = await store(tier, engine)(PREFIX, SONG)
     assert answer is not None
     assert answer.token_ids == (0, 1, 2, 3)
     assert sorted(tier.calls) == ["drop", "prefetch", "sing"]
@@ -202,18 +148,18 @@ async def test_a_longer_request_goes_out_while_what_was_computed_is_read_back() 
 
 async def test_a_longer_request_has_flushed_what_was_not_there() -> None:
     tier = LosingTier([], found=[0, 3])
-    song = Generation("m", PREFIX.token_ids, "salt", max_tokens=4)
-    await store(tier)(PREFIX, song)
+    await store(tier)(PREFIX, SONG)
     assert sorted(tier.calls[:3]) == ["drop", "prefetch", "sing"]
     assert tier.calls[3:] == ["drop", "prefetch"]
 
 
-@pytest.mark.parametrize("settled", [False, True])
-async def test_what_should_be_there_and_is_not_costs_one_reading_and_is_flushed(*, settled: bool) -> None:
-    tier = LosingTier([], found=[2, 3], settled=settled)
-    await store(tier)(PREFIX)
-    assert sorted(tier.calls[:3]) == ["ask", "drop", "prefetch"]
-    assert tier.calls[3:] == ["flush", "drop", "prefetch"]
+async def test_a_longer_request_goes_out_once_and_its_answer_comes_back() -> None:
+    tier = LosingTier([], found=[0, 0, 3])
+    _, answer = await store(tier)(PREFIX, SONG)
+    assert answer is not None
+    assert answer.token_ids == (0, 1, 2, 3)
+    assert tier.calls.count("sing") == 1
+    assert tier.calls[3:] == ["drop", "prefetch", "flush", "drop", "prefetch"]
 
 
 async def test_a_cache_that_fails_while_the_engine_is_asked_is_told_once_that_has_answered() -> None:
@@ -223,21 +169,10 @@ async def test_a_cache_that_fails_while_the_engine_is_asked_is_told_once_that_ha
     assert "ask" in tier.calls
 
 
-async def test_l1_is_not_dropped_either_while_something_is_still_written_to_another_tier() -> None:
-    tier = LosingTier([], found=[3], busy=3, settled=True)
-    await store(tier)(PREFIX)
-    assert tier.busy < 0
-    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
-
-
-@pytest.mark.parametrize("prefix", [PREFIX, ENDS_A_CHUNK])
-@pytest.mark.parametrize("settled", [False, True])
-async def test_an_engine_that_changed_is_noticed_however_little_is_asked_of_it(
-    prefix: Prefix, *, settled: bool
-) -> None:
-    tier = LosingTier([], found=[3], settled=settled)
+async def test_an_engine_that_changed_is_noticed_however_little_is_asked_of_it() -> None:
+    tier = LosingTier([], found=[3])
     with pytest.raises(EngineResponseError, match="changed"):
-        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(prefix)
+        await store(tier, FlushedEngine(tier.calls, fingerprint="fp-2"))(PREFIX)
 
 
 async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
@@ -250,9 +185,9 @@ async def test_chunks_that_never_come_back_are_told_after_the_timeout() -> None:
 
 async def test_l1_is_dropped_only_when_nothing_is_being_written_any_more() -> None:
     tier = LosingTier([], found=[3], busy=5)
-    await store(tier)(ENDS_A_CHUNK)
+    await store(tier)(PREFIX)
     assert tier.busy < 0
-    assert tier.calls == ["flush", "drop", "prefetch"]
+    assert sorted(tier.calls) == ["ask", "drop", "prefetch"]
 
 
 async def test_a_directory_that_lags_does_not_decide_whether_a_window_is_stored() -> None:
@@ -262,9 +197,10 @@ async def test_a_directory_that_lags_does_not_decide_whether_a_window_is_stored(
     assert len(stored.chunks) == 3
 
 
-async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> None:
+@pytest.mark.parametrize("token_count", [1, 31, 32])
+async def test_a_prefix_whose_kv_fills_no_chunk_asks_nothing_of_the_engine(token_count: int) -> None:
     tier = LosingTier([], found=[3])
-    short = Prefix(tuple(range(31)), "salt", IDENTITY)
+    short = Prefix(tuple(range(token_count)), "salt", IDENTITY)
     stored, answer = await store(tier)(short, short.request())
     assert (stored.chunks, answer) == ((), None)
     assert tier.calls == []
@@ -272,8 +208,8 @@ async def test_a_prefix_shorter_than_a_chunk_asks_nothing_of_the_engine() -> Non
 
 async def test_what_l1_did_not_let_go_of_proves_nothing_and_is_read_back_again() -> None:
     tier = LosingTier([], found=[3], in_l1=[3, 1, 0])
-    stored, _ = await store(tier)(ENDS_A_CHUNK)
-    assert tier.calls == ["flush", *["drop", "prefetch"] * 3]
+    stored, _ = await store(tier)(PREFIX)
+    assert sorted(tier.calls) == ["ask", *["drop"] * 3, *["prefetch"] * 3]
     assert stored.storage_tier is Tier.REDIS
 
 
@@ -285,6 +221,6 @@ async def test_chunks_that_only_l1_has_are_not_stored() -> None:
 
 async def test_of_what_l1_never_lets_go_of_the_directory_decides() -> None:
     tier = LosingTier([], found=[3], in_l1=[1], tiers=frozenset({Tier.CPU, Tier.REDIS}))
-    stored, _ = await store(tier)(ENDS_A_CHUNK)
-    assert tier.calls == ["flush", *["drop", "prefetch"] * 3]
+    stored, _ = await store(tier)(PREFIX)
+    assert sorted(tier.calls) == ["ask", *["drop"] * 3, *["prefetch"] * 3]
     assert stored.storage_tier is Tier.REDIS

@@ -132,7 +132,7 @@ class FlushedEngine:
         if self.down:
             raise EngineConnectionError("vLLM does not answer.")
         self.flushes += 1
-        assert (len(generation.token_ids), generation.max_tokens) == (32, 1)
+        assert (len(generation.token_ids), generation.store_tokens, generation.max_tokens) == (33, 32, 1)
         written = set() if self.tier.unwritten else self.tier.takes
         if not self.tier.holds & {Tier.CPU, *self.tier.takes}:
             self.tier.unwritten = max(0, self.tier.unwritten - 1)

@@ -37,7 +37,6 @@ from cwm.domain.principal import Principal
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.services.audited import Journal
 from cwm.services.engine_directory import EngineDirectory
-from cwm.services.last_token import LastToken
 from cwm.services.limits import CountStore, Limits
 from cwm.services.open_session import OpenSession
 from cwm.services.pass_through import PassThrough
@@ -167,7 +166,6 @@ async def gateway(
             turns=turns,
             journal=journal,
             limits=limits,
-            last_token=LastToken(engine, directory),
         )
         app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
         url = await stack.enter_async_context(serving(app))
