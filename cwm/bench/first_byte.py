@@ -6,9 +6,10 @@ import asyncio
 import re
 import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -84,58 +85,100 @@ async def relay(vllm_url: str) -> AsyncIterator[Relay]:
         yield seen
 
 
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """Several clients: each asks ``requests`` times, the next when it has its answer; then they wait for each other.
+
+    So they ask at one instant where that is once. Otherwise answers of ``lengths`` tokens part them, and the first
+    request of each, before that, does not count.
+    """
+
+    name: str
+    key: str
+    turns: int
+    requests: int
+    lengths: tuple[int, ...] = ()
+
+
+_AT_ONCE: Final = _Crowd(", at one instant", "", _ROUNDS, 1)
+_EACH: Final = _Crowd(", each in its own time", "_each", 2, 4, (8, 13, 21, 34, 55))
+
+
 async def measure(seen: Relay, gateway_url: str, model: str) -> tuple[Section, dict[str, Any]]:
     """Streams through a gateway whose vLLM is ``seen``, and straight to it in turns."""
     section = Section(
         "time to the first byte: in the gateway",
         ("case", "to vLLM ms", "straight ms", "back ms", "straight ms ", "added ms", "first byte ms"),
         note="medians over requests; to vLLM: from the client's send until a relay before vLLM had the request; back: from the "
-        "first event there until the client had it. Straight: the same without the gateway between client and relay. All "
-        "clients ask at the same instant, on the cores that the engine computes on",
+        "first event there until the client had it. Straight: the same without the gateway between client and relay. On "
+        "the cores that the engine computes on; clients in their own time get answers of different lengths",
     )
     summary: dict[str, Any] = {}
-    batches, numbers = count(), count()
+    numbers = count()
     async with clients() as http:
         for load in (load for load in LOADS if load.stream):
-            taken: dict[str, list[Taken]] = {gateway_url: [], seen.url: []}
-            for turn in range(_ROUNDS):
-                for url, times in list(taken.items())[:: 1 if turn % 2 else -1]:
-                    batch = next(batches)
-                    asked = zip(range(load.clients), numbers, strict=False)
-                    of_batch = await asyncio.gather(
-                        *(_one(http, seen, url, model, load, batch, *each) for each in asked)
-                    )
-                    if turn:  # the first one warms connections up
-                        times.extend(of_batch)
-            through, straight = taken.values()
-            added = median([each.between for each in through]) - median([each.between for each in straight])
-            section.rows.append(
-                (
-                    load.name,
-                    median([each.into for each in through]),
-                    median([each.into for each in straight]),
-                    median([each.back for each in through]),
-                    median([each.back for each in straight]),
-                    round(added, 3),
-                    median([each.first for each in through]),
+            for crowd in (_EACH, _AT_ONCE) if load.clients > 1 else (_AT_ONCE,):
+                ask = partial(_asking, http, seen, model, load, crowd, numbers)
+                through, straight = await _in_turns(ask, crowd, gateway_url, seen.url)
+                added = median([each.between for each in through]) - median(
+                    [each.between for each in straight]
                 )
-            )
-            summary[f"first_byte_in_gateway_ms_{load.key}"] = round(added, 3)
+                section.rows.append(
+                    (
+                        load.name + (crowd.name if load.clients > 1 else ""),
+                        median([each.into for each in through]),
+                        median([each.into for each in straight]),
+                        median([each.back for each in through]),
+                        median([each.back for each in straight]),
+                        round(added, 3),
+                        median([each.first for each in through]),
+                    )
+                )
+                summary[f"first_byte_in_gateway_ms_{load.key}{crowd.key}"] = round(added, 3)
     return section, summary
 
 
-async def _one(
+async def _in_turns(
+    ask: Callable[[str, int], Awaitable[list[Taken]]], crowd: _Crowd, *urls: str
+) -> list[list[Taken]]:
+    taken: dict[str, list[Taken]] = {url: [] for url in urls}
+    for turn in range(crowd.turns):
+        for url in urls[:: 1 if turn % 2 else -1]:
+            times = await ask(url, turn)
+            if turn or crowd is not _AT_ONCE:  # the first one warms connections up
+                taken[url] += times
+    return list(taken.values())
+
+
+async def _asking(
     http: httpx2.AsyncClient,
     seen: Relay,
-    url: str,
     model: str,
     load: Load,
-    batch: int,
-    client: int,
-    number: int,
+    crowd: _Crowd,
+    numbers: Iterator[int],
+    url: str,
+    turn: int,
+) -> list[Taken]:
+    """What the requests of all clients took in one turn."""
+
+    async def client(which: int) -> list[Taken]:
+        times = []
+        for request in range(crowd.requests):
+            number = next(numbers)
+            body = body_of(load, model, number, which)
+            if crowd.lengths:
+                body["max_tokens"] = crowd.lengths[(which + turn + request) % len(crowd.lengths)]
+            times.append(await _one(http, seen, url, body, f"first-{load.key}{crowd.key}-{which}", number))
+        return times[1:] if crowd.requests > 1 else times
+
+    return [each for times in await asyncio.gather(*map(client, range(load.clients))) for each in times]
+
+
+async def _one(
+    http: httpx2.AsyncClient, seen: Relay, url: str, body: dict[str, Any], session: str, number: int
 ) -> Taken:
-    headers = {"CWM-Session-Id": f"first-{load.key}-{client}", _HEADER: str(number)}
-    body = body_of(load, model, batch, client)
+    headers = {"CWM-Session-Id": session, _HEADER: str(number)}
     sent, first = time.perf_counter(), None
     async with http.stream("POST", f"{url}/v1/completions", json=body, headers=headers) as response:
         async for _ in response.aiter_raw():
