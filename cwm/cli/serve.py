@@ -38,7 +38,7 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
     settings = load_settings(host=host, port=port)
 
     async def work(interrupts: Interrupts) -> None:
-        # Next to nothing of what starting makes is garbage. settle_memory has it collected again.
+        # Next to nothing of what starting makes is garbage. settle_memory turns the collector on again.
         gc.disable()
         log_as(settings)
         migrating = await check(settings)
