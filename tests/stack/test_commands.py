@@ -109,7 +109,7 @@ def test_a_gpu_gets_none_of_the_flags_of_a_cpu(commands: Commands) -> None:
 
     assert "--enforce-eager" in commands.vllm()
     assert "--enforce-eager" not in gpu.vllm()
-    assert option(commands.vllm(), "--max-num-batched-tokens") == "1024"
+    assert option(commands.vllm(), "--max-num-batched-tokens") == "512"
     assert "--max-num-batched-tokens" not in gpu.vllm()
     assert "VLLM_CPU_KVCACHE_SPACE" not in gpu.vllm_variables()
     assert "--shm-name" not in gpu.lmcache_arguments()
