@@ -13,6 +13,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY migrations migrations
 COPY deploy/engine deploy/engine
 COPY cwm cwm
+COPY cwm_bench cwm_bench
 RUN /opt/build/bin/pip wheel --quiet --no-deps --no-build-isolation --no-cache-dir --wheel-dir /dist . \
     && /opt/cwm/bin/pip install --quiet --no-deps --no-index --no-cache-dir /dist/*.whl \
     && /opt/cwm/bin/pip check \

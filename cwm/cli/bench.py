@@ -11,7 +11,7 @@ import typer
 from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, run_to_end
 
 if TYPE_CHECKING:
-    from cwm.bench.figures import Report
+    from cwm_bench.harness.figures import Report
 
 _Model: TypeAlias = Annotated[
     str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
@@ -38,7 +38,7 @@ def bench_main(
     settings = load_settings(model=model)
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.main import run
+        from cwm_bench.main.run import run
 
         return await run(settings, _progress, requests=requests)
 
@@ -61,7 +61,7 @@ def bench_planner(
     settings = load_settings(model=model)
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.planner import SIZES, run
+        from cwm_bench.planner import SIZES, run
 
         return await run(settings, _progress, rounds=rounds, sizes=size or SIZES)
 
@@ -85,7 +85,7 @@ def bench_faults(
     settings = load_settings(model=model)
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.ladder import run
+        from cwm_bench.faults.run import run
 
         return await run(settings, _progress, cases, seed)
 
@@ -107,7 +107,7 @@ def bench_arms(
     settings = load_settings(model=model)
 
     async def work(_: Interrupts) -> tuple[Report, bool]:
-        from cwm.bench.arms import run
+        from cwm_bench.arms import run
 
         return await run(settings, _progress)
 
@@ -126,7 +126,7 @@ def bench_gateway(
     home = _home()
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.tool_calls import run
+        from cwm_bench.tool_calls import run
 
         return await run(_progress, home, rounds=rounds)
 
@@ -142,7 +142,7 @@ def bench_context(
     home = _home()
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.context import Effort, run
+        from cwm_bench.context.run import Effort, run
 
         return await run(_progress, Effort(operations=rounds), home)
 
@@ -161,7 +161,7 @@ def bench_scale(
     home = _home()
 
     async def work(_: Interrupts) -> Report:
-        from cwm.bench.scale import Effort, run
+        from cwm_bench.scale.run import Effort, run
 
         return await run(_progress, Effort(windows, minutes, rounds, plans), home)
 

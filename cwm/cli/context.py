@@ -14,7 +14,7 @@ import typer
 from cwm.cli.console import USAGE, Interrupts, fail, load_settings, run_to_end
 
 if TYPE_CHECKING:
-    from cwm.services.context_archive import Archived, ContextArchive
+    from cwm.services.context.archive import Archived, ContextArchive
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,7 +87,7 @@ def _run(use: Callable[[ContextArchive, str], Awaitable[Archived]]) -> Archived:
     async def work(_: Interrupts) -> Archived:
         from cwm.adapters.local.clock import SystemClock
         from cwm.app import opened
-        from cwm.services.context_archive import ContextArchive
+        from cwm.services.context.archive import ContextArchive
 
         async with opened(settings) as parts:
             archive = ContextArchive(

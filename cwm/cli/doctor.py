@@ -16,8 +16,8 @@ from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, print_json,
 if TYPE_CHECKING:
     from cwm.adapters.sql.database import Database
     from cwm.domain.upstream import UpstreamSpec
-    from cwm.services.doctor import Doctor, Examined
-    from cwm.services.findings import Finding
+    from cwm.services.health.doctor import Doctor, Examined
+    from cwm.services.health.findings import Finding
     from cwm.settings import Settings
 
 
@@ -55,9 +55,9 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
     from cwm.adapters.redis.room import shared_tier_room
     from cwm.adapters.sql.clock import time_of
     from cwm.adapters.sql.database import open_database
-    from cwm.adapters.sql.registry import SqlRegistry
+    from cwm.adapters.sql.registry.registry import SqlRegistry
     from cwm.adapters.vllm.client import VllmEngine
-    from cwm.services.doctor import Doctor
+    from cwm.services.health.doctor import Doctor
 
     database = open_database(settings.database.url())
     engine, kv_tier = VllmEngine(settings.engine), LmcacheTier(settings.engine)
@@ -79,12 +79,12 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
 
 async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
     """What stands beside the engine."""
-    from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+    from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
     from cwm.adapters.redis.connection import connect
     from cwm.adapters.telemetry.logging import configure_logging
     from cwm.adapters.upstream.connector import SdkConnector
-    from cwm.services.examine_upstreams import examine_shared_store, examine_upstreams
-    from cwm.services.findings import Findings
+    from cwm.services.health.examine_upstreams import examine_shared_store, examine_upstreams
+    from cwm.services.health.findings import Findings
 
     # What is found is told; what programs say while they are asked is not.
     configure_logging("ERROR")
@@ -115,7 +115,7 @@ async def _schema(settings: Settings, database: Database) -> tuple[bool, str]:
 
 
 def _settings_findings(settings: Settings) -> list[Finding]:
-    from cwm.services.findings import Findings
+    from cwm.services.health.findings import Findings
 
     findings = Findings()
     for variable in settings.unknown_env:

@@ -15,7 +15,7 @@ from cwm.cli.output import OutputError
 if TYPE_CHECKING:
     from cwm.domain.access import Scope
     from cwm.domain.api_key import ApiKey
-    from cwm.services.machine_keys import MachineKeys
+    from cwm.services.access.machine_keys import MachineKeys
 
 T = TypeVar("T")
 

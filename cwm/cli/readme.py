@@ -10,12 +10,12 @@ import typer
 
 from cwm.cli import settings_table
 from cwm.settings import ENV_PREFIX, GROUPS
-from cwm.transport.mcp.tools_agents import agent_tools
-from cwm.transport.mcp.tools_context import context_tools
-from cwm.transport.mcp.tools_results import result_tools
-from cwm.transport.mcp.tools_sessions import session_tools
-from cwm.transport.mcp.tools_system import system_tools
-from cwm.transport.mcp.tools_windows import window_tools
+from cwm.transport.mcp.context.tools import context_tools
+from cwm.transport.mcp.contract.agents import agent_tools
+from cwm.transport.mcp.contract.sessions import session_tools
+from cwm.transport.mcp.contract.system import system_tools
+from cwm.transport.mcp.contract.windows import window_tools
+from cwm.transport.mcp.results.tools import result_tools
 
 
 def renewed(readme: str) -> str:

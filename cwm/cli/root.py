@@ -9,9 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import audit, bench, context, keys, sessions, windows
+from cwm.cli import bench, context, keys, sessions, windows
+from cwm.cli.audit import command as audit
 from cwm.cli.console import fail
-from cwm.cli.demo import demo
+from cwm.cli.demo.command import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.migrate import migrate
 from cwm.cli.reconcile import reconcile

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cwm.services.audited import Journal
-from cwm.services.browse import Browse
-from cwm.services.clone import Clone
-from cwm.services.delete import Delete
-from cwm.services.delivery import Delivery
-from cwm.services.end_session import EndSession
-from cwm.services.freeze import Freeze
-from cwm.services.generate import Generate
-from cwm.services.inspect import Inspect
-from cwm.services.open_session import OpenSession
-from cwm.services.query_result import QueryResult
-from cwm.services.references import ByReference
-from cwm.services.results import Results
-from cwm.services.shared_context import SharedContext
-from cwm.services.thaw import Thaw
+from cwm.services.audit.journal import Journal
+from cwm.services.context.shared_context import SharedContext
+from cwm.services.health.inspect import Inspect
+from cwm.services.results.delivery import Delivery
+from cwm.services.results.query import QueryResult
+from cwm.services.results.references import ByReference
+from cwm.services.results.results import Results
+from cwm.services.sessions.end_session import EndSession
+from cwm.services.sessions.open_session import OpenSession
+from cwm.services.turns.generate import Generate
+from cwm.services.windows.browse import Browse
+from cwm.services.windows.clone import Clone
+from cwm.services.windows.delete import Delete
+from cwm.services.windows.freeze import Freeze
+from cwm.services.windows.thaw import Thaw
 
 
 @dataclass(frozen=True, slots=True)

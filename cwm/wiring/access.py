@@ -13,16 +13,16 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import audit_keys
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.api_keys import SqlApiKeys
-from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
 from cwm.ports.access_tokens import AccessTokens
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.identity import Identity
 from cwm.ports.meter import Meter
-from cwm.services.authentication import Authentication
-from cwm.services.machine_keys import MachineKeys
-from cwm.services.refusals import Refusals
+from cwm.services.access.authentication import Authentication
+from cwm.services.access.machine_keys import MachineKeys
+from cwm.services.access.refusals import Refusals
 from cwm.settings import Settings, SettingsError
 from cwm.settings.auth import Auth
 from cwm.settings.loopback import on_loopback

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cwm.adapters.local.secret import audit_keys
-from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.audit_trail import SqlAuditTrail
+from cwm.adapters.sql.audit.log import SqlAuditLog
+from cwm.adapters.sql.audit.trail import SqlAuditTrail
 from cwm.adapters.sql.database import Database
 from cwm.ports.clock import Clock
-from cwm.services.audit_upkeep import AuditUpkeep
+from cwm.services.audit.upkeep import AuditUpkeep
 from cwm.settings import Settings
 
 

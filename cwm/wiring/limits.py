@@ -14,7 +14,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.identity import Identity
 from cwm.ports.limits import RequestCounts, RunningRequests
 from cwm.ports.meter import Meter
-from cwm.services.limits import CountStore, Limits
+from cwm.services.access.limits import CountStore, Limits
 from cwm.settings import Settings
 from cwm.settings.loopback import on_loopback
 
@@ -62,8 +62,8 @@ def _rules(settings: Settings, identity: Identity) -> LimitRules:
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:
     if client is None:
         return LimitsRequestCounts(_in_process), InProcessRunningRequests()
-    from cwm.adapters.redis.request_counts import redis_request_counts
-    from cwm.adapters.redis.running_requests import RedisRunningRequests
+    from cwm.adapters.redis.limits.request_counts import redis_request_counts
+    from cwm.adapters.redis.limits.running_requests import RedisRunningRequests
 
     return redis_request_counts(client), RedisRunningRequests(client)
 

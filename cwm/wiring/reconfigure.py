@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from cwm.adapters.telemetry.logging import set_level
-from cwm.services.content_cache import ContentCache
-from cwm.services.context_views import ContextViews
-from cwm.services.delivery import Delivery
-from cwm.services.shared_answers import SharedAnswers
-from cwm.services.upstreams import Upstreams
+from cwm.services.contents.cache import ContentCache
+from cwm.services.context.views import ContextViews
+from cwm.services.results.delivery import Delivery
+from cwm.services.upstreams.shared_answers import SharedAnswers
+from cwm.services.upstreams.upstreams import Upstreams
 from cwm.settings import Settings
 from cwm.wiring.shared_context import bytes_for_keys
 

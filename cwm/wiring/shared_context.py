@@ -6,11 +6,11 @@ from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import Tracer
-from cwm.services.content_cache import ContentCache
-from cwm.services.contents import SharedContents
-from cwm.services.context_answers import ContextLimits
-from cwm.services.context_views import ContextViews
-from cwm.services.shared_context import SharedContext
+from cwm.services.contents.cache import ContentCache
+from cwm.services.contents.contents import SharedContents
+from cwm.services.context.requests import ContextLimits
+from cwm.services.context.shared_context import SharedContext
+from cwm.services.context.views import ContextViews
 from cwm.settings import Context, Settings
 from cwm.wiring.shared_store import SharedStore
 

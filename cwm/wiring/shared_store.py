@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
-from cwm.adapters.sql.content_store import SqlContentStore
-from cwm.adapters.sql.context_index import SqlContextIndex
+from cwm.adapters.sql.context.contents import SqlContentStore
+from cwm.adapters.sql.context.index import SqlContextIndex
+from cwm.adapters.sql.context.results import SqlResultRecords
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
@@ -53,13 +53,13 @@ def shared_store(settings: Settings, database: Database, clock: Clock, tracer: T
         results = SqlResultRecords(database)
         return SharedStore(kept, here, contents, context, results, here.read, here.close)
     # Its client takes more memory than a gateway on its own has to give away.
-    from cwm.adapters.redis.agent_sessions import RedisAgentSessions
-    from cwm.adapters.redis.changes import RedisChanges
+    from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
+    from cwm.adapters.redis.agents.changes import RedisChanges
+    from cwm.adapters.redis.agents.recently_seen import RecentlySeen
     from cwm.adapters.redis.connection import connect, ping
-    from cwm.adapters.redis.content_store import RedisContentStore
-    from cwm.adapters.redis.context_index import RedisContextIndex
-    from cwm.adapters.redis.recently_seen import RecentlySeen
-    from cwm.adapters.redis.results import RedisResultRecords
+    from cwm.adapters.redis.context.contents import RedisContentStore
+    from cwm.adapters.redis.context.index import RedisContextIndex
+    from cwm.adapters.redis.context.results import RedisResultRecords
 
     client, counting = connect(url, tracer), connect(url, tracer, again=False)
     changes = RedisChanges(client)

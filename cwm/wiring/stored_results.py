@@ -7,9 +7,9 @@ from datetime import timedelta
 from cwm.adapters.local.secret import signing_secrets
 from cwm.domain.cursor import Cursors
 from cwm.ports.token_counter import TokenCounter
-from cwm.services.audited import Journal
-from cwm.services.contents import SharedContents
-from cwm.services.results import Results
+from cwm.services.audit.journal import Journal
+from cwm.services.contents.contents import SharedContents
+from cwm.services.results.results import Results
 from cwm.settings import Settings
 from cwm.wiring.shared_store import SharedStore
 

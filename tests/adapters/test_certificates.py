@@ -15,7 +15,7 @@ from cwm.adapters.oauth.fetch import Fetch
 from cwm.adapters.redis.connection import connect, ping
 from cwm.adapters.redis.room import shared_tier_room
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.vllm.client import VllmEngine

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from cwm.bench.agent import Streamed
-from cwm.bench.arms import Arm, Prompt, sections, summary
-from cwm.bench.bare_engine import without_cache
 from cwm.settings import LocalEngine, Storage
 from cwm.stack.commands import Commands
 from cwm.stack.environment import EngineEnvironment
 from cwm.stack.models import Model
 from cwm.stack.plan import plan_from_settings
 from cwm.stack.ports import Ports
+from cwm_bench.arms import Arm, Prompt, sections, summary
+from cwm_bench.harness.agent import Streamed
+from cwm_bench.harness.bare_engine import without_cache
 
 FIRST_MS = {
     Arm.CACHE_OFF: 90.0,

@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cwm.bench import (
-    captured,
-    context,
-    context_pages,
-    context_results,
-    context_store,
-    reference_servers,
-    responses,
-    servers,
-)
-from cwm.bench.context_results import Sizes
-from cwm.bench.context_sharing import Workload
-from cwm.bench.context_store import SQLITE
-from cwm.bench.reference_servers import ReferenceServers
+from cwm_bench.context import pages as context_pages
+from cwm_bench.context import results as context_results
+from cwm_bench.context import run as context
+from cwm_bench.context import store as context_store
+from cwm_bench.context.results import Sizes
+from cwm_bench.context.sharing import Workload
+from cwm_bench.context.store import SQLITE
+from cwm_bench.harness import captured, reference_servers, responses, servers
+from cwm_bench.harness.reference_servers import ReferenceServers
 from tests.node.programs import Programs, environment
 
 TINY = context.Effort(

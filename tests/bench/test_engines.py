@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cwm.bench import bare_engine, main
 from cwm.cli.root import app
 from cwm.settings import LocalEngine, Storage
 from cwm.stack import local
@@ -17,6 +16,8 @@ from cwm.stack.errors import StackError
 from cwm.stack.local import LocalStack
 from cwm.stack.models import Model
 from cwm.stack.plan import StackPlan, plan_from_settings
+from cwm_bench.harness import bare_engine
+from cwm_bench.main import run as main
 
 pytestmark = pytest.mark.slow
 

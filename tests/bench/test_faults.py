@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.bench.damage import Fault, flipped, truncated
-from cwm.bench.faults import TIERS, Case, Detector, Outcome, Place, Signs, deal, detector, summary
 from cwm.domain.engine import Tier
+from cwm_bench.faults.cases import TIERS, Case, Detector, Outcome, Place, Signs, deal, detector, summary
+from cwm_bench.harness.damage import Fault, flipped, truncated
 
 CASE = Case(Fault.FLIP, Tier.REDIS, sound_copy=True, at=Place(3, 1), other=None, share=0.5)
 

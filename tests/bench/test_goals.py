@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cwm.bench.goals import Figure, about, at_least, percentile, section, summary, under
+from cwm_bench.harness.goals import Figure, about, at_least, percentile, section, summary, under
 
 
 def test_a_bound_is_held_or_not() -> None:

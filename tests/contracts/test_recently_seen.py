@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import pytest
 from redis.asyncio import Redis
 
-from cwm.adapters.redis.agent_sessions import RedisAgentSessions
-from cwm.adapters.redis.changes import RedisChanges
+from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
+from cwm.adapters.redis.agents.changes import RedisChanges
+from cwm.adapters.redis.agents.recently_seen import RecentlySeen
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.redis.keys import session_key
-from cwm.adapters.redis.recently_seen import RecentlySeen
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.principal import Principal
 

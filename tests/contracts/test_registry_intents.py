@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotActiveError,

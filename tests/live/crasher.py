@@ -21,7 +21,7 @@ from unittest import mock
 
 from cwm import settings
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal

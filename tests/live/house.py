@@ -16,7 +16,7 @@ from cwm.adapters.sql import schema
 from cwm.domain.principal import Principal
 from cwm.domain.upkeep import Outcome
 from cwm.domain.window import Durability, Window, WindowQuery
-from cwm.services.prefix import Prefix, fitting
+from cwm.services.kv.prefix import Prefix, fitting
 from cwm.wiring.parts import Parts, build_parts
 from tests.live.conftest import LiveEngine
 from tests.live.talk import words

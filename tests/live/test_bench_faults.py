@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cwm.bench.damage import Fault
-from cwm.bench.faults import TIERS, Case, Detector, summary
-from cwm.bench.gateway import QUIET
-from cwm.bench.ladder import climb
 from cwm.domain.engine import Tier
+from cwm_bench.faults.cases import TIERS, Case, Detector, summary
+from cwm_bench.faults.run import climb
+from cwm_bench.harness.damage import Fault
+from cwm_bench.harness.gateway import QUIET
 from tests.live.conftest import LiveEngine, served
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]

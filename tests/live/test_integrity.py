@@ -10,7 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from cwm.adapters.lmcache.hashes import chunk_hashes
-from cwm.bench.damage import (
+from cwm.domain.prefix import restorable_tokens
+from cwm_bench.harness.damage import (
     Copies,
     Forger,
     InRedis,
@@ -22,7 +23,6 @@ from cwm.bench.damage import (
     truncated,
     zeroed,
 )
-from cwm.domain.prefix import restorable_tokens
 from tests.live.conftest import LiveEngine, LiveGateway
 from tests.live.talk import Talk, talk, words
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.prefix import full_chunks, restorable_tokens, stored_chunks
 from cwm.stack.local import PartName
 from tests.live.conftest import LiveEngine, LiveGateway

@@ -20,7 +20,7 @@ from cwm.domain.intent import Debt
 from cwm.domain.session import SessionState
 from cwm.domain.upkeep import Outcome
 from cwm.domain.window import Durability, Window
-from cwm.services.prefix import Prefix, fitting
+from cwm.services.kv.prefix import Prefix, fitting
 from tests import postgres
 from tests.live.conftest import LiveEngine
 from tests.live.house import AGENT, House, house

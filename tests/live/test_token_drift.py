@@ -13,7 +13,7 @@ import pytest
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.vllm.client import VllmEngine
-from cwm.services.token_drift import TokenDrift
+from cwm.services.results.token_drift import TokenDrift
 from cwm.settings import Engine
 from tests.live.conftest import LiveEngine, LiveGateway, served
 from tests.live.talk import talk

@@ -9,22 +9,22 @@ from typing import Any
 
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.content_store import RedisContentStore
-from cwm.adapters.redis.context_index import RedisContextIndex
-from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.content_store import SqlContentStore
-from cwm.adapters.sql.context_index import SqlContextIndex
+from cwm.adapters.redis.context.contents import RedisContentStore
+from cwm.adapters.redis.context.index import RedisContextIndex
+from cwm.adapters.sql.audit.log import SqlAuditLog
+from cwm.adapters.sql.context.contents import SqlContentStore
+from cwm.adapters.sql.context.index import SqlContextIndex
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.principal import Principal
 from cwm.domain.shared_context import Scope, scope_of
 from cwm.ports.content_store import ContentStore
-from cwm.services.content_cache import ContentCache
-from cwm.services.contents import SharedContents
-from cwm.services.context_answers import ContextLimits, Setting
-from cwm.services.context_views import ContextViews
-from cwm.services.shared_context import SharedContext
+from cwm.services.contents.cache import ContentCache
+from cwm.services.contents.contents import SharedContents
+from cwm.services.context.requests import ContextLimits, Setting
+from cwm.services.context.shared_context import SharedContext
+from cwm.services.context.views import ContextViews
 from tests.services.replicas_of import HandClock
 
 ANN, BOB = Principal("acme", "ann"), Principal("acme", "bob")

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cwm.adapters.redis.connection import connect
-from cwm.adapters.redis.results import RedisResultRecords
+from cwm.adapters.redis.context.results import RedisResultRecords
+from cwm.adapters.sql.context.results import SqlResultRecords
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.results import SqlResultRecords
 from cwm.domain.cursor import Cursors
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.principal import Principal
@@ -22,7 +22,7 @@ from cwm.domain.results import Part, PartKind, StoredResult
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.contents import Contents
 from cwm.ports.results import ResultRecords
-from cwm.services.results import Results
+from cwm.services.results.results import Results
 from tests.services.context_of import replica
 from tests.services.replicas_of import HandClock
 

@@ -15,8 +15,8 @@ from cwm.adapters.upstream.connector import SdkConnector
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import UpstreamSpec
 from cwm.ports.agent_sessions import AgentSessions
-from cwm.services.agents import Agents
-from cwm.services.upstreams import CallerOf, Upstreams
+from cwm.services.agents.agents import Agents
+from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 
 ANN, BOB = Principal("acme", "ann"), Principal("acme", "bob")
 

@@ -25,8 +25,8 @@ from cwm.domain.upstream import (
 from cwm.settings import SettingsError, load
 from cwm.settings.load import settings_from
 from cwm.settings.upstreams import ExchangeFields, OverrideFields, SelectionFields, UpstreamFields
-from cwm.transport.mcp.context_resources import context_templates
-from cwm.transport.mcp.resources import resource_templates, resources
+from cwm.transport.mcp.context.resources import context_templates
+from cwm.transport.mcp.contract.resources import resource_templates, resources
 
 PAGE = (Path(__file__).parents[2] / "docs" / "upstreams.md").read_text()
 FILE = Path("cwm.yaml")

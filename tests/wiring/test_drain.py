@@ -15,8 +15,8 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.app import assemble
 from cwm.domain.access import EVERY
 from cwm.domain.principal import Principal
-from cwm.services.generate import TurnInput
-from cwm.services.pass_through import PassThrough
+from cwm.services.turns.generate import TurnInput
+from cwm.services.turns.pass_through import PassThrough
 from cwm.settings import Database, Http, Settings
 from cwm.wiring.parts import Parts, build_parts
 from cwm.wiring.upkeep import Drain, kept_up

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import ClientDisconnect
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.transport.openai.envelope import send_error
+from cwm.transport.http.envelope import send_error
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from cwm.domain.errors import SecurityError
 from cwm.domain.web_origin import origin_of
 from cwm.settings.loopback import on_loopback
-from cwm.transport.openai.envelope import send_error
+from cwm.transport.http.envelope import send_error
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from cwm.ports.meter import Metrics
-from cwm.services.inspect import Component, Health, Inspect, Status
-from cwm.transport.mcp.scope import STRANGER
+from cwm.services.health.inspect import Component, Health, Inspect, Status
+from cwm.transport.http.request_keys import STRANGER
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 

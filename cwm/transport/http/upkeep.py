@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, InvalidParameterError, StorageWriteError
-from cwm.services.reconcile import Reconcile
-from cwm.transport.openai.errors import status_of
+from cwm.services.upkeep.reconcile import Reconcile
+from cwm.transport.http.errors import status_of
 
 _JSON: Final = "application/json"
 

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from cwm.domain.origin import ORIGIN, Face, Origin
-from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.mcp_server import McpFace
 
 _STDIN: Final = 0
 _CHUNK_BYTES: Final = 64 * 1024

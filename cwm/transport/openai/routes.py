@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
-from cwm.services.pass_through import Answered, Asked
+from cwm.services.turns.pass_through import Answered, Asked
 from cwm.transport.http.correlation import ARRIVAL
-from cwm.transport.mcp.scope import PRINCIPAL
-from cwm.transport.openai.envelope import (
+from cwm.transport.http.envelope import (
     SESSION_HEADER,
     ClientLeftError,
     body_of,
@@ -26,7 +25,8 @@ from cwm.transport.openai.envelope import (
     send_whole,
     target_of,
 )
-from cwm.transport.openai.errors import error_event
+from cwm.transport.http.errors import error_event
+from cwm.transport.http.request_keys import PRINCIPAL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from cwm.ports.identity import Identity
-    from cwm.services.pass_through import PassThrough
+    from cwm.services.turns.pass_through import PassThrough
 
 Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 

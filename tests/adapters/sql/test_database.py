@@ -12,14 +12,14 @@ import asyncpg
 import pytest
 from sqlalchemy import Connection, text
 
-from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import (
     WRITES_BETWEEN_CHECKPOINTS,
     Database,
     SqliteDatabase,
     open_database,
 )
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import (
     CwmError,

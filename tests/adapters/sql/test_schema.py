@@ -12,13 +12,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, column, insert, inspect, table, text
 
 from cwm import shipped
-from cwm.adapters.sql import schema, window_search
+from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, window_values
 from cwm.adapters.sql.tables import metadata
-from cwm.adapters.sql.window_search import Effort
-from cwm.adapters.sql.window_terms import search_values
+from cwm.adapters.sql.window_list import search as window_search
+from cwm.adapters.sql.window_list.search import Effort
+from cwm.adapters.sql.window_list.terms import search_values
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.window import WindowQuery, WindowSort
 from tests.contracts.nouns import a_session, a_window

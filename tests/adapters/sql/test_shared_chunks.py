@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, event
 
 from cwm.adapters.sql.database import SqliteDatabase, open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from tests.contracts.nouns import freeze
 
 

@@ -81,7 +81,7 @@ def test_what_builds_a_statement_names_a_tenant_or_says_that_it_means_all() -> N
     """Those that no test runs, too."""
     faults = [
         f"{path.name}:{line} {name}"
-        for path in sorted(PACKAGE.glob("*.py"))
+        for path in sorted(PACKAGE.rglob("*.py"))
         if path.name not in ABOUT_THE_DATABASE
         for name, line in _silent(ast.parse(path.read_text(encoding="utf-8")))
     ]
@@ -91,7 +91,7 @@ def test_what_builds_a_statement_names_a_tenant_or_says_that_it_means_all() -> N
 def test_text_that_is_sql_is_about_no_table_of_a_tenant() -> None:
     """What SQLAlchemy does not build, this lint cannot read."""
     names = {table.name for table in metadata.sorted_tables} - SHARED
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and _called(node) in {"text", "exec_driver_sql"}:
                 written = ast.unparse(node.args[0])

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.bench import token_corpus
 from cwm.domain.token_estimate import COUNTED_CHARS
 from cwm.ports.token_counter import TokenCounter
+from cwm_bench.harness import token_corpus
 
 PUBLISHED_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 TOKENS = 199_998

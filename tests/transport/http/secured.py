@@ -13,11 +13,11 @@ import httpx2
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.app import create_app
-from cwm.cli.demo_gateway import RunningGateway
+from cwm.cli.demo.gateway import RunningGateway
 from cwm.domain.access import granted
 from cwm.domain.api_key import ApiKey
 from cwm.domain.upstream import UpstreamSpec
-from cwm.services.machine_keys import MachineKeys
+from cwm.services.access.machine_keys import MachineKeys
 from cwm.settings import Auth, Database, Engine, Isolation, Settings
 from tests.transport.mcp.gateway import nobody_listens, serving
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from cwm.cli.demo_gateway import RunningGateway
+from cwm.cli.demo.gateway import RunningGateway
 from cwm.settings import Auth
 from tests.transport.http.secured import a_key, http, initialize, machine_keys, made, secured
 

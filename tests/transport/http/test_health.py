@@ -11,7 +11,7 @@ import pytest
 from starlette.applications import Starlette
 
 from cwm.adapters.vllm.client import VllmEngine
-from cwm.services.inspect import Component, Health, Inspect, Status
+from cwm.services.health.inspect import Component, Health, Inspect, Status
 from cwm.settings import Engine
 from cwm.transport.http.health import routes
 from tests.adapters.vllm.fake_vllm import fake_vllm

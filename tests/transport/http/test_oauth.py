@@ -21,7 +21,7 @@ from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from mcp_types import TextContent
 
-from cwm.cli.demo_gateway import RunningGateway
+from cwm.cli.demo.gateway import RunningGateway
 from cwm.settings import Auth
 from tests.node.programs import Programs, free_port
 from tests.transport.http.secured import http, secured

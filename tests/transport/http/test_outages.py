@@ -20,7 +20,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.sql import schema
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.upstream import UpstreamSpec
-from cwm.services.upstream_link import LinkState
+from cwm.services.upstreams.link import LinkState
 from cwm.settings import Engine
 from cwm.transport.http.health import routes
 from tests import postgres

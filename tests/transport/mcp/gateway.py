@@ -38,9 +38,9 @@ from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared
 from cwm.transport.http.front import Front, Refusal
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.server import DrainingServer
-from cwm.transport.mcp.agent import Agency
-from cwm.transport.mcp.face import McpFace
-from cwm.transport.mcp.server import build_mcp, mcp_app
+from cwm.transport.mcp.assembly import build_mcp, mcp_app
+from cwm.transport.mcp.mcp_server import McpFace
+from cwm.transport.mcp.requests.agent import Agency
 from cwm.wiring.parts import Parts, build_parts
 
 LEGACY = "legacy"

@@ -13,13 +13,13 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.telemetry.logging import configure_logging
-from cwm.services.agents import Agents
-from cwm.transport.mcp.agent import Agency
-from cwm.transport.mcp.face import McpFace
-from cwm.transport.mcp.progress import Progress
+from cwm.services.agents.agents import Agents
+from cwm.transport.mcp.contract.progress import Progress
+from cwm.transport.mcp.listening.streams import EventStreams
+from cwm.transport.mcp.listening.subscriptions import Subscriptions
+from cwm.transport.mcp.mcp_server import McpFace
+from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.stdio import serve_stdio
-from cwm.transport.mcp.streams import EventStreams
-from cwm.transport.mcp.subscriptions import Subscriptions
 
 PIECES = ["one ", "two ", "three"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cwm.ports.changes import Changes
-from cwm.transport.mcp.face import McpFace
+from cwm.transport.mcp.mcp_server import McpFace
 from tests.cli.command import serving
 from tests.node.programs import Programs
 from tests.transport.mcp.conformance.change import add_change

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import CwmError
 from tests.adapters.vllm.fake_vllm import Behaviour, FakeVllm, fake_vllm
 from tests.contracts.nouns import LATER, a_window

@@ -12,7 +12,7 @@ import pytest
 
 from tests.contracts.nouns import freeze
 from tests.node.programs import Ended, Programs
-from tests.transport.mcp.contract import INPUTS, RESOURCES
+from tests.transport.mcp.contract.fields import INPUTS, RESOURCES
 from tests.transport.mcp.gateway import Gateway
 
 pytestmark = pytest.mark.slow

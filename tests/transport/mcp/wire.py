@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from cwm.transport.mcp.agent import HANDLE_META
+from cwm.transport.mcp.requests.agent import HANDLE_META
 
 LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
 MODERN_META = {

@@ -22,9 +22,9 @@ from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.memory.changes import InProcessChanges
 from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.sql import schema
-from cwm.adapters.sql.audit import SqlAuditLog
+from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.access import EVERY
@@ -35,13 +35,13 @@ from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.tool_policy import ToolPolicies
-from cwm.services.audited import Journal
-from cwm.services.engine_directory import EngineDirectory
-from cwm.services.limits import CountStore, Limits
-from cwm.services.open_session import OpenSession
-from cwm.services.pass_through import PassThrough
-from cwm.services.scopes import Scopes
-from cwm.services.turns import Turns
+from cwm.services.access.limits import CountStore, Limits
+from cwm.services.audit.journal import Journal
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.sessions.open_session import OpenSession
+from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.turns import Turns
 from cwm.settings import ABSENT, Engine
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.openai.routes import routes

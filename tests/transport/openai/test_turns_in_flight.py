@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from cwm.adapters.local.clock import SystemClock
-from cwm.adapters.sql.audit import SqlAuditLog
-from cwm.adapters.sql.registry import SqlRegistry
+from cwm.adapters.sql.audit.log import SqlAuditLog
+from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import SessionNotActiveError
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionState
-from cwm.services.turns import Turns
+from cwm.services.turns.turns import Turns
 from tests.contracts.nouns import LATER, a_session
 
 ALICE = Principal("acme", "alice")

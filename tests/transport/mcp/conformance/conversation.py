@@ -15,7 +15,7 @@ from mcp_types import (
 )
 
 from cwm.domain.errors import InvalidParameterError
-from cwm.transport.mcp.errors import RefusedError
+from cwm.transport.mcp.requests.errors import RefusedError
 
 _PERSON: Final[dict[str, Any]] = {
     "type": "object",

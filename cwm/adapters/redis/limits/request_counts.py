@@ -1,0 +1,37 @@
+"""Requests and tokens that several gateways count together."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from cwm.adapters.limits.counts import LimitsRequestCounts
+from cwm.adapters.redis.connection import told_as
+from cwm.adapters.redis.keys import digest_key
+from cwm.domain.errors import StorageWriteError
+
+if TYPE_CHECKING:
+    import redis.asyncio as redis
+
+
+def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
+    """What a request counts against is one script: it is counted once, on whatever replica.
+
+    ``client`` must not send anything again: a script whose answer was lost may have counted.
+    """
+
+    def storage() -> Any:
+        from cwm.adapters.redis.limits.limit_storage import LimitStorage
+
+        return LimitStorage(
+            "redis://",
+            implementation="redispy",
+            key_prefix=digest_key("limit"),
+            connection_pool=client.connection_pool,
+        )
+
+    return LimitsRequestCounts(storage, _writing)
+
+
+def _writing() -> AbstractAsyncContextManager[None]:
+    return told_as(StorageWriteError, "The counts of requests cannot be written; try again soon.")

@@ -1,0 +1,264 @@
+"""Windows on their way to being durable: from the intent to freeze to the proof, or back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry import snapshots
+from cwm.adapters.sql.registry.scopes import in_force_until_committed
+from cwm.adapters.sql.registry.sessions import LIVE_STATES, uid_of
+from cwm.adapters.sql.registry.window_writes import (
+    add,
+    begin,
+    end,
+    forget_references,
+    intent_about,
+    is_pending,
+    is_still,
+    owe,
+    refer,
+    remove,
+    require_quota,
+    same_content,
+    window_row,
+)
+from cwm.adapters.sql.rows import WINDOW, window_of
+from cwm.adapters.sql.tables.sessions import canaries, sessions
+from cwm.adapters.sql.tables.windows import windows
+from cwm.adapters.sql.transactions import writing
+from cwm.adapters.sql.window_list import terms as window_terms
+from cwm.domain.canary import Canary
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.errors import SessionNotActiveError, SessionNotFoundError, WindowNotFoundError
+from cwm.domain.intent import Debt, Intent, Operation
+from cwm.domain.session import SessionState
+from cwm.domain.window import Durability, Window
+from cwm.ports.registry import StoredChunks
+
+
+class FreezeRecords:
+    """``holder`` is the process that the intents of these transactions belong to."""
+
+    database: Database
+    holder: str
+
+    @writing
+    def begin_freeze(
+        self,
+        connection: Connection,
+        window: Window,
+        token_ids: Sequence[int],
+        session_revision: int,
+        session_created_at: datetime | None = None,
+    ) -> Intent:
+        parent_uid = _uid_of_parent(connection, window)
+        snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
+        frozen = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
+        _freeze_session(connection, window, session_revision, session_created_at)
+        intent = begin(connection, intent_about(frozen, Operation.FREEZE, self.holder, window.created_at))
+        window_terms.count(connection, frozen, 1)
+        return intent
+
+    @writing
+    def finish_freeze(
+        self,
+        connection: Connection,
+        window: Window,
+        stored: StoredChunks,
+        at: datetime,
+        canary: Canary | None = None,
+        quota_bytes: int | None = None,
+    ) -> Window:
+        """A window that another replica finished meanwhile is returned as it is."""
+        durable = (
+            update(windows)
+            .where(is_pending(window))
+            .values(
+                durability=Durability.DURABLE.value,
+                failure=None,
+                block_count=len(stored.chunks),
+                total_size_bytes=stored.total_size_bytes,
+                storage_tier=stored.storage_tier.value,
+                tiers=stored.tiers,
+                updated_at=at,
+                proven_at=at,
+            )
+            .returning(*WINDOW)
+        )
+        row = connection.execute(durable).one_or_none()
+        if row is None:
+            return _finished(connection, window)
+        finished = window_of(row)
+        window_terms.resize(connection, finished)
+        refer(connection, finished, stored.chunks)
+        require_quota(connection, finished, quota_bytes)
+        if canary is not None:
+            snapshots.put(connection, canaries, _canary_values(finished, canary))
+        end(connection, window.tenant, window.name)
+        return finished
+
+    @writing
+    def fail_freeze(
+        self,
+        connection: Connection,
+        window: Window,
+        reason: str,
+        at: datetime,
+        debt: Debt | None = None,
+    ) -> Intent | None:
+        """Changes nothing unless it is still that window, and pending."""
+        failed = (
+            update(windows)
+            .where(is_pending(window))
+            .values(durability=Durability.FAILED.value, failure=reason, updated_at=at, pinned=False)
+            .returning(*WINDOW)
+        )
+        row = connection.execute(failed).one_or_none()
+        if row is None:
+            return None
+        end(connection, window.tenant, window.name)
+        return owe(connection, window_of(row), debt, self.holder, at)
+
+    @writing
+    def undo_freeze(
+        self,
+        connection: Connection,
+        window: Window,
+        session_state: SessionState,
+        debt: Debt | None = None,
+    ) -> Intent | None:
+        """Changes nothing unless it is still that window, and pending: what became durable meanwhile stays."""
+        salt_scope = in_force_until_committed(connection, window.tenant, window.salt_scope)
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or row.durability != Durability.PENDING.value or not same_content(row, window):
+            return None
+        tenant, window = window.tenant, window_of(row)
+        owed = owe(connection, window, debt, self.holder, window.created_at)
+        remove(connection, window)
+        connection.execute(
+            update(sessions)
+            .where(
+                sessions.c.tenant == tenant,
+                sessions.c.id == window.session_id,
+                sessions.c.state == SessionState.FROZEN.value,
+            )
+            .values(
+                state=session_state.value,
+                frozen_at=None,
+                salt_scope=salt_scope,
+            )
+        )
+        window_terms.count(connection, window, -1)
+        return owed
+
+    @writing
+    def begin_quarantine(self, connection: Connection, window: Window, at: datetime) -> Intent | None:
+        row = window_row(connection, window.tenant, window.name, lock=True)
+        if row is None or not same_content(row, window):
+            return None
+        end(connection, window.tenant, window.name)
+        return begin(connection, intent_about(window_of(row), Operation.QUARANTINE, self.holder, at))
+
+    @writing
+    def store_again(
+        self,
+        connection: Connection,
+        window: Window,
+        salt_scope: str,
+        cache_salt: str,
+        identity: EngineIdentity,
+        at: datetime,
+        *,
+        pinned: bool,
+        debt: Debt | None = None,
+    ) -> tuple[Window, Intent, Intent | None] | None:
+        """What it refers to is let go in the same transaction."""
+        tenant, name = window.tenant, window.name
+        pending = (
+            update(windows)
+            .where(is_still(window))
+            .values(
+                durability=Durability.PENDING.value,
+                salt_scope=salt_scope,
+                cache_salt=cache_salt,
+                identity=identity.as_dict(),
+                pinned=pinned,
+                tiers={},
+                updated_at=at,
+            )
+            .returning(*WINDOW)
+        )
+        row = connection.execute(pending).one_or_none()
+        if row is None:
+            return None
+        again = window_of(row)
+        forget_references(connection, tenant, name)
+        end(connection, tenant, name)
+        freezing = begin(connection, intent_about(again, Operation.FREEZE, self.holder, at))
+        return again, freezing, owe(connection, window, debt, self.holder, at)
+
+
+def _freeze_session(
+    connection: Connection, window: Window, revision: int, created_at: datetime | None
+) -> None:
+    """A live session becomes frozen; an expired one is copied as it is."""
+    same = () if created_at is None else (sessions.c.created_at == created_at,)
+    unmoved = (
+        *same,
+        sessions.c.tenant == window.tenant,
+        sessions.c.id == window.session_id,
+        sessions.c.revision == revision,
+        sessions.c.salt_scope == window.salt_scope,
+    )
+    frozen = (
+        update(sessions)
+        .where(*unmoved, sessions.c.state.in_(LIVE_STATES))
+        .values(state=SessionState.FROZEN.value, frozen_at=window.created_at, updated_at=window.created_at)
+    )
+    expired = select(sessions.c.id).where(*unmoved, sessions.c.state == SessionState.EXPIRED.value)
+    if connection.execute(frozen).rowcount != 1 and connection.execute(expired).one_or_none() is None:
+        raise SessionNotActiveError(
+            f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
+            session_id=window.session_id,
+        )
+
+
+def _canary_values(window: Window, canary: Canary) -> dict[str, Any]:
+    return {
+        "tenant": window.tenant,
+        "snapshot_id": window.snapshot_id,
+        "cache_salt": window.cache_salt,
+        "content": canary.as_dict(),
+    }
+
+
+def _finished(connection: Connection, window: Window) -> Window:
+    row = window_row(connection, window.tenant, window.name)
+    content = (Durability.DURABLE.value, window.session_id, window.snapshot_id)
+    if row is None or (row.durability, row.session_id, row.snapshot_id) != content:
+        raise WindowNotFoundError(
+            f"There is no window '{window.name}' being stored.", window_name=window.name
+        )
+    return window_of(row)
+
+
+def _uid_of_parent(connection: Connection, window: Window) -> Any:
+    """The session's own origin, as recorded when it was thawed, whoever has the name today."""
+    origin = select(sessions.c.thawed_from, sessions.c.thawed_from_uid).where(
+        sessions.c.tenant == window.tenant, sessions.c.id == window.session_id
+    )
+    session = connection.execute(origin).one_or_none()
+    if session is None:
+        raise SessionNotFoundError(
+            f"There is no session '{window.session_id}'.", session_id=window.session_id
+        )
+    if window.parent_window is None:
+        return None
+    if window.parent_window == session.thawed_from:
+        return session.thawed_from_uid
+    return uid_of(window.tenant, window.parent_window)

@@ -1,0 +1,61 @@
+"""The registry on SQLite or Postgres."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, func, select
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.freezes import FreezeRecords
+from cwm.adapters.sql.registry.intents import IntentRecords
+from cwm.adapters.sql.registry.scopes import ScopeRecords
+from cwm.adapters.sql.registry.sessions import SessionRecords
+from cwm.adapters.sql.registry.upkeep import UpkeepRecords
+from cwm.adapters.sql.registry.windows import WindowRecords
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
+from cwm.adapters.sql.transactions import reading
+from cwm.domain.session import SessionState
+from cwm.ports.registry import Totals
+
+
+class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, IntentRecords, UpkeepRecords):
+    """``cwm.ports.registry.Registry``. Each call is one transaction; what it begins is ``holder``'s to end."""
+
+    def __init__(self, database: Database, holder: str = "") -> None:
+        self.database = database
+        self.holder = holder
+
+    @reading
+    def totals(self, connection: Connection, tenant: str) -> Totals:
+        """Every state is counted, with 0 where no session has it."""
+        named = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
+        count = connection.execute(named).scalar_one()
+        chunks, chunk_bytes = _distinct_chunks(connection, tenant)
+        return Totals(count, _sessions_by_state(connection, tenant), chunks, chunk_bytes)
+
+    @reading
+    def ping(self, connection: Connection) -> None:
+        connection.execute(select(1))
+
+
+def _sessions_by_state(connection: Connection, tenant: str) -> dict[str, int]:
+    by_state = (
+        select(sessions.c.state, func.count().label("sessions"))
+        .where(sessions.c.tenant == tenant)
+        .group_by(sessions.c.state)
+    )
+    counted = {row.state: row.sessions for row in connection.execute(by_state)}
+    return {state.value: counted.get(state.value, 0) for state in SessionState}
+
+
+def _distinct_chunks(connection: Connection, tenant: str) -> tuple[int, int]:
+    """A salt is derived from the engine's root and weights, so salt and hash name a chunk."""
+    distinct = (
+        select(func.max(chunk_refs.c.size_bytes).label("size_bytes"))
+        .where(chunk_refs.c.tenant == tenant)
+        .group_by(chunk_refs.c.cache_salt, chunk_refs.c.hash)
+        .subquery()
+    )
+    whole = select(func.count(), func.coalesce(func.sum(distinct.c.size_bytes), 0)).select_from(distinct)
+    chunks, chunk_bytes = connection.execute(whole).one()
+    return chunks, int(chunk_bytes)

@@ -1,0 +1,79 @@
+"""Snapshots: stored once for each tenant and content, for as long as a window or an intent needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Connection, Insert, Select, Table, bindparam, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cwm.adapters.sql.registry.packed import compress, restore
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import snapshots
+from cwm.adapters.sql.tables.windows import windows
+from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.window import Snapshot
+
+# Built once: that takes longer than running it.
+_FOUND: Final = select(snapshots.c.packed, snapshots.c.token_count).where(
+    snapshots.c.tenant == bindparam("of_tenant"), snapshots.c.id == bindparam("of_id")
+)
+
+
+def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
+    """Insert the whole row or replace what is not its key; either way it is locked until the commit."""
+    connection.execute(upsert(connection.dialect.name, table), values)
+
+
+@cache
+def upsert(dialect: str, table: Table, source: Select[Any] | None = None) -> Insert:
+    """The statement of :func:`put`, for the rows of ``source`` where it is given."""
+    row = (sqlite if dialect == "sqlite" else postgresql).insert(table)
+    if source is not None:
+        row = row.from_select(table.columns.keys(), source)
+    keys = table.primary_key.columns.keys()
+    content = {column.name: row.excluded[column.name] for column in table.c if column.name not in keys}
+    statement: Insert = row.on_conflict_do_update(index_elements=keys, set_=content)
+    return statement
+
+
+def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:
+    """Store the ids and return their snapshot's id. A stored copy that went bad is thereby mended."""
+    packed, digest = compress(token_ids)
+    row = {"tenant": tenant, "id": digest, "token_count": len(token_ids), "packed": packed}
+    put(connection, snapshots, row)
+    return digest
+
+
+def read(connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
+    row = connection.execute(_FOUND, {"of_tenant": tenant, "of_id": snapshot_id}).one_or_none()
+    if row is None:
+        raise StorageCorruptionError("The stored token ids of a window are gone.", snapshot_id=snapshot_id)
+    token_ids = restore(row.packed, snapshot_id, row.token_count, snapshot_id=snapshot_id)
+    return Snapshot(snapshot_id, tenant, token_ids, snapshot_id)
+
+
+def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:
+    """Wait for whoever is about to share or drop it. SQLite's writers are alone already."""
+    connection.execute(
+        select(snapshots.c.id)
+        .where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id)
+        .with_for_update()
+    )
+
+
+def drop_unused(connection: Connection, tenant: str, snapshot_id: str) -> None:
+    """Remove it unless a window has it or an intent needs it; the caller holds :func:`lock`."""
+    used = (
+        select(windows.c.name)
+        .where(windows.c.tenant == tenant, windows.c.snapshot_id == snapshot_id)
+        .exists()
+    )
+    needed = (
+        select(intents.c.id).where(intents.c.tenant == tenant, intents.c.snapshot_id == snapshot_id).exists()
+    )
+    connection.execute(
+        delete(snapshots).where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id, ~used, ~needed)
+    )

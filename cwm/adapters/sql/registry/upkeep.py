@@ -1,0 +1,107 @@
+"""What upkeep asks of the registry, across tenants: what is pinned, due, idle or unproven."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, case, func, or_, select
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry.sessions import LIVE_STATES
+from cwm.adapters.sql.registry.window_writes import referred_to
+from cwm.adapters.sql.rows import SESSION, WINDOW, session_of, window_of
+from cwm.adapters.sql.tables.columns import UtcDateTime
+from cwm.adapters.sql.tables.sessions import sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
+from cwm.adapters.sql.transactions import reading
+from cwm.domain.session import Session, SessionState
+from cwm.domain.window import Durability, Retention, Window
+from cwm.ports.registry import Stock
+
+
+class UpkeepRecords:
+    database: Database
+
+    @reading
+    def salts_of_every_tenant(self, connection: Connection) -> list[str]:
+        return list(
+            connection.execute(select(windows.c.cache_salt).distinct().order_by("cache_salt")).scalars()
+        )
+
+    @reading
+    def pinned_chunks_of_every_tenant(self, connection: Connection, cache_salt: str) -> dict[str, int]:
+        window = and_(windows.c.tenant == chunk_refs.c.tenant, windows.c.name == chunk_refs.c.window_name)
+        pinned = (
+            select(chunk_refs.c.hash, func.count())
+            .join(windows, window)
+            .where(chunk_refs.c.cache_salt == cache_salt, windows.c.pinned)
+            .group_by(chunk_refs.c.hash)
+        )
+        return {row[0]: row[1] for row in connection.execute(pinned)}
+
+    @reading
+    def windows_of_every_tenant(self, connection: Connection, cache_salt: str) -> list[Window]:
+        under = select(*WINDOW).where(windows.c.cache_salt == cache_salt).order_by(windows.c.name)
+        return [window_of(row) for row in connection.execute(under)]
+
+    @reading
+    def unreferenced(
+        self, connection: Connection, tenant: str, cache_salt: str, hashes: Sequence[str]
+    ) -> list[str]:
+        referred = referred_to(connection, tenant, cache_salt, hashes)
+        return [name for name in hashes if name not in referred]
+
+    @reading
+    def windows_to_prove_of_every_tenant(
+        self, connection: Connection, limit: int, before: datetime
+    ) -> list[Window]:
+        failed = windows.c.durability == Durability.FAILED.value
+        durable = and_(windows.c.durability == Durability.DURABLE.value, windows.c.block_count > 0)
+        looked_at = case((failed, windows.c.updated_at), else_=windows.c.proven_at)
+        since = func.coalesce(looked_at, windows.c.created_at, type_=UtcDateTime)
+        due = and_(windows.c.retention == Retention.GUARANTEED.value, or_(durable, failed), since < before)
+        longest_ago = select(*WINDOW).where(due).order_by(since, windows.c.name).limit(limit)
+        return [window_of(row) for row in connection.execute(longest_ago)]
+
+    @reading
+    def expired_windows_of_every_tenant(
+        self, connection: Connection, at: datetime, limit: int
+    ) -> list[Window]:
+        stored = windows.c.durability != Durability.PENDING.value
+        due = select(*WINDOW).where(windows.c.expires_at <= at, stored).order_by(windows.c.expires_at)
+        return [window_of(row) for row in connection.execute(due.limit(limit))]
+
+    @reading
+    def idle_sessions_of_every_tenant(
+        self, connection: Connection, since: datetime, limit: int
+    ) -> list[Session]:
+        idle = select(*SESSION).where(sessions.c.state.in_(LIVE_STATES), sessions.c.updated_at < since)
+        rows = connection.execute(idle.order_by(sessions.c.updated_at).limit(limit))
+        return [session_of(row) for row in rows]
+
+    @reading
+    def expired_sessions_of_every_tenant(
+        self, connection: Connection, since: datetime, limit: int
+    ) -> list[Session]:
+        over = select(*SESSION).where(
+            sessions.c.state == SessionState.EXPIRED.value, sessions.c.updated_at < since
+        )
+        rows = connection.execute(over.order_by(sessions.c.updated_at).limit(limit))
+        return [session_of(row) for row in rows]
+
+    @reading
+    def stock_of_every_tenant(self, connection: Connection) -> Stock:
+        by_state = select(sessions.c.state, func.count()).group_by(sessions.c.state)
+        by_durability = select(windows.c.durability, func.count()).group_by(windows.c.durability)
+        return Stock(
+            _counted(connection, by_state, SessionState), _counted(connection, by_durability, Durability)
+        )
+
+
+def _counted(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
+    """With 0 for a name that nothing has."""
+    found: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
+    return {name.value: found.get(name.value, 0) for name in names}

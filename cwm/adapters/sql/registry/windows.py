@@ -1,0 +1,174 @@
+"""Windows as they are: their clones, what refers to them, their removal."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection, and_, bindparam, select, update
+
+from cwm.adapters.sql.database import Database
+from cwm.adapters.sql.registry import snapshots
+from cwm.adapters.sql.registry.sessions import LIVE_STATES, uid_of
+from cwm.adapters.sql.registry.window_writes import (
+    add,
+    begin,
+    forget_ended_session,
+    guaranteed_bytes,
+    intent_about,
+    is_still,
+    not_found,
+    owe,
+    referred_to,
+    remove,
+    require_quota,
+    same_content,
+    share_references,
+    window_row,
+)
+from cwm.adapters.sql.rows import window_of
+from cwm.adapters.sql.tables.gateways import intents
+from cwm.adapters.sql.tables.sessions import canaries, sessions
+from cwm.adapters.sql.tables.windows import chunk_refs, windows
+from cwm.adapters.sql.transactions import glancing, reading, writing
+from cwm.adapters.sql.window_list import search as window_search
+from cwm.adapters.sql.window_list import terms as window_terms
+from cwm.domain.canary import Canary
+from cwm.domain.errors import StorageReadError
+from cwm.domain.intent import Debt, Intent, Operation
+from cwm.domain.window import Chunk, Durability, Snapshot, Window, WindowList, WindowQuery
+from cwm.ports.registry import Dependents
+
+# Built once: that takes longer than running it.
+_CHUNKS: Final = (
+    select(chunk_refs.c.hash, chunk_refs.c.size_bytes, chunk_refs.c.cache_salt)
+    .where(chunk_refs.c.tenant == bindparam("of_tenant"), chunk_refs.c.window_name == bindparam("of_name"))
+    .order_by(chunk_refs.c.position)
+)
+
+
+class WindowRecords:
+    """A window made again under a deleted one's name is another window: it inherits no dependents.
+
+    Lineage is kept by a hidden uid, given once. ``parent_window`` and ``thawed_from`` go on naming the
+    window that was, and a session's freeze hands on the uid that its thaw recorded.
+    """
+
+    database: Database
+    holder: str
+
+    @writing
+    def add_clone(
+        self, connection: Connection, clone: Window, source: str, quota_bytes: int | None = None
+    ) -> tuple[Window, Intent]:
+        row = window_row(connection, clone.tenant, source, lock=True)
+        if row is None:
+            raise not_found(source)
+        if not same_content(row, clone) or row.durability != clone.durability.value:
+            raise StorageReadError(
+                f"Window '{source}' changed meanwhile; look at it and clone it again.", window_name=source
+            )
+        uid = uid_of(clone.tenant, source)
+        added = add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
+        share_references(connection, clone.tenant, source, clone.name)
+        require_quota(connection, added, quota_bytes)
+        intent = begin(connection, intent_about(added, Operation.CLONE, self.holder, clone.created_at))
+        window_terms.count(connection, added, 1)
+        return added, intent
+
+    @writing
+    def remove_window(
+        self, connection: Connection, window: Window, at: datetime, debt: Debt | None = None
+    ) -> Intent | None:
+        tenant, name = window.tenant, window.name
+        row = window_row(connection, tenant, name, lock=True)
+        if row is None:
+            raise not_found(name)
+        found = window_of(row)
+        if not same_content(row, window) or _owed_by(found) != _owed_by(window):
+            raise StorageReadError(
+                f"Window '{name}' changed meanwhile; look at it and delete it again.", window_name=name
+            )
+        window = found
+        owed = owe(connection, window, debt, self.holder, at)
+        remove(connection, window)
+        forget_ended_session(connection, tenant, window.session_id)
+        window_terms.count(connection, window, -1)
+        return owed
+
+    @writing
+    def proven(self, connection: Connection, window: Window, at: datetime) -> None:
+        durable = and_(
+            windows.c.tenant == window.tenant,
+            is_still(window),
+            windows.c.durability == Durability.DURABLE.value,
+        )
+        connection.execute(update(windows).where(durable).values(proven_at=at))
+
+    @glancing
+    def window(self, connection: Connection, tenant: str, name: str) -> Window | None:
+        row = window_row(connection, tenant, name)
+        return None if row is None else window_of(row)
+
+    @reading
+    def windows(self, connection: Connection, tenant: str, query: WindowQuery) -> WindowList:
+        """Names sort by byte; a search ignores case as Unicode folds it."""
+        return window_search.find(connection, tenant, query)
+
+    @reading
+    def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
+        kept = select(canaries.c.content).where(
+            canaries.c.tenant == tenant,
+            canaries.c.snapshot_id == snapshot_id,
+            canaries.c.cache_salt == cache_salt,
+        )
+        content = connection.execute(kept).scalar_one_or_none()
+        return None if content is None else Canary.from_dict(content)
+
+    @reading
+    def snapshot(self, connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
+        return snapshots.read(connection, tenant, snapshot_id)
+
+    @reading
+    def chunks(self, connection: Connection, tenant: str, name: str) -> list[Chunk]:
+        rows = connection.execute(_CHUNKS, {"of_tenant": tenant, "of_name": name})
+        return [Chunk(row.hash, row.size_bytes) for row in rows]
+
+    @reading
+    def dependents(self, connection: Connection, tenant: str, name: str) -> Dependents:
+        """Sessions that are being thawed from it count as live."""
+        uid = uid_of(tenant, name)
+        heirs = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.parent_uid == uid)
+        thawed = select(sessions.c.id).where(
+            sessions.c.tenant == tenant,
+            sessions.c.thawed_from_uid == uid,
+            sessions.c.state.in_(LIVE_STATES),
+        )
+        thawing = select(intents.c.session_id).where(
+            intents.c.tenant == tenant,
+            intents.c.window_name == name,
+            intents.c.operation == Operation.THAW.value,
+        )
+        names = connection.execute(heirs.order_by(windows.c.name)).scalars().all()
+        ids = connection.execute(thawed.union(thawing)).scalars().all()
+        return Dependents(tuple(names), tuple(sorted(ids)))
+
+    @reading
+    def chunks_of_other_windows(self, connection: Connection, tenant: str, name: str) -> set[str]:
+        # As one statement, SQLite would look through every chunk of the tenant.
+        mine: dict[str, list[str]] = {}
+        for row in connection.execute(_CHUNKS, {"of_tenant": tenant, "of_name": name}):
+            mine.setdefault(row.cache_salt, []).append(row.hash)
+        shared: set[str] = set()
+        for salt, hashes in mine.items():
+            shared |= referred_to(connection, tenant, salt, hashes, but_by=name)
+        return shared
+
+    @reading
+    def guaranteed_bytes(self, connection: Connection, tenant: str) -> int:
+        return guaranteed_bytes(connection, tenant)
+
+
+def _owed_by(window: Window) -> tuple[datetime, Durability, bool]:
+    """What says, beside its content, what it has in the cache, and that it was not made again of the same."""
+    return window.created_at, window.durability, window.pinned

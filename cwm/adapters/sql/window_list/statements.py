@@ -1,0 +1,272 @@
+"""The statements of ``window_list``, built once for every kind of question: building one takes longer than running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    FromClause,
+    ScalarSelect,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    select,
+    tuple_,
+)
+
+from cwm.adapters.sql.rows import WINDOW
+from cwm.adapters.sql.tables.window_lists import window_search
+from cwm.adapters.sql.tables.window_lists import window_terms as termed
+from cwm.adapters.sql.tables.windows import windows
+from cwm.adapters.sql.window_list import terms
+from cwm.domain.window import WindowSort
+
+ESCAPE: Final = "/"
+
+_SORTED_BY: Final = {
+    WindowSort.NAME: "name",
+    WindowSort.CREATED_AT: "created_at",
+    WindowSort.TOKEN_COUNT: "token_count",
+    WindowSort.SIZE: "total_size_bytes",
+}
+_KINDS_KEPT: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the statements of a list depend on; all else in a question is a value in them.
+
+    ``terms`` and ``tags`` are how many there are, ``onward`` is after a mark, ``spanned`` with the time in which windows
+    had all of several terms.
+    """
+
+    sort_by: WindowSort
+    descending: bool
+    terms: int
+    tags: int
+    model: bool
+    search: bool
+    created_after: bool
+    created_before: bool
+    onward: bool
+    total_known: bool
+    spanned: bool
+
+    @property
+    def by_time(self) -> bool:
+        return self.sort_by is WindowSort.CREATED_AT
+
+
+@lru_cache(_KINDS_KEPT)
+def statements_of(kind: Kind) -> Statements:
+    return Statements(kind)
+
+
+class Statements:
+    """Those of one kind of question.
+
+    Their values, by name: ``tenant``, ``term_0`` (the rarest) and on, ``tag_0`` and on, ``model``, ``search``,
+    ``created_after``, ``created_before``, ``first`` and ``last`` (of a span), ``marked`` and ``marked_name``,
+    ``offset``, ``limit``, ``total``, ``counted``, ``passed``, ``walked``, ``seen``, ``grams``.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    @cached_property
+    def is_indexed(self) -> bool:
+        """Whether the source has an index of what matches and nothing else."""
+        return not self._unindexed(self._source)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether rows of the source alone do not say what matches."""
+        return self._source is termed
+
+    @cached_property
+    def indexed(self) -> Select[Any]:
+        """The page, from an index that holds what matches and nothing else."""
+        return self._read(self._rows(self._source).subquery())
+
+    @cached_property
+    def counted(self) -> Select[Any]:
+        """What an index alone finds, up to a bound."""
+        return select(_count(self._rows(self._source).limit(_number("counted")).subquery()))
+
+    @cached_property
+    def walked(self) -> Select[Any]:
+        """What of the page is among some rows in its order, after those passed over, each with the total."""
+        # Said of each row while it is read: a filter around it would have all columns of all rows handed on.
+        matches = and_(*self._unindexed(self._source)).label("matches")
+        rows = self._rows(self._source).add_columns(matches).where(*self._after(self._source))
+        ordered = rows.order_by(*self._order(self._source))
+        walked = ordered.limit(_number("walked")).offset(_number("passed")).subquery()
+        rows = select(*(walked.c[key] for key in self._keys)).where(walked.c.matches)
+        matching = rows.limit(_number("seen")).cte()
+        return self._read(matching, _number("total") if self.kind.total_known else _count(matching))
+
+    @cached_property
+    def gathered(self) -> Select[Any]:
+        """The page of all that match, found by their rarest term, each with the total."""
+        return self._page_of(self._gathered())
+
+    @cached_property
+    def gathered_count(self) -> Select[Any]:
+        return select(_count(self._gathered()))
+
+    def gathered_by_grams(self, dialect: str) -> Select[Any]:
+        """:attr:`gathered`, found by their terms and the pieces of their words."""
+        return self._by_grams[dialect][0]
+
+    def gathered_by_grams_count(self, dialect: str) -> Select[Any]:
+        return self._by_grams[dialect][1]
+
+    @cached_property
+    def spans(self) -> Select[Any]:
+        """When windows had each term first, then when last."""
+        ends = [
+            select(termed.c.created_at)
+            .where(termed.c.tenant == _TENANT, termed.c.term == _term(number))
+            .order_by(order)
+            .limit(1)
+            .scalar_subquery()
+            for order in (termed.c.created_at.asc(), termed.c.created_at.desc())
+            for number in range(self.kind.terms)
+        ]
+        return select(*ends)
+
+    @cached_property
+    def _by_grams(self) -> dict[str, tuple[Select[Any], Select[Any]]]:
+        made = {}
+        for dialect in ("sqlite", "postgresql"):
+            rows = self._rows(window_search, placed=False).where(*self._unindexed(window_search))
+            matching = rows.where(terms.holding(dialect)).cte()
+            made[dialect] = self._page_of(matching), select(_count(matching))
+        return made
+
+    def _gathered(self) -> FromClause:
+        source = termed if self.kind.terms else window_search
+        return self._rows(source).where(*self._unindexed(source)).cte()
+
+    def _page_of(self, matching: FromClause) -> Select[Any]:
+        return self._read(matching, _count(matching))
+
+    def _read(self, found: FromClause, *more: ColumnElement[Any]) -> Select[Any]:
+        """Windows of the page and one after it, each followed by ``more``."""
+        chosen = (
+            select(found)
+            .where(*self._after(found))
+            .order_by(*self._order(found))
+            .limit(_number("limit"))
+            .offset(_number("offset"))
+            .subquery()
+        )
+        whole = select(*WINDOW, *more).join(
+            chosen, and_(windows.c.tenant == _TENANT, windows.c.name == chosen.c.name)
+        )
+        return whole.order_by(*self._order(chosen))
+
+    @cached_property
+    def _source(self) -> Table:
+        """The table with an index in the list's order: of one term's windows where there is one.
+
+        Looking for more than that, the rows of ``window_search`` tell at once what those of a term must look up; but in
+        the order of time it pays to begin where the term does.
+        """
+        alone = self.kind.terms == 1 and not self.kind.search
+        return termed if alone or (self.kind.by_time and self.kind.terms) else window_search
+
+    def _rows(self, source: Table, *, placed: bool = True) -> Select[Any]:
+        """What rows of the source are sorted by.
+
+        ``placed`` False keeps databases from looking for the tenant's rows first where there is a better index.
+        """
+        columns = [source.c[key] for key in self._keys]
+        tenant = source.c.tenant if placed else source.c.tenant.concat("")
+        rows = select(*columns).where(tenant == _TENANT)
+        if source is termed:
+            rows = rows.where(termed.c.term == _term(0))
+            if self.kind.spanned:
+                rows = rows.where(
+                    termed.c.created_at >= bindparam("first"), termed.c.created_at <= bindparam("last")
+                )
+        return rows.where(*self._bounds(source)) if self.kind.by_time else rows
+
+    def _bounds(self, of: FromClause) -> list[ColumnElement[bool]]:
+        clauses = []
+        if self.kind.created_after:
+            clauses.append(of.c.created_at > bindparam("created_after"))
+        if self.kind.created_before:
+            clauses.append(of.c.created_at < bindparam("created_before"))
+        return clauses
+
+    def _unindexed(self, of: FromClause) -> list[ColumnElement[bool]]:
+        """What is left to look at in each row of the source, or of some rows of it."""
+        clauses = [] if self.kind.by_time else self._bounds(of)
+        if "words" in of.c:
+            if self.kind.model:
+                clauses.append(of.c.model == bindparam("model"))
+            clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.kind.tags)]
+            if self.kind.search:
+                clauses.append(_contains(of.c.words, "search"))
+            return clauses
+        clauses += [_has_term(of, _term(number)) for number in range(1, self.kind.terms)]
+        if self.kind.search:
+            clauses.append(_says(of))
+        return clauses
+
+    @property
+    def _keys(self) -> list[str]:
+        return list(dict.fromkeys((_SORTED_BY[self.kind.sort_by], "name")))
+
+    def _order(self, of: FromClause) -> list[ColumnElement[Any]]:
+        return [of.c[key].desc() if self.kind.descending else of.c[key].asc() for key in self._keys]
+
+    def _after(self, of: FromClause) -> list[ColumnElement[bool]]:
+        if not self.kind.onward:
+            return []
+        at = dict(zip(self._keys, ("marked", "marked_name"), strict=False))
+        keys = tuple_(*(of.c[key] for key in at))
+        place = tuple_(*(bindparam(name, type_=of.c[key].type) for key, name in at.items()))
+        return [keys < place if self.kind.descending else keys > place]
+
+
+_TENANT: Final[BindParameter[str]] = bindparam("tenant")
+
+
+def _term(number: int) -> BindParameter[str]:
+    return bindparam(f"term_{number}")
+
+
+def _number(name: str) -> BindParameter[int]:
+    return bindparam(name, type_=BigInteger())
+
+
+def _count(of: FromClause) -> ScalarSelect[Any]:
+    return select(func.count()).select_from(of).scalar_subquery()
+
+
+def _contains(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    return column.contains(bindparam(name), escape=ESCAPE)
+
+
+# Looked up row by row: as a join, Postgres would sometimes read all windows of a term instead.
+
+
+def _has_term(of: FromClause, term: BindParameter[str]) -> ColumnElement[bool]:
+    other = termed.alias()
+    same = (other.c.tenant == of.c.tenant, other.c.created_at == of.c.created_at, other.c.name == of.c.name)
+    return select(other.c.name).where(other.c.term == term, *same).scalar_subquery().is_not(None)
+
+
+def _says(of: FromClause) -> ColumnElement[bool]:
+    same = (window_search.c.tenant == of.c.tenant, window_search.c.name == of.c.name)
+    said = select(window_search.c.id).where(*same, _contains(window_search.c.words, "search"))
+    return said.scalar_subquery().is_not(None)

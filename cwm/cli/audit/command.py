@@ -1,0 +1,253 @@
+"""``cwm audit``: verify, list and export the audit log. Works on the database; needs no running gateway."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from cwm.cli.audit.document import document_of, finding_of, verdict_of
+from cwm.cli.console import (
+    FOUND_FAULTS,
+    USAGE,
+    Interrupts,
+    fail,
+    load_settings,
+    print_json,
+    print_table,
+    run_to_end,
+)
+from cwm.cli.gateway_client import JsonOption
+
+if TYPE_CHECKING:
+    from cwm.domain.audit_chain import ChainKeys, Checkpoint
+    from cwm.domain.audit_check import Verdict
+    from cwm.ports.audit import AuditFilter, AuditTrail
+    from cwm.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Verify, list and export the audit log, straight from the database (CWM_DATABASE_URL or CWM_DB_PATH).",
+)
+
+_PAGE = 1_000
+_CHECKPOINT = re.compile(r"(.+):([1-9][0-9]{0,17}):([0-9a-fA-F]{64})")
+
+
+def _moment(given: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter("must be a moment like 2026-01-31 or 2026-01-31T12:00:00Z") from None
+
+
+TenantOption = Annotated[str | None, typer.Option(help="One tenant's records only; default: every tenant's.")]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=_moment, metavar="MOMENT", help="The first moment that counts, in UTC without an offset."
+    ),
+]
+UntilOption = Annotated[
+    datetime | None,
+    typer.Option(parser=_moment, metavar="MOMENT", help="The first moment that no longer counts, likewise."),
+]
+EventOption = Annotated[str | None, typer.Option(help="One kind of event, such as window_freeze.")]
+SubjectOption = Annotated[str | None, typer.Option(help="What one subject did.")]
+OutcomeOption = Annotated[str | None, typer.Option(help="One outcome: success, or a code such as CWM-2002.")]
+
+T = TypeVar("T")
+
+
+@app.command()
+def verify(
+    tenant: TenantOption = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="TENANT:NUMBER:DIGEST, as a gateway logs it (audit_checkpoint) and this command prints it: "
+            "a chain that does not come that far, or came there otherwise, was cut off. May be repeated.",
+        ),
+    ] = None,
+    old_secret_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="A secret that was in force earlier. May be repeated."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that no record of the audit log was changed, removed, moved or put in. Exit code 1 when one was.
+
+    Takes the secret of the gateways (CWM_SECRET or CWM_SECRET_FILE, and CWM_PREVIOUS_SECRET). Records cut off
+    at the end show only against a checkpoint: the database holds one that is about a minute old, and what
+    this command prints is another, to be kept where the database's administrator cannot change it.
+    """
+    kept = [_checkpoint(given) for given in checkpoint or ()]
+    older = [path.read_bytes().strip() for path in old_secret_file or ()]
+
+    async def work(trail: AuditTrail, keys: ChainKeys) -> list[Verdict]:
+        from cwm.services.audit.verify import VerifyAudit
+
+        look = VerifyAudit(trail, keys)
+        known = {*await trail.tenants(), *(point.tenant for point in kept)}
+        if tenant is not None and tenant not in known:
+            fail("CWM-1003", f"There are no records of tenant {tenant}.")
+        chosen = sorted(known) if tenant is None else [tenant]
+        return [await look(each, kept) for each in chosen]
+
+    verdicts = _on_trail(work, older)
+    whole = all(verdict.whole for verdict in verdicts)
+    if as_json:
+        print_json({"whole": whole, "tenants": [verdict_of(verdict) for verdict in verdicts]})
+    else:
+        _tell(verdicts)
+    if not whole:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+@app.command(name="list")
+def list_(
+    tenant: TenantOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    event: EventOption = None,
+    subject: SubjectOption = None,
+    outcome: OutcomeOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most records of a tenant.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """The newest records, the last first."""
+    wanted = _filter(since, until, event, subject, outcome)
+
+    async def work(trail: AuditTrail, _: ChainKeys) -> list[dict[str, Any]]:
+        chosen = await trail.tenants() if tenant is None else [tenant]
+        found = [record for each in chosen for record in await trail.newest(each, limit, wanted)]
+        return [document_of(record) for record in found]
+
+    documents = _on_trail(work)
+    if as_json:
+        print_json({"records": documents})
+        return
+    print_table(
+        ("WHEN", "TENANT", "NO.", "WHO", "EVENT", "OUTCOME", "ABOUT", "FROM"),
+        [
+            (
+                told["timestamp"],
+                told["tenant"],
+                str(told["seq"]),
+                told["subject"],
+                told["event"],
+                told["outcome"],
+                told["window_name"] or told["session_id"] or "",
+                " ".join(filter(None, (told["face"], told["address"]))),
+            )
+            for told in documents
+        ],
+        none="No such records.",
+    )
+
+
+@app.command()
+def export(
+    tenant: TenantOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    event: EventOption = None,
+    subject: SubjectOption = None,
+    outcome: OutcomeOption = None,
+) -> None:
+    """Write records to standard output as JSON lines: tenant by tenant, each in the order of its chain.
+
+    A line has the record and its place in the chain. Records are read as they are written, however many.
+    """
+    wanted = _filter(since, until, event, subject, outcome)
+
+    async def work(trail: AuditTrail, _: ChainKeys) -> None:
+        for each in await trail.tenants() if tenant is None else [tenant]:
+            after = 0
+            while page := await trail.page(each, after, _PAGE, wanted):
+                for record in page:
+                    sys.stdout.write(json.dumps(document_of(record)) + "\n")
+                after = page[-1].seq
+        sys.stdout.flush()
+
+    _on_trail(work)
+
+
+def _on_trail(
+    use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Sequence[bytes] | None = None
+) -> T:
+    """Without ``older`` secrets, though there be none, the keys are none that verify: it is for reading alone."""
+    settings = load_settings(upstreams=False)
+
+    async def work(_: Interrupts) -> T:
+        async with _opened(settings, older) as (trail, keys):
+            return await use(trail, keys)
+
+    return run_to_end(work)
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, older: Sequence[bytes] | None
+) -> AsyncIterator[tuple[AuditTrail, ChainKeys]]:
+    from cwm.adapters.local.secret import audit_keys
+    from cwm.adapters.sql import schema
+    from cwm.adapters.sql.audit.trail import SqlAuditTrail
+    from cwm.adapters.sql.database import open_database
+    from cwm.domain.audit_chain import ChainKeys
+
+    database = open_database(settings.database.url())
+    try:
+        await schema.require_current(database)
+        keys = ChainKeys((b"",)) if older is None else audit_keys(settings.isolation, *older, make=False)
+        yield SqlAuditTrail(database, keys), keys
+    finally:
+        await database.dispose()
+
+
+def _filter(
+    since: datetime | None,
+    until: datetime | None,
+    event: str | None,
+    subject: str | None,
+    outcome: str | None,
+) -> AuditFilter:
+    from cwm.ports.audit import AuditFilter
+
+    return AuditFilter(since, until, event, subject, outcome)
+
+
+def _checkpoint(given: str) -> Checkpoint:
+    from cwm.domain.audit_chain import Checkpoint, Place
+
+    matched = _CHECKPOINT.fullmatch(given)
+    if matched is None:
+        fail("CWM-1003", "A checkpoint is TENANT:NUMBER:DIGEST.", USAGE)
+    tenant, number, digest = matched.groups()
+    return Checkpoint(tenant, Place(int(number), digest.lower()), datetime.now(UTC))
+
+
+def _tell(verdicts: Sequence[Verdict]) -> None:
+    if not verdicts:
+        print("There are no audit records.")
+    for verdict in verdicts:
+        carried = f", {verdict.carried} from before the chain" if verdict.carried else ""
+        pruned = f", the first {verdict.pruned} had their time" if verdict.pruned else ""
+        state = "whole" if verdict.whole else "DAMAGED"
+        print(f"{verdict.tenant}: {state}, {verdict.records} records{carried}{pruned}.")
+        for finding in verdict.findings:
+            print(f"  {finding_of(finding)}")
+        if verdict.more_findings:
+            print(f"  and {verdict.more_findings} further findings.")
+        if verdict.end.seq:
+            print(f"  checkpoint {verdict.tenant}:{verdict.end.seq}:{verdict.end.digest}")

@@ -1,0 +1,147 @@
+"""``cwm demo``: freeze, kill the engine, thaw, compare."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cwm.cli.console import FOUND_FAULTS, Interrupts, fail, load_settings, print_json, run_to_end
+from cwm.cli.gateway_client import ToolRefusedError
+from cwm.cli.serve import log_as
+from cwm.cli.up import at_stack
+
+if TYPE_CHECKING:
+    from cwm.cli.demo.outcome import Outcome
+    from cwm.cli.demo.text import Narrator
+    from cwm.settings import Settings
+    from cwm.stack.local import PartName
+
+_TOKENS, _TOKENS_TINY = 6500, 2000
+
+
+class Victim(StrEnum):
+    VLLM = "vllm"
+    LMCACHE = "lmcache"
+    BOTH = "both"
+
+
+_KILLED: dict[Victim, tuple[PartName, ...]] = {
+    Victim.VLLM: ("vllm",),
+    Victim.LMCACHE: ("lmcache",),
+    Victim.BOTH: ("vllm", "lmcache"),
+}
+
+
+def demo(
+    model: Annotated[
+        str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=300, help="Context to build up; default 6500, 2000 for tiny.")
+    ] = None,
+    kill: Annotated[
+        Victim, typer.Option(help="What gets SIGKILL; both leaves nothing in the engine's memory.")
+    ] = Victim.BOTH,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object; the story goes to stderr.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with database, KV and logs.")] = False,
+) -> None:
+    """An agent reads, its context is frozen, the engine is killed, the window thaws: token for token the same.
+
+    Runs on an engine of its own in a temporary folder and touches no window of yours. Exit code 1 when
+    anything the story claims does not hold.
+    """
+    from cwm.cli.demo.text import Narrator
+
+    settings = load_settings(model=model)
+    narrator = Narrator(to_stderr=as_json)
+    killed = _KILLED[kill]
+    wanted = tokens or (_TOKENS_TINY if settings.local_engine.model == "tiny" else _TOKENS)
+
+    async def work(_: Interrupts) -> Outcome:
+        with _folder(narrator, keep=keep) as folder:
+            return await _tell(_embedded(settings, folder), folder, narrator, killed, wanted, keep=keep)
+
+    try:
+        outcome = run_to_end(work)
+    except ToolRefusedError as refused:
+        fail(refused.code, refused.message)
+    untrue = outcome.untrue()
+    if as_json:
+        print_json(outcome.as_dict())
+    else:
+        narrator.step("What happened")
+        narrator.facts(outcome.facts())
+    if untrue:
+        fail("CWM-9001", f"The story does not hold: {'; '.join(untrue)}.", FOUND_FAULTS)
+
+
+async def _tell(
+    settings: Settings,
+    folder: Path,
+    narrator: Narrator,
+    killed: tuple[PartName, ...],
+    wanted: int,
+    *,
+    keep: bool,
+) -> Outcome:
+    from cwm.cli.demo.gateway import gateway
+    from cwm.cli.demo.story import Story
+    from cwm.stack.leftovers import clear_abandoned
+    from cwm.stack.local import LocalStack, plan_from_settings
+
+    log_as(settings)
+    narrator.step("Start vLLM, LMCache, Valkey and the gateway")
+    await clear_abandoned(settings.local_engine.home.absolute(), narrator.line)
+    plan = plan_from_settings(
+        settings.storage, settings.local_engine, withheld=settings.upstream_variables, log=narrator.line
+    )
+    plan = replace(plan, run_folder=folder / "run", temporary=None if keep else folder)
+    async with AsyncExitStack() as running:
+        with narrator.working("starting"):
+            stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))
+            served = await running.enter_async_context(gateway(at_stack(settings, stack)))
+        narrator.line(f"{stack.model_name} at {served.url}")
+        outcome = await Story(stack, served, narrator, killed, wanted).tell()
+        narrator.step("Stop everything")
+    return outcome
+
+
+def _embedded(settings: Settings, folder: Path) -> Settings:
+    """Defaults in ``folder``, whatever this machine's own gateway uses; engine and models stay where they are."""
+    from cwm import settings as groups
+
+    return groups.Settings(
+        http=groups.Http(port=0),
+        database=groups.Database(db_path=folder / "cwm.db"),
+        isolation=groups.Isolation(secret_file=folder / "secret"),
+        storage=groups.Storage(storage_path=folder / "storage", cpu_cache_gb=2, redis_cache_gb=2),
+        local_engine=settings.local_engine,
+        upstream_variables=settings.upstream_variables,
+        # Nothing but the thaw shall read the window back: the story tells where its KV came from.
+        verification=groups.Verification(watchdog_seconds=0),
+        retention=groups.Retention(patrol_windows=0),
+        # The engine's death is part of the story, and told there.
+        logging=groups.Logging(log_level="ERROR"),
+    )
+
+
+@contextmanager
+def _folder(narrator: Narrator, *, keep: bool) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cwm-demo-"))
+    try:
+        yield folder
+    finally:
+        if keep:
+            narrator.line(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)

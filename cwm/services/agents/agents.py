@@ -1,0 +1,259 @@
+"""Which agent sessions this process serves: made on first use, closed when idle, ended, or at shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import AgentSessionNotFoundError, CwmError, TooManyAgentSessionsError
+from cwm.domain.principal import Principal
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.services.agents.context_manager import ContextManager
+
+_SWEEP_SECONDS: Final = 30.0
+
+_Key = tuple[Principal, str | None]
+Hook = Callable[[ContextManager], Awaitable[None]]
+Farewell = Callable[[Mapping[str, str]], Awaitable[None]]
+
+_log = logging.getLogger("cwm.agents")
+
+
+class Agents:
+    """Holds the ContextManagers of this process, by (principal, agent session).
+
+    At ``limit`` the one that has been idle longest is closed first; when all are busy, CWM-3006. Closed is
+    not ended: the next request makes a new one, which goes on where the old one was. ``foreign`` is told of
+    every principal who names an agent session that is another's.
+    """
+
+    def __init__(
+        self,
+        store: AgentSessions,
+        changes: Changes,
+        clock: Clock,
+        *,
+        ttl_seconds: float,
+        limit: int,
+        foreign: Callable[[Principal], Awaitable[None]] | None = None,
+    ) -> None:
+        self.store = store
+        self._changes = changes
+        self._clock = clock
+        self.ttl_seconds = ttl_seconds
+        self._limit = limit
+        self._held: OrderedDict[_Key, ContextManager] = OrderedDict()
+        self._starting: dict[_Key, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._on_start: list[Hook] = []
+        self._on_end: list[Hook] = []
+        self._on_farewell: list[Farewell] = []
+        self._foreign = foreign
+        self._deaf = changes.subscribe(self._hear)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[ContextManager]:
+        return iter(list(self._held.values()))
+
+    def at_start(self, hook: Hook) -> None:
+        """Called with every new ContextManager before it serves; one that fails is not begun."""
+        self._on_start.append(hook)
+
+    def at_end(self, hook: Hook) -> None:
+        """Called with every ContextManager that stops serving in this process."""
+        self._on_end.append(hook)
+
+    def at_farewell(self, farewell: Farewell) -> None:
+        """Called with what was kept for an agent session that ended here and that this process did not serve."""
+        self._on_farewell.append(farewell)
+
+    async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
+        """The ContextManager of an agent session whose id is known to be this principal's."""
+        key = (principal, agent_session)
+        held = self._held.get(key)
+        if held is None:
+            self._make_room()
+            held = self._held[key] = ContextManager(principal, agent_session, self.store, self._use)
+            if self._on_start:
+                self._starting[key] = asyncio.create_task(self._start(key, held))
+        self._use(held)
+        if (starting := self._starting.get(key)) is not None:
+            await asyncio.shield(starting)
+        await held.keep()
+        return held
+
+    def held(self, principal: Principal, agent_session: str | None) -> ContextManager | None:
+        """The ContextManager, if this process has one."""
+        return self._held.get((principal, agent_session))
+
+    async def listens(self, principal: Principal, agent_session: str | None) -> bool:
+        """An open stream is use. False when its agent session is not there any more. StorageReadError."""
+        if (held := self.held(principal, agent_session)) is not None:
+            self._use(held)
+            await held.keep()
+        return agent_session is None or await self.store.touch(agent_session, principal)
+
+    async def begin(self, principal: Principal) -> str:
+        """A handle for a client whose protocol has no sessions."""
+        return await self.store.begin(principal)
+
+    async def known(self, principal: Principal, handle: str) -> str:
+        """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
+        if not await self.store.touch(handle, principal):
+            if self._foreign is not None and await self.store.alive(handle):
+                await self._foreign(principal)
+            raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
+        return handle
+
+    async def end(self, principal: Principal, handle: str) -> None:
+        """End an agent session on every replica. Raises AgentSessionNotFoundError."""
+        await self.known(principal, handle)
+        await self.finish(principal, handle)
+
+    async def finish(self, principal: Principal, agent_session: str) -> Mapping[str, str]:
+        """:meth:`end` for one that is known to be this principal's; what was kept for it."""
+        kept = await self.store.recall(agent_session)
+        serves = (principal, agent_session) in self._held
+        ended = await self.store.end(agent_session)
+        await self._changes.publish(
+            Change(ChangeKind.ENDED, agent_session=agent_session, tenant=principal.tenant)
+        )
+        if ended and not serves:
+            # Whoever served it may have closed it, or crashed, and left open what others could go on with.
+            self._say_farewell(kept)
+        return kept
+
+    async def sweep(self) -> None:
+        """Keep what is busy, and close what has been idle for the TTL, every now and then, for ever."""
+        while True:
+            await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds / 2))
+            self.keep_busy()
+            await self.see_off()
+            self.close_idle()
+
+    def keep_busy(self) -> None:
+        """A call that takes longer than the TTL is use of its agent session for as long as it takes."""
+        for held in self:
+            if not held.idle and not held.listening:
+                self._in_background(self._keep(held))
+
+    async def see_off(self) -> None:
+        """Have what expired leave its upstreams, where whoever served it made room for others, or crashed."""
+        with suppress(CwmError):
+            abandoned = await self.store.abandoned()
+            # One that is held here leaves when it is closed.
+            here = {held.key for held in self}
+            for key, kept in abandoned:
+                if key not in here:
+                    self._say_farewell(kept)
+
+    def close_idle(self) -> None:
+        oldest = self._clock.monotonic() - self.ttl_seconds
+        for key, held in list(self._held.items()):
+            if held.last_used > oldest:
+                return
+            if held.idle:
+                del self._held[key]
+                self._close_soon(held, end=None)
+            elif held.listening:
+                self._in_background(self._close_if_ended(key, held))
+
+    async def aclose(self) -> None:
+        self._deaf()
+        for starting in list(self._starting.values()):
+            starting.cancel()
+        held, self._held = list(self._held.values()), OrderedDict()
+        for each in held:
+            self._close_soon(each, end=not self.store.outlives_us)
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    def _use(self, held: ContextManager) -> None:
+        """Keeps them in the order of their last use."""
+        held.last_used = self._clock.monotonic()
+        key = (held.principal, held.agent_session)
+        if self._held.get(key) is held:
+            self._held.move_to_end(key)
+
+    async def _start(self, key: _Key, held: ContextManager) -> None:
+        try:
+            async with held.serving():
+                for hook in self._on_start:
+                    await hook(held)
+        except BaseException:
+            if self._held.get(key) is held:
+                del self._held[key]
+            raise
+        finally:
+            del self._starting[key]
+
+    def _make_room(self) -> None:
+        if len(self._held) < self._limit:
+            return
+        for key, held in self._held.items():
+            if held.idle:
+                del self._held[key]
+                self._close_soon(held, end=False)
+                return
+        raise TooManyAgentSessionsError(
+            f"All {self._limit} agent sessions of this gateway are busy.", limit=self._limit
+        )
+
+    def _hear(self, change: Change) -> None:
+        if change.kind is not ChangeKind.ENDED:
+            return
+        for key, held in list(self._held.items()):
+            if held.agent_session == change.agent_session:
+                del self._held[key]
+                self._close_soon(held, end=True)
+
+    async def _close_if_ended(self, key: _Key, held: ContextManager) -> None:
+        """One that only listens is used by whoever holds its stream; an end by TTL is told to nobody."""
+        try:
+            ended = not await self.store.alive(held.key)
+        except CwmError:
+            return
+        if ended and self._held.get(key) is held and held.listening:
+            del self._held[key]
+            await self._close(held, end=True)
+
+    def _say_farewell(self, kept: Mapping[str, str]) -> None:
+        for farewell in self._on_farewell:
+            self._in_background(self._say(farewell, kept))
+
+    async def _keep(self, held: ContextManager) -> None:
+        # Without the store it is served all the same.
+        with suppress(CwmError):
+            await self.store.recall(held.key)
+
+    async def _say(self, farewell: Farewell, kept: Mapping[str, str]) -> None:
+        try:
+            await farewell(kept)
+        except Exception:  # noqa: BLE001 - logged; it has ended all the same
+            _log.exception("what an agent session left behind could not be closed")
+
+    def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
+        self._in_background(self._close(held, end=end))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self, held: ContextManager, *, end: bool | None) -> None:
+        """With ``end`` None it depends on whether another replica still serves the agent session."""
+        try:
+            for hook in self._on_end:
+                await hook(held)
+            await held.close(end=not await self.store.alive(held.key) if end is None else end)
+        except Exception:  # noqa: BLE001 - logged; the others are closed all the same
+            _log.exception("an agent session could not be closed")

@@ -1,0 +1,193 @@
+"""Contents of the shared store, with what is used often in process."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.eviction import Facts
+from cwm.ports.audit import AuditLog
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.content_store import Content, ContentStore
+from cwm.ports.context_index import Bytes
+from cwm.ports.meter import Meter
+from cwm.services.aside import aside
+from cwm.services.contents.cache import NEVER, ContentCache, Key
+from cwm.services.contents.form import digest_of, is_compressed, plain_form, stored_form
+
+DEFAULT_PRIORITY: Final = 5
+# Of what was damaged and put again while it was looked at.
+_LOADS: Final = 3
+
+
+class SharedContents:
+    """``cwm.ports.contents.Contents``: the shared store first, then memory.
+
+    Loads of the same content wait for one. What is loaded is checked against its digest: what does not fit is
+    dropped from the store, written to the audit log, counted, and never returned.
+    """
+
+    def __init__(
+        self,
+        store: ContentStore,
+        cache: ContentCache,
+        changes: Changes,
+        audit: AuditLog,
+        meter: Meter,
+        clock: Clock,
+        *,
+        compress_above: int = 1024,
+        quota_bytes: int | None = None,
+    ) -> None:
+        self.store = store
+        self.cache = cache
+        self.loaded = 0
+        """How often the shared store was asked for bytes."""
+        self._changes = changes
+        self._audit = audit
+        self._meter = meter
+        self._clock = clock
+        self._compress_above = compress_above
+        self._quota_bytes = quota_bytes
+        self._loading: dict[Key, asyncio.Task[bytes | None]] = {}
+        self.close = changes.subscribe(self._hear)
+
+    async def keep(
+        self,
+        tenant: str,
+        plain: bytes,
+        holder: str,
+        expires_at: datetime | None,
+        *,
+        priority: int = DEFAULT_PRIORITY,
+    ) -> str:
+        """As the port says; ``priority``, 0 to 10, is for how long memory keeps it. CWM-4003 over the quota."""
+        digest = await aside(len(plain), lambda: digest_of(plain))
+        key = (tenant, digest)
+        if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
+            self.cache.prolong(key, priority, _seconds(expires_at))
+            return digest
+        stored = await aside(len(plain), lambda: stored_form(plain, self._compress_above))
+        await self.store.put(tenant, digest, stored, holder, expires_at, self._quota_bytes)
+        self._add(key, plain, stored, priority, expires_at)
+        return digest
+
+    async def to_store(self, plain: bytes) -> Bytes:
+        """What a write of the index brings along, under the tenants' quota."""
+        return await aside(len(plain), lambda: self._to_store(plain))
+
+    def was_stored(
+        self, tenant: str, plain: bytes, new: Bytes, priority: int, expires_at: datetime | None
+    ) -> None:
+        """A write brought it along: remember it as :meth:`keep` does."""
+        key = (tenant, new.digest)
+        if self.cache.facts(key) is not None:
+            self.cache.prolong(key, priority, _seconds(expires_at))
+        else:
+            self._add(key, plain, new.stored, priority, expires_at)
+
+    async def read(self, tenant: str, digest: str, *, priority: int = DEFAULT_PRIORITY) -> bytes | None:
+        """As the port says; ``priority`` is for how long memory keeps it where that does not know it yet."""
+        key = (tenant, digest)
+        if (plain := self.cache.plain(key, self._now())) is not None:
+            return plain
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load(key, priority))
+            loading.add_done_callback(lambda done: self._loaded(key, done))
+        # One caller that leaves must not take the load from the others.
+        return await asyncio.shield(loading)
+
+    async def let_go(self, tenant: str, digest: str, holder: str) -> None:
+        if await self.store.release(tenant, digest, holder):
+            await self.gone(tenant, digest)
+
+    async def gone(self, tenant: str, digest: str) -> None:
+        """It is not in the store any more: no replica may go on with what it has."""
+        self.cache.drop((tenant, digest))
+        await self._changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
+
+    def _to_store(self, plain: bytes) -> Bytes:
+        return Bytes(digest_of(plain), stored_form(plain, self._compress_above), self._quota_bytes)
+
+    def _add(self, key: Key, plain: bytes, stored: bytes, priority: int, expires_at: datetime | None) -> None:
+        self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, _seconds(expires_at))
+
+    async def _load(self, key: Key, priority: int) -> bytes | None:
+        warm = self.cache.stored(key, self._now())
+        if warm is not None:
+            plain = await aside(len(warm), lambda: plain_form(warm, key[1]))
+            if plain is not None:
+                self.cache.counts.warm_hits += 1
+                self._remember(key, plain, warm, None, priority)
+                return plain
+            self.cache.drop(key)
+        self.cache.counts.misses += 1
+        self.loaded += 1
+        for _ in range(_LOADS):
+            found = await self.store.get(*key)
+            if found is None:
+                break
+            plain = await aside(len(found.stored), partial(plain_form, found.stored, key[1]))
+            if plain is not None:
+                self._remember(key, plain, found.stored, found, priority)
+                return plain
+            if await self._drop_damaged(key, found.stored):
+                break
+        return None
+
+    def _remember(self, key: Key, plain: bytes, stored: bytes, found: Content | None, priority: int) -> None:
+        """Unless it was let go of everywhere while it was loaded."""
+        if self._loading.get(key) is not asyncio.current_task():
+            return
+        known = self.cache.facts(key) or Facts(priority=priority)
+        ends_at = known.ends_at if found is None else _seconds(found.ends_at)
+        self.cache.add(key, plain, stored if is_compressed(stored) else None, known.priority, ends_at)
+
+    async def _drop_damaged(self, key: Key, stored: bytes) -> bool:
+        """False where somebody else did, or has put it there again."""
+        tenant, digest = key
+        self._meter.event("content_corrupted")
+        if not await self.store.drop(tenant, digest, stored):
+            return False
+        await self.gone(tenant, digest)
+        with suppress(CwmError):
+            await self._audit.record(
+                AuditEvent(
+                    timestamp=self._clock.now(),
+                    tenant=tenant,
+                    subject="cwm",
+                    event="content.drop",
+                    outcome=StorageCorruptionError.code,
+                    severity=Severity.ERROR,
+                    details={"digest": digest},
+                )
+            )
+        return True
+
+    def _loaded(self, key: Key, done: asyncio.Task[bytes | None]) -> None:
+        if self._loading.get(key) is done:
+            del self._loading[key]
+        if not done.cancelled():
+            # Whoever waited has it; when all have left, nobody is there to be told.
+            done.exception()
+
+    def _hear(self, change: Change) -> None:
+        if change.kind is ChangeKind.CONTENT and change.tenant is not None and change.uri is not None:
+            key = (change.tenant, change.uri)
+            self.cache.drop(key)
+            self._loading.pop(key, None)
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+
+def _seconds(moment: datetime | None) -> float:
+    return NEVER if moment is None else moment.timestamp()

@@ -1,0 +1,190 @@
+"""Shared context in a file: what workspaces and the tenant have now, to keep aside or to carry to another store.
+
+Records follow each other, each a line of JSON with ``bytes`` bytes behind it where it says so: a header, every
+content once in its stored form, every scope with its keys, the end. Private scopes end with their agent sessions and stay out,
+as what upstreams answered does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO, Final
+from uuid import uuid4
+
+from cwm.domain.errors import InvalidParameterError, StorageCorruptionError
+from cwm.domain.shared_context import ANSWERS, Entry, Scope, Write, require_key, scope_of
+from cwm.ports.clock import Clock
+from cwm.ports.content_store import ContentStore
+from cwm.ports.context_index import ContextIndex
+from cwm.services.aside import aside
+from cwm.services.contents.form import plain_form
+
+_FORMAT: Final = 1
+_AUTHOR: Final = "import"
+_IMPORTING: Final = timedelta(hours=1)
+_LONGEST_LINE: Final = 1 << 28
+_MOST_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What went through the file. ``bytes`` of contents as stored; ``lost`` keys had no sound value any more."""
+
+    scopes: int = 0
+    keys: int = 0
+    contents: int = 0
+    bytes: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextArchive:
+    index: ContextIndex
+    contents: ContentStore
+    clock: Clock
+    versions: int
+    quota_bytes: int | None = None
+
+    async def write(self, tenant: str, file: BinaryIO) -> Archived:
+        """Each scope as it is at one moment. CWM-4002."""
+        _put(file, {"cwm_context": _FORMAT, "tenant": tenant})
+        scopes = [scope for scope in await self.index.scopes(tenant) if scope.is_named]
+        states = [(scope, await self._state(scope)) for scope in scopes]
+        sizes: dict[str, int] = {}
+        for digest in dict.fromkeys(str(entry.digest) for _, state in states for entry in state):
+            found = await self.contents.get(tenant, digest)
+            if found is not None and await self._is_sound(found.stored, digest):
+                _put(file, {"content": digest}, found.stored)
+                sizes[digest] = len(found.stored)
+        keys = lost = 0
+        for scope, state in states:
+            sound = [entry for entry in state if entry.digest in sizes]
+            _put(file, {"scope": scope.name, "entries": [_told(entry) for entry in sound]})
+            keys, lost = keys + len(sound), lost + len(state) - len(sound)
+        _put(file, {"end": keys})
+        return Archived(len(states), keys, len(sizes), sum(sizes.values()), lost)
+
+    async def read(self, tenant: str, file: BinaryIO) -> Archived:
+        """Set every key of the file, each scope at once; other keys stay. What is counted is what was not so yet.
+
+        CWM-1003 for what is no archive, CWM-3007 for an immutable key that is something else here, CWM-4004 for a
+        damaged archive; scopes before that are set.
+        """
+        records = _records(file)
+        _require_header(records)
+        holder = f"importing:{uuid4().hex}"
+        until = self.clock.now() + _IMPORTING
+        kept: set[str] = set()
+        scopes = keys = size = 0
+        ended = False
+        for record, body in records:
+            if "end" in record:
+                ended = True
+            elif (digest := record.get("content")) is not None:
+                if not await self._is_sound(body, digest):
+                    raise _damaged()
+                await self.contents.put(tenant, digest, body, holder, until, self.quota_bytes)
+                kept.add(digest)
+                size += len(body)
+            elif not _is_answers(record):
+                scope = _scope(tenant, record)
+                writes = self._writes(record, kept, await self._state(scope))
+                await self.index.write(scope, writes, _AUTHOR, keep=self.versions)
+                scopes, keys = scopes + 1, keys + len(writes)
+        for digest in kept:
+            await self.contents.release(tenant, digest, holder)
+        if not ended:
+            raise _damaged()
+        return Archived(scopes, keys, len(kept), size)
+
+    async def _state(self, scope: Scope) -> list[Entry]:
+        head = await self.index.head(scope)
+        return list(await self.index.state(scope, head.version))
+
+    async def _is_sound(self, stored: bytes, digest: str) -> bool:
+        return await aside(len(stored), lambda: plain_form(stored, digest) is not None)
+
+    def _writes(self, record: dict[str, Any], kept: set[str], state: list[Entry]) -> list[Write]:
+        """Without what has expired since, and what is there already."""
+        now, there = self.clock.now(), [_told(entry) for entry in state]
+        try:
+            known = {told["key"]: told for told in there}
+            writes = [_write(told) for told in record["entries"] if known.get(told["key"]) != told]
+        except (KeyError, TypeError, ValueError) as other:
+            raise _damaged() from other
+        if any(write.digest not in kept for write in writes):
+            raise _damaged()
+        return [write for write in writes if write.expires_at is None or write.expires_at > now]
+
+
+def _require_header(records: Iterator[tuple[dict[str, Any], bytes]]) -> None:
+    try:
+        header, _ = next(records, ({}, b""))
+    except StorageCorruptionError:
+        header = {}
+    if header.get("cwm_context") != _FORMAT:
+        raise InvalidParameterError("The file is no archive of shared context of this version.")
+
+
+def _put(file: BinaryIO, record: dict[str, Any], body: bytes = b"") -> None:
+    line = json.dumps({**record, "bytes": len(body)}, ensure_ascii=False, separators=(",", ":"))
+    file.write(line.encode() + b"\n" + body)
+
+
+def _records(file: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
+    while line := file.readline(_LONGEST_LINE):
+        try:
+            record = json.loads(line)
+            size = int(record["bytes"])
+        except (ValueError, TypeError, KeyError) as other:
+            raise _damaged() from other
+        if not line.endswith(b"\n") or not 0 <= size <= _MOST_BYTES:
+            raise _damaged()
+        body = file.read(size)
+        if len(body) != size:
+            raise _damaged()
+        yield record, body
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    # To the millisecond, which is what every store keeps.
+    expires_at = None if entry.expires_at is None else round(entry.expires_at.timestamp() * 1000)
+    return {
+        "key": entry.key,
+        "digest": entry.digest,
+        "size": entry.size,
+        "priority": entry.priority,
+        "immutable": entry.immutable,
+        "expires_at": expires_at,
+    }
+
+
+def _write(told: dict[str, Any]) -> Write:
+    expires_at = told["expires_at"]
+    return Write(
+        require_key(str(told["key"])),
+        str(told["digest"]),
+        int(told["size"]),
+        int(told["priority"]),
+        bool(told["immutable"]),
+        expires_at=None if expires_at is None else datetime.fromtimestamp(expires_at / 1000, UTC),
+    )
+
+
+def _scope(tenant: str, record: dict[str, Any]) -> Scope:
+    scope = scope_of(tenant, "", str(record.get("scope")))
+    if scope.is_private:
+        raise _damaged()
+    return scope
+
+
+def _is_answers(record: dict[str, Any]) -> bool:
+    """Archives of old have what upstreams answered as well."""
+    return str(record.get("scope")).startswith(f"{ANSWERS}:")
+
+
+def _damaged() -> StorageCorruptionError:
+    return StorageCorruptionError("The archive is damaged: what it says and what it holds do not match.")

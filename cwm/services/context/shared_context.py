@@ -1,0 +1,289 @@
+"""Shared context: what agents set, get, list, name and restore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cwm.domain.canonical import canonical_json
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import (
+    ContextConflictError,
+    InvalidParameterError,
+    SnapshotNotFoundError,
+    StorageCorruptionError,
+    StorageQuotaExceededError,
+)
+from cwm.domain.principal import Principal
+from cwm.domain.shared_context import (
+    ANSWERS,
+    ANY_SUFFIX,
+    Entry,
+    Scope,
+    Snapshot,
+    Write,
+    difference,
+    require_key,
+    require_label,
+    uri_of,
+)
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.context_index import Bytes, ContextIndex, Written
+from cwm.ports.meter import Meter
+from cwm.ports.tracing import UNTRACED, Tracer
+from cwm.services.aside import aside, to_its_end
+from cwm.services.contents.contents import SharedContents
+from cwm.services.context.requests import ContextLimits, ContextStats, Found, KeyPage, Restored, Setting
+from cwm.services.context.views import ContextViews
+
+MAX_PAGE: Final = 1000
+
+_RESTORES_TRIED: Final = 20
+# Of more keys, one telling reaches whoever watches something that begins as they all do.
+_TOLD_EACH_AT_MOST: Final = 100
+
+
+@dataclass(slots=True)
+class SharedContext:
+    """Every write is in the shared store, whole, before it is acknowledged; every read has all that was.
+
+    Values are JSON, one copy of equal ones in a tenant. Raises CWM-4001 and 4002 when the store is away.
+    """
+
+    index: ContextIndex
+    contents: SharedContents
+    views: ContextViews
+    changes: Changes
+    meter: Meter
+    clock: Clock
+    limits: ContextLimits = field(default_factory=ContextLimits)
+    quota_bytes: int | None = None
+    tracer: Tracer = UNTRACED
+
+    async def set(self, principal: Principal, scope: Scope, setting: Setting) -> Entry:
+        """CWM-1003 for a value too large; CWM-3007 where the key is immutable or not at ``if_version``."""
+        require_key(setting.key)
+        value = canonical_json(setting.value)
+        if len(value) > self.limits.value_bytes:
+            raise InvalidParameterError(
+                f"value: has {len(value)} bytes of JSON, and may have {self.limits.value_bytes}.",
+                field="value",
+            )
+        with self.tracer.span("context_set"), self.meter.operation("context_set"):
+            new = await self.contents.to_store(value)
+            write = Write(
+                setting.key,
+                new.digest,
+                len(value),
+                setting.priority,
+                setting.immutable,
+                None if setting.ttl_seconds is None else max(1, round(setting.ttl_seconds * 1000)),
+                if_version=setting.if_version,
+            )
+            try:
+                written = await self._write(scope, [write], principal.subject, new)
+            except StorageQuotaExceededError:
+                # The scope's past makes room.
+                for digest in await self.index.trim(scope):
+                    await self.contents.gone(scope.tenant, digest)
+                written = await self._write(scope, [write], principal.subject, new)
+            entry = written.entries[0]
+            self.contents.was_stored(scope.tenant, value, new, entry.priority, entry.expires_at)
+        return entry
+
+    async def get(
+        self, scope: Scope, key: str, version: int | None = None, snapshot: str | None = None
+    ) -> Found:
+        """What the key is, or was at a version of the scope or in a snapshot.
+
+        CWM-1003 for a version that is not known, or for both; CWM-2006; CWM-4004 where the value is lost.
+        """
+        require_key(key)
+        with self.tracer.span("context_get"), self.meter.operation("context_get"):
+            at, entry = await self._entry(scope, key, version, snapshot)
+            while entry is not None and entry.digest is not None:
+                value = await self.contents.read(scope.tenant, entry.digest, priority=entry.priority)
+                if value is not None:
+                    return Found(entry, await _parsed(value), at)
+                seen = entry
+                at, entry = await self._entry(scope, key, version, snapshot)
+                # Unless it was overwritten, and its past trimmed, in this very moment.
+                if entry is not None and entry.version == seen.version:
+                    raise StorageCorruptionError(
+                        "The value was damaged or lost in the shared store, and dropped: set the key again.",
+                        key=key,
+                    )
+            return Found(None, None, at)
+
+    async def delete(
+        self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
+    ) -> Entry | None:
+        """None where there was nothing. CWM-3007 as for a set."""
+        require_key(key)
+        with self.tracer.span("context_delete"), self.meter.operation("context_delete"):
+            written = await self._write(scope, [Write(key, if_version=if_version)], principal.subject)
+        return written.entries[0] if written.entries else None
+
+    async def list(
+        self, scope: Scope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
+    ) -> KeyPage:
+        """Keys that begin with ``prefix``, those that come after ``after`` alone. CWM-2006."""
+        require_key(prefix, prefix=True)
+        view = await self.views.now(scope)
+        found: Mapping[str, Entry]
+        if snapshot is None:
+            version, found = view.head.version, view.entries
+            keys = self.views.keys(scope, view, prefix, after)
+        else:
+            version = (await self._snapshot(scope, snapshot)).version
+            found = await self._state(scope, version)
+            keys = sorted(key for key in found if key.startswith(prefix) and (after is None or key > after))
+        page: list[Entry] = []
+        for key in keys:
+            if found[key].is_there(view.head.now):
+                page.append(found[key])
+                if len(page) > limit:
+                    break
+        return KeyPage(tuple(page[:limit]), version, len(page) > limit)
+
+    async def snapshot(
+        self, principal: Principal, scope: Scope, label: str
+    ) -> tuple[Snapshot, Sequence[str]]:
+        """Name the state that is now, and the labels that made room. CWM-3007 for a label in use."""
+        require_label(label)
+        with self.tracer.span("context_snapshot"), self.meter.operation("context_snapshot"):
+            return await self.index.take_snapshot(scope, label, principal.subject, self.limits.snapshots)
+
+    async def restore(self, principal: Principal, scope: Scope, label: str) -> Restored:
+        """Make every key what it was in the snapshot, all at once. CWM-2006; CWM-3007 for an immutable key."""
+        with self.tracer.span("context_restore"), self.meter.operation("context_restore"):
+            snapshot = await self._snapshot(scope, label)
+            for _ in range(_RESTORES_TRIED):
+                wanted = {entry.key: entry for entry in await self.index.state(scope, snapshot.version)}
+                view = await self.views.now(scope)
+                writes = difference(
+                    wanted, {key: each for key, each in view.entries.items() if each.is_there(view.head.now)}
+                )
+                if not writes:
+                    return Restored(snapshot, view.head.version, 0, 0)
+                written = await self._try_to_write(scope, writes, principal.subject, at=view.head.version)
+                if written is not None:
+                    deleted = sum(write.digest is None for write in writes)
+                    return Restored(snapshot, written.head.version, len(writes) - deleted, deleted)
+        raise ContextConflictError(
+            "Others write in this scope all the time: nothing was restored.", label=label, reason="busy"
+        )
+
+    async def stats(self, scope: Scope) -> ContextStats:
+        view = await self.views.now(scope)
+        there = [entry for entry in view.entries.values() if entry.is_there(view.head.now)]
+        cache = self.contents.cache
+        return ContextStats(
+            version=view.head.version,
+            oldest_version=view.head.floor,
+            keys=len(there),
+            value_bytes=sum(entry.size for entry in there),
+            snapshots=tuple(await self.index.snapshots(scope)),
+            tenant_bytes=await self.contents.store.used_bytes(scope.tenant),
+            tenant_quota_bytes=self.quota_bytes,
+            memory_bytes=cache.used_bytes,
+            memory_limit_bytes=cache.limit_bytes,
+            eviction=cache.eviction,
+            cached=len(cache),
+            hot=cache.hot,
+            counts=cache.counts,
+            loads=self.contents.loaded,
+        )
+
+    async def forget(self, scope: Scope) -> None:
+        """The scope's agent session has ended."""
+        await self.index.forget(scope)
+        self.views.forget(scope)
+
+    async def _entry(
+        self, scope: Scope, key: str, version: int | None, snapshot: str | None
+    ) -> tuple[int, Entry | None]:
+        if version is not None and snapshot is not None:
+            raise InvalidParameterError("version or snapshot, not both.", field="version")
+        if snapshot is None and version is None:
+            return await self.views.entry(scope, key)
+        head = await self.index.head(scope)
+        if version is None:
+            version = (await self._snapshot(scope, snapshot or "")).version
+        elif not head.floor <= version <= head.version:
+            raise InvalidParameterError(
+                "version: there is no such version of the scope any more, or not yet.",
+                field="version",
+                oldest_version=head.floor,
+                current_version=head.version,
+            )
+        if (seen := self.views.past(scope, version)) is not None:
+            entry = seen.get(key)
+            return version, entry if entry is not None and entry.is_there(head.now) else None
+        return version, await self.index.past(scope, key, version)
+
+    async def _state(self, scope: Scope, version: int) -> Mapping[str, Entry]:
+        if (seen := self.views.past(scope, version)) is not None:
+            return seen
+        return {entry.key: entry for entry in await self.index.state(scope, version)}
+
+    async def _snapshot(self, scope: Scope, label: str) -> Snapshot:
+        for snapshot in await self.index.snapshots(scope):
+            if snapshot.label == label:
+                return snapshot
+        raise SnapshotNotFoundError("There is no such snapshot in this scope.", label=label[:64])
+
+    async def _write(
+        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None = None
+    ) -> Written:
+        written = await self._try_to_write(scope, writes, author, new)
+        if written is None:
+            raise AssertionError("only a write at a version can come too late")
+        return written
+
+    async def _try_to_write(
+        self,
+        scope: Scope,
+        writes: Sequence[Write],
+        author: str,
+        new: Bytes | None = None,
+        *,
+        at: int | None = None,
+    ) -> Written | None:
+        """A write that is done is told, also when its caller has given it up."""
+        return await to_its_end(self._write_and_tell(scope, writes, author, new, at))
+
+    async def _write_and_tell(
+        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None, at: int | None
+    ) -> Written | None:
+        written = await self.index.write(scope, writes, author, new=new, at=at, keep=self.limits.versions)
+        if written is not None:
+            for digest in written.gone:
+                await self.contents.gone(scope.tenant, digest)
+            keys = [entry.key for entry in written.entries]
+            if len(keys) <= _TOLD_EACH_AT_MOST:
+                for key in keys:
+                    await self._tell(scope, uri_of(scope.name, key))
+            else:
+                await self._tell(scope, uri_of(scope.name, _begin_of_all(keys)) + ANY_SUFFIX)
+        return written
+
+    async def _tell(self, scope: Scope, uri: str) -> None:
+        if scope.name == ANSWERS:
+            return
+        only = scope.key.partition(":")[2] if scope.is_private else None
+        await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=only))
+
+
+async def _parsed(value: bytes) -> Any:
+    return await aside(len(value), lambda: json.loads(value))
+
+
+def _begin_of_all(keys: Sequence[str]) -> str:
+    """What all of them begin with."""
+    first, last = min(keys), max(keys)
+    alike = zip(first, last, strict=False)
+    return first[: next((n for n, (one, other) in enumerate(alike) if one != other), len(first))]

@@ -1,0 +1,138 @@
+"""Census: what there is, asked for when somebody looks, so that nobody pays for it while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from cwm.domain.errors import CwmError
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import TierUsage
+from cwm.ports.meter import Standing
+from cwm.ports.registry import Stock
+from cwm.services.agents.agents import Agents
+from cwm.services.health.inspect import UPSTREAM, Inspect, Status
+from cwm.services.upstreams.link import LinkState
+
+_PATIENCE_SECONDS: Final = 2.0
+_PAUSE_AFTER_COUNTING: Final = 50.0
+
+_log = logging.getLogger("cwm.census")
+
+
+class Load(Protocol):
+    """How busy a database is: transactions that run or wait for one of its connections."""
+
+    @property
+    def connections(self) -> int: ...
+
+    @property
+    def transactions(self) -> int: ...
+
+
+class Census:
+    """Asks the registry, the tiers and every component, each ``refresh_seconds`` after its last answer at the earliest.
+
+    After counting the registry it rests for fifty times as long as that took: a very large one is counted less
+    often, and never for more than a fiftieth of the time. What is asked is not waited for longer than two
+    seconds; the next look tells it.
+    """
+
+    def __init__(
+        self, inspect: Inspect, agents: Agents, database: Load, clock: Clock, refresh_seconds: float
+    ) -> None:
+        self._inspect = inspect
+        self._agents = agents
+        self._database = database
+        self._stock: Stock | None = None
+        self._tiers: Sequence[TierUsage] = ()
+        self._components: dict[str, bool] = {}
+        self._questions = [
+            _Question(self._check, clock, refresh_seconds),
+            _Question(self._weigh, clock, refresh_seconds),
+            _Question(self._count, clock, refresh_seconds, rest=_PAUSE_AFTER_COUNTING),
+        ]
+
+    async def look(self) -> None:
+        asked = {task for each in self._questions if (task := each.asked()) is not None}
+        if asked:
+            await asyncio.wait(asked, timeout=_PATIENCE_SECONDS)
+
+    def now(self) -> Standing:
+        """What is known; upstreams, agent sessions and the database are as they are at this moment."""
+        # Counted less often than checked: what was counted before it went away is not what there is.
+        stock = self._stock if self._components.get("registry", True) else None
+        return Standing(
+            sessions=stock.sessions if stock else None,
+            windows=stock.windows if stock else None,
+            tiers=self._tiers,
+            components=self._components,
+            upstreams={each.name: each.state is LinkState.READY for each in self._inspect.upstreams()},
+            agent_sessions=len(self._agents),
+            database_transactions=self._database.transactions,
+            database_connections=self._database.connections,
+        )
+
+    async def aclose(self) -> None:
+        """Give up what is being asked."""
+        for each in self._questions:
+            await each.given_up()
+
+    async def _check(self) -> None:
+        health = await self._inspect.health()
+        self._components = {
+            each.name: each.status is not Status.UNHEALTHY
+            for each in health.components
+            if not each.name.startswith(UPSTREAM)
+        }
+
+    async def _weigh(self) -> None:
+        try:
+            async with asyncio.timeout(self._inspect.check_seconds):
+                self._tiers = await self._inspect.kv_tier.usage()
+        except (CwmError, TimeoutError):
+            self._tiers = ()
+
+    async def _count(self) -> None:
+        try:
+            self._stock = await self._inspect.registry.stock_of_every_tenant()
+        except CwmError:
+            self._stock = None
+
+
+class _Question:
+    """Never asked twice at once, nor sooner after an answer than ``seconds`` and ``rest`` times what that took."""
+
+    def __init__(
+        self, ask: Callable[[], Coroutine[Any, Any, None]], clock: Clock, seconds: float, *, rest: float = 0.0
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._seconds = seconds
+        self._rest = rest
+        self._task: asyncio.Task[None] | None = None
+        self._due = clock.monotonic()
+
+    def asked(self) -> asyncio.Task[None] | None:
+        """The question as it is being asked, begun now if it is due; None while the last answer is good."""
+        if self._task is None and self._clock.monotonic() >= self._due:
+            self._task = asyncio.create_task(self._answered())
+        return self._task
+
+    async def given_up(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _answered(self) -> None:
+        started = self._clock.monotonic()
+        try:
+            await self._ask()
+        except Exception:  # noqa: BLE001 - logged; the next look may go well
+            _log.exception("what is told at /metrics could not be asked")
+        finally:
+            ended = self._clock.monotonic()
+            self._due = ended + max(self._seconds, self._rest * (ended - started))
+            self._task = None

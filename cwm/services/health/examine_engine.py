@@ -1,0 +1,120 @@
+"""What vLLM must do for CWM, shown by three small requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+from cwm.domain.errors import CwmError, EngineResponseError
+from cwm.domain.prefix import TokenIds
+from cwm.ports.engine import Completion, Engine, Generation, ServedModel
+from cwm.services.health.findings import Findings
+
+PROBE_SALT: Final = "cwm1-doctor"
+OTHER_SALT: Final = "cwm1-doctor-other"
+ENGINE_CHECKS: Final = ("token ids", "cached tokens", "isolation", "identity", "control tokens")
+
+_PINNED = "Use the vLLM version that CWM pins (deploy/engine/requirements-cpu.txt)."
+
+
+@dataclass(slots=True)
+class EngineExamination:
+    """Sends one random prompt twice under one salt and once under another.
+
+    ``sent`` holds (token ids, salt) of whatever may have been stored.
+    """
+
+    findings: Findings
+    engine: Engine
+    served: ServedModel
+    chunk_size: int
+    sent: list[tuple[TokenIds, str]] = field(default_factory=list)
+
+    async def examine(self) -> TokenIds | None:
+        """The prompt, at least two chunks where the model takes them; None when vLLM does not complete it."""
+        wanted = min(2 * self.chunk_size + 8, self.served.max_model_len - 8)
+        try:
+            probe = await probe_ids(self.engine, self.served, wanted)
+            first = await self._complete(probe, PROBE_SALT)
+            second = await self._complete(probe, PROBE_SALT)
+            other = await self._complete(probe, OTHER_SALT)
+        except EngineResponseError as error:
+            fix = f"Serve one model that answers /v1/completions with return_token_ids. {_PINNED}"
+            self.findings.fault("token ids", error.message, fix)
+            self.findings.skipped("vLLM does not answer a probe", *ENGINE_CHECKS[1:])
+            return None
+        except CwmError as error:
+            self.findings.fault("token ids", error.message, "See vLLM's log.")
+            self.findings.skipped("vLLM does not answer a probe", *ENGINE_CHECKS[1:])
+            return None
+        self._token_ids(first)
+        self._cached_tokens(second)
+        self._isolation(other)
+        self._identity(first)
+        await self._control_tokens()
+        return probe
+
+    async def _complete(self, probe: TokenIds, salt: str) -> Completion:
+        self.sent.append((probe, salt))
+        return await self.engine.complete(
+            Generation(self.served.id, probe, salt, max_tokens=2, sampling={"temperature": 0})
+        )
+
+    def _token_ids(self, answer: Completion) -> None:
+        if answer.token_ids:
+            self.findings.ok("token ids", "vLLM returns the exact ids it computed")
+        else:
+            self.findings.fault("token ids", "vLLM returns no token ids for return_token_ids.", _PINNED)
+
+    def _cached_tokens(self, second: Completion) -> None:
+        if second.cached_tokens:
+            self.findings.ok("cached tokens", f"reported: {second.cached_tokens} of {second.prompt_tokens}")
+        else:
+            self.findings.fault(
+                "cached tokens",
+                "vLLM reports no cached token for a prompt that it has just computed.",
+                "Start vLLM with --enable-prompt-tokens-details, and without --no-enable-prefix-caching.",
+            )
+
+    def _isolation(self, other: Completion) -> None:
+        if other.cached_tokens == 0:
+            self.findings.ok("isolation", "another cache_salt finds nothing")
+        else:
+            self.findings.fault(
+                "isolation",
+                f"{other.cached_tokens} tokens were reused under another cache_salt: tenants are not separated.",
+                _PINNED,
+            )
+
+    def _identity(self, answer: Completion) -> None:
+        if answer.fingerprint:
+            self.findings.ok("identity", f"{answer.fingerprint}, {self.served.root}")
+        else:
+            self.findings.warn(
+                "identity",
+                "vLLM sends no system_fingerprint: a changed dtype or block size would go unnoticed.",
+                _PINNED,
+            )
+
+    async def _control_tokens(self) -> None:
+        try:
+            known = await self.engine.special_tokens(self.served.id)
+        except CwmError as error:
+            self.findings.warn("control tokens", error.message, "See vLLM's log.")
+            return
+        if known:
+            self.findings.ok("control tokens", f"{len(known)} known; text that forges them is refused")
+        else:
+            self.findings.warn(
+                "control tokens",
+                "vLLM does not tell the model's control tokens: user text can forge a turn.",
+                "Start vLLM with --enable-tokenizer-info-endpoint.",
+            )
+
+
+async def probe_ids(engine: Engine, served: ServedModel, wanted: int) -> TokenIds:
+    """``wanted`` ids that no cache has seen: they begin with random text."""
+    text = f"{uuid4().hex} is what the doctor of CWM says. "
+    ids = await engine.tokenize(served.id, text, add_special_tokens=False)
+    return (ids * (wanted // len(ids) + 1))[:wanted]

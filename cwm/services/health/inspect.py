@@ -1,0 +1,203 @@
+"""Is everything there, and what does the cache hold: health and statistics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from cwm.domain.errors import CwmError, InvalidParameterError
+from cwm.domain.principal import Principal
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Engine
+from cwm.ports.kv_tier import KvTier, TierUsage
+from cwm.ports.registry import Registry
+from cwm.services.upstreams.link import LinkState
+from cwm.services.upstreams.upstreams import UpstreamHealth
+
+
+class Status(StrEnum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """``latency_ms`` is how long the answer took; ``since`` when it became as it is, where CWM was told."""
+
+    name: str
+    status: Status
+    message: str
+    latency_ms: float
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    status: Status
+    uptime_seconds: float
+    version: str
+    components: tuple[Component, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """``hit_rate`` values are shares (0-1) of looked-up prompt tokens since the engine started.
+
+    Blocks and bytes are the tenant's own: distinct chunks its windows refer to, one copy each.
+    """
+
+    total_blocks: int
+    total_bytes: int
+    kv_hit_rate: float
+    tiers: tuple[TierUsage, ...]
+    vllm_connected: bool
+    vllm_hit_rate: float
+    cached_tokens: int
+
+
+_NEEDED: Final = frozenset({"vllm", "registry"})
+UPSTREAM: Final = "upstream:"
+"""Begins the component name of an upstream server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """``cache_fault`` says what is wrong with a cache whose every part answers; None when nothing is known to be.
+
+    ``upstreams`` tells how the configured upstream servers are. ``shared_store`` raises unless the store that
+    gateways share answers; None where there is none. A check takes ``check_seconds`` at most.
+    """
+
+    registry: Registry
+    engine: Engine
+    kv_tier: KvTier
+    clock: Clock
+    version: str
+    started: float
+    cache_fault: Callable[[], str | None]
+    upstreams: Callable[[], list[UpstreamHealth]]
+    shared_store: Callable[[], Awaitable[None]] | None = None
+    check_seconds: float = 3.0
+
+    async def health(self, component: str | None = None) -> Health:
+        """Ask each component, all at once. CWM-1003 for a component that does not exist."""
+        checks: dict[str, Callable[[], Awaitable[tuple[Status, str]]]] = {
+            "kv_store": self._kv_store,
+            "vllm": self._vllm,
+            "registry": self._registry,
+            "coordinator": self._coordinator,
+        }
+        if self.shared_store is not None:
+            checks["shared_store"] = partial(_shared_store, self.shared_store)
+        upstreams = {f"{UPSTREAM}{each.name}": each for each in self.upstreams()}
+        checks.update({name: partial(_upstream, each) for name, each in upstreams.items()})
+        if component is not None and component not in checks:
+            raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
+        chosen = [component] if component else list(checks)
+        answered = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
+        components = [
+            replace(each, since=upstreams[each.name].since) if each.name in upstreams else each
+            for each in answered
+        ]
+        return Health(
+            status=_overall(components),
+            uptime_seconds=round(self.clock.monotonic() - self.started, 3),
+            version=self.version,
+            components=tuple(components),
+        )
+
+    async def cache_stats(self, principal: Principal) -> CacheStats:
+        """Counts of the registry, LMCache and vLLM; zeros for an engine that does not answer."""
+        totals = await self.registry.totals(principal.tenant)
+        try:
+            counters = await self.engine.counters()
+        except CwmError:
+            counters = None
+        try:
+            usage = await self.kv_tier.usage()
+        except CwmError:
+            usage = []
+        return CacheStats(
+            total_blocks=totals.chunks,
+            total_bytes=totals.chunk_bytes,
+            kv_hit_rate=_share(counters.external_hits, counters.external_queries) if counters else 0.0,
+            tiers=tuple(usage),
+            vllm_connected=counters is not None,
+            vllm_hit_rate=_share(counters.prefix_hits, counters.prefix_queries) if counters else 0.0,
+            cached_tokens=_cached(counters.prompt_tokens_by_source) if counters else 0,
+        )
+
+    async def _timed(self, name: str, check: Callable[[], Awaitable[tuple[Status, str]]]) -> Component:
+        started = self.clock.monotonic()
+        try:
+            async with asyncio.timeout(self.check_seconds):
+                status, message = await check()
+        except CwmError as error:
+            status, message = Status.UNHEALTHY, error.message
+        except TimeoutError:
+            status, message = Status.UNHEALTHY, f"It did not answer within {self.check_seconds:g} s."
+        return Component(name, status, message, round((self.clock.monotonic() - started) * 1000, 3))
+
+    async def _registry(self) -> tuple[Status, str]:
+        await self.registry.ping()
+        return Status.HEALTHY, "OK"
+
+    async def _coordinator(self) -> tuple[Status, str]:
+        registered = await self.kv_tier.registered()
+        if registered is None:
+            return Status.HEALTHY, "This engine has no LMCache, and so needs none."
+        if registered == 0:
+            return Status.DEGRADED, "No LMCache is registered with the coordinator."
+        return Status.HEALTHY, f"knows {registered} LMCache {'server' if registered == 1 else 'servers'}"
+
+    async def _vllm(self) -> tuple[Status, str]:
+        await self.engine.health()
+        models = await self.engine.models()
+        return Status.HEALTHY, f"serves {', '.join(model.id for model in models)}"
+
+    async def _kv_store(self) -> tuple[Status, str]:
+        facts = await self.kv_tier.facts()
+        if facts is None:
+            return Status.DEGRADED, "This engine has no LMCache: windows keep tokens, thaws recompute."
+        if not facts.attached:
+            return Status.DEGRADED, "No vLLM is attached to LMCache."
+        fault = self.cache_fault()
+        if fault is not None:
+            return Status.DEGRADED, fault
+        return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
+
+
+async def _shared_store(answers: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
+    await answers()
+    return Status.HEALTHY, "OK"
+
+
+async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
+    if upstream.state is not LinkState.READY:
+        return Status.DEGRADED, upstream.reason or upstream.state.value
+    if upstream.tools is None:
+        return Status.HEALTHY, "what it offers depends on who calls"
+    return Status.HEALTHY, f"offers {upstream.tools} tools"
+
+
+def _overall(components: list[Component]) -> Status:
+    """Without its cache an engine still answers; without engine or registry nothing works."""
+    if any(c.status is Status.UNHEALTHY and c.name in _NEEDED for c in components):
+        return Status.UNHEALTHY
+    if any(c.status is not Status.HEALTHY for c in components):
+        return Status.DEGRADED
+    return Status.HEALTHY
+
+
+def _share(part: float, whole: float) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+def _cached(by_source: Mapping[str, float]) -> int:
+    return round(sum(tokens for source, tokens in by_source.items() if source != "local_compute"))

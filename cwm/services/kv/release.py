@@ -1,0 +1,78 @@
+"""Release: give back to the cache what a window or session that is gone still has there."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cwm.domain.errors import CwmError, StorageCorruptionError
+from cwm.domain.intent import Debt, Intent
+from cwm.domain.prefix import TokenIds
+from cwm.ports.kv_tier import KvTier, PrefixKey
+from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
+from cwm.services.kv.prefix import Prefix
+from cwm.services.replicas import Replicas
+
+
+def debt_of(prefix: Prefix, *, pinned: bool, hashes: tuple[str, ...] = ()) -> Debt:
+    identity = prefix.identity
+    return Debt(
+        identity.root,
+        identity.world_size,
+        identity.chunk_size or 1,
+        len(prefix.key.token_ids),
+        pinned,
+        hashes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    registry: Registry
+    kv_tier: KvTier
+    replicas: Replicas
+
+    async def __call__(self, owed: Intent | None, *, unpin: bool = True) -> bool:
+        """Pay now. What cannot be paid is left to whoever reconciles next, and False is returned.
+
+        Without ``unpin`` somebody else sets the pins right.
+        """
+        if owed is None:
+            return True
+        try:
+            await self._pay(owed, unpin=unpin)
+        except CwmError:
+            await self.leave(owed)
+            return False
+        except BaseException:
+            await self.leave(owed)
+            raise
+        return True
+
+    async def leave(self, owed: Intent | None) -> None:
+        """Not now: what is not known, such as whether a pin was taken, only a comparison of all pins can tell."""
+        if owed is not None:
+            self.replicas.let_go(owed)
+            with suppress(CwmError):
+                await to_its_end(self.registry.hand_over(owed.tenant, owed.id))
+
+    async def token_ids(self, owed: Intent) -> TokenIds | None:
+        """The tokens that the debt is about; None when no sound copy is left."""
+        if owed.debt is None or owed.snapshot_id is None:
+            return None
+        try:
+            snapshot = await self.registry.snapshot(owed.tenant, owed.snapshot_id)
+        except StorageCorruptionError:
+            return None
+        return snapshot.token_ids[: owed.debt.token_count]
+
+    async def _pay(self, owed: Intent, *, unpin: bool) -> None:
+        debt = owed.debt
+        if debt is not None:
+            key = PrefixKey(debt.root, debt.world_size, (), owed.cache_salt)
+            if unpin and debt.pinned and (token_ids := await self.token_ids(owed)) is not None:
+                await self.kv_tier.unpin(PrefixKey(debt.root, debt.world_size, token_ids, owed.cache_salt))
+            unused = await self.registry.unreferenced(owed.tenant, owed.cache_salt, debt.hashes)
+            await self.kv_tier.delete(key, unused)
+        await self.registry.end_intent(owed.tenant, owed.id)

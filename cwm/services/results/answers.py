@@ -1,0 +1,213 @@
+"""What a tool answered: how much of it reaches a model, and the parts in which it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+from cwm.domain.json_text import is_long, json_text
+from cwm.domain.results import ABOUT_TYPE, Part, PartKind
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.results.preview.twins import Twins, twins_of
+
+JSON_TYPE: Final = "application/json"
+
+_PLAIN: Final = "text/plain"
+# What a large picture takes in the models that see pictures.
+_MOST_IMAGE_TOKENS: Final = 1_600
+_MOST_PARTS: Final = 64
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``content`` are MCP's items as they are on the wire, ``structured`` its structuredContent, ``meta`` its _meta."""
+
+    content: Sequence[Mapping[str, Any]]
+    structured: Any = None
+    is_error: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def twins(self) -> Twins:
+        """The texts that say what the structured content says."""
+        return twins_of(self.content, self.structured)
+
+    @property
+    def says_it_twice(self) -> bool:
+        """Whether the texts say all that the structured content says: clients show one of the two."""
+        return bool(self.twins.said) or self.twins.each is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The texts that reach a model with the tokens of each, and what pictures and the like take."""
+
+    texts: tuple[tuple[str, int], ...]
+    media: int
+
+    @property
+    def tokens(self) -> int:
+        return self.media + sum(tokens for _, tokens in self.texts)
+
+
+async def count(answer: Answer, counter: TokenCounter) -> Counted:
+    """What the answer takes in a model's context."""
+    if is_long([answer.content, answer.structured]):
+        return await asyncio.to_thread(_counted, answer, counter)
+    return _counted(answer, counter)
+
+
+def item_of(part: Part) -> Mapping[str, Any]:
+    """A part as an item that takes as much of a model's context."""
+    if part.kind is not PartKind.BINARY:
+        return {"type": "text", "text": part.body.decode()}
+    kind = "image" if part.media_type.startswith("image/") else "audio"
+    return {"type": kind, "data": base64.b64encode(part.body).decode(), "mimeType": part.media_type}
+
+
+def parts_of(answer: Answer) -> list[Part]:
+    """Everything in it, byte for byte: one part an item, then the structured content if no text says the same.
+
+    A text that is a JSON object or array is a JSON part. A list that is there twice, in the structured content
+    and in a text for each of its items, is one JSON part. So many items that their parts could not be
+    handled one by one are one JSON part, too. What none of these says (the URI of a resource, annotations,
+    ``_meta``) is a last part, of ``ABOUT_TYPE``: the items without their bodies, and ``_meta``.
+    """
+    if answer.twins.each is not None:
+        listed = [_json_part(answer.structured)]
+        if not _is_spelled_alike(answer):
+            listed.append(_json_part(list(answer.content)))
+        return [*listed, *_about(answer)]
+    if len(answer.content) > _MOST_PARTS:
+        whole: dict[str, Any] = {"content": list(answer.content)}
+        if answer.structured is not None:
+            whole["structuredContent"] = answer.structured
+        return [_json_part(whole), *_about(answer)]
+    parts = [_part(item) for item in answer.content]
+    if answer.structured is not None and not answer.says_it_twice:
+        parts.append(_json_part(answer.structured))
+    shells = [_shell(item) for item in answer.content]
+    return [*parts, *_about(answer, shells if any(map(_says_more, shells)) else ())]
+
+
+def _about(answer: Answer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
+    about: dict[str, Any] = {"content": shells} if shells else {}
+    if answer.meta:
+        about["_meta"] = answer.meta
+    if about:
+        yield replace(_json_part(about), media_type=ABOUT_TYPE)
+
+
+def _shell(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The item without what its part holds."""
+    match item:
+        case {"type": "resource", "resource": Mapping() as resource}:
+            return {**item, "resource": _without(resource, "text", "blob")}
+        case {"type": "text" | "image" | "audio"}:
+            return _without(item, "text", "data")
+        case _:
+            return {"type": item.get("type")}
+
+
+def _says_more(shell: Mapping[str, Any]) -> bool:
+    return not shell.keys() <= {"type", "mimeType"}
+
+
+def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name not in names}
+
+
+def _is_spelled_alike(answer: Answer) -> bool:
+    """Whether each text is what its item in the list is made to again, and nothing else stands by it."""
+    values = answer.structured[answer.twins.each]
+    return all(
+        item.keys() == {"type", "text"}
+        and item["text"] == (value if isinstance(value, str) else _dumped(value))
+        for item, value in zip(answer.content, values, strict=True)
+    )
+
+
+def _texts(answer: Answer) -> Iterator[str]:
+    for item in answer.content:
+        kind = item.get("type")
+        if kind == "text":
+            yield str(item["text"])
+        elif kind == "resource" and "text" in item["resource"]:
+            yield str(item["resource"]["text"])
+        elif kind not in {"image", "audio", "resource"}:
+            yield json_text(item)
+    if answer.structured is not None and not answer.says_it_twice:
+        yield json_text(answer.structured)
+
+
+def _counted(answer: Answer, counter: TokenCounter) -> Counted:
+    texts = tuple((text, counter.count(text)) for text in _texts(answer))
+    return Counted(texts, sum(map(_media_tokens, answer.content)))
+
+
+def _media_tokens(item: Mapping[str, Any]) -> int:
+    """A picture is seen; what else is base64 is read as such by a client that does not know better."""
+    match item.get("type"):
+        case "image":
+            return min(_MOST_IMAGE_TOKENS, _base64_tokens(str(item["data"])))
+        case "audio":
+            return _base64_tokens(str(item["data"]))
+        case "resource" if "blob" in item["resource"]:
+            return _base64_tokens(str(item["resource"]["blob"]))
+        case _:
+            return 0
+
+
+def _base64_tokens(data: str) -> int:
+    return len(data) * 3 // 4
+
+
+def _part(item: Mapping[str, Any]) -> Part:
+    match item.get("type"):
+        case "text":
+            return _text_part(str(item["text"]), _PLAIN)
+        case "image" | "audio":
+            return _binary_part(str(item["data"]), str(item["mimeType"]))
+        case "resource" if "text" in item["resource"]:
+            return _text_part(str(item["resource"]["text"]), str(item["resource"].get("mimeType", _PLAIN)))
+        case "resource" if "blob" in item["resource"]:
+            media_type = str(item["resource"].get("mimeType", "application/octet-stream"))
+            return _binary_part(str(item["resource"]["blob"]), media_type)
+        case _:
+            return _json_part(dict(item))
+
+
+def _text_part(text: str, media_type: str) -> Part:
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return Part(PartKind.JSON, JSON_TYPE if media_type == _PLAIN else media_type, text.encode())
+    return Part(PartKind.TEXT, media_type, text.encode())
+
+
+def _binary_part(data: str, media_type: str) -> Part:
+    """What is not canonical base64 could not be given back as it was; it stays text."""
+    try:
+        body = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return Part(PartKind.TEXT, f"{media_type};base64", data.encode())
+    if base64.b64encode(body).decode() != data:
+        return Part(PartKind.TEXT, f"{media_type};base64", data.encode())
+    return Part(PartKind.BINARY, media_type, body)
+
+
+def _json_part(value: Any) -> Part:
+    return Part(PartKind.JSON, JSON_TYPE, _dumped(value).encode())
+
+
+def _dumped(value: Any) -> str:
+    return json_text(value, (",", ":"))

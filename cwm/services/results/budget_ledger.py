@@ -1,0 +1,97 @@
+"""How many tokens of tool results each agent session was given, on whichever replica."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from cwm.domain.errors import CwmError
+from cwm.services.agents.agents import Agents
+from cwm.services.agents.context_manager import ContextManager
+
+_STORED_AS: Final = "tokens_delivered"
+_STEP_TOKENS: Final = 2_000
+
+_log = logging.getLogger("cwm.ledger")
+
+
+@dataclass(slots=True)
+class _Account:
+    """``known`` is what the store had when it was last asked, ``ours`` what came to it since, here."""
+
+    known: int = 0
+    ours: int = 0
+    is_read: bool = False
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Ledger:
+    """Counts per agent session. The store learns of it in steps and when a replica stops serving it.
+
+    Without an agent session there is no one window that fills: a principal's agents are not told apart, and
+    what they had counts for nobody. A store that is away delays the count; it refuses nothing. A step whose
+    answer is lost on the way is told again, and may be counted twice: a window then seems fuller than it is.
+    """
+
+    def __init__(self, agents: Agents, *, step_tokens: int = _STEP_TOKENS) -> None:
+        self._agents = agents
+        self._store = agents.store
+        self._step = step_tokens
+        self._accounts: dict[str, _Account] = {}
+        agents.at_end(self._settle)
+
+    async def delivered(self, agent: ContextManager) -> int:
+        """Tokens that the agent session had so far, as far as this replica knows."""
+        account = self._account(agent)
+        if account is None:
+            return 0
+        if not account.is_read:
+            async with account.writing:
+                await self._read(agent.key, account)
+        return account.known + account.ours
+
+    async def add(self, agent: ContextManager, tokens: int) -> None:
+        account = self._account(agent)
+        if account is None:
+            return
+        account.ours += tokens
+        if account.ours >= self._step:
+            async with account.writing:
+                await self._write(agent.key, account)
+
+    def _account(self, agent: ContextManager) -> _Account | None:
+        """None for what nobody settles any more."""
+        session = agent.agent_session
+        if session is None or self._agents.held(agent.principal, session) is not agent:
+            return self._accounts.get(agent.key)
+        return self._accounts.setdefault(agent.key, _Account())
+
+    async def _settle(self, agent: ContextManager) -> None:
+        """The agent session is served here no more; it may go on elsewhere."""
+        account = self._accounts.pop(agent.key, None)
+        if account is not None and account.ours:
+            async with account.writing:
+                await self._write(agent.key, account)
+
+    async def _read(self, key: str, account: _Account) -> None:
+        if account.is_read:
+            return
+        try:
+            stored = (await self._store.recall(key)).get(_STORED_AS, "0")
+        except CwmError as away:
+            _log.warning("what was delivered cannot be read: %s", away.message)
+            return
+        account.known, account.is_read = int(stored), True
+
+    async def _write(self, key: str, account: _Account) -> None:
+        ours = account.ours
+        try:
+            known = await self._store.add(key, _STORED_AS, ours)
+        except CwmError as away:
+            _log.warning("what was delivered cannot be written: %s", away.message)
+            return
+        if known is not None:
+            account.known, account.is_read = known, True
+            account.ours -= ours

@@ -1,0 +1,56 @@
+"""From showing everything to showing hardly anything: the steps that a preview of JSON goes down until it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cwm.services.results.preview.ranks import Rank
+
+DEEPEST: Final = 40
+SPINE: Final = 6
+"""Containers around the outermost lists, which are there at any level."""
+RECORD_FIELDS: Final = 64
+"""An object with more keys is a map: its keys are data, and it is paged as a list is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much of everything is shown.
+
+    ``text`` in characters of one text, None for any; ``items`` of an outermost list, ``nested`` of a list
+    in one of its items; ``rank`` of the last fields kept; ``depth`` of containers within an item, and in
+    records outside of lists where it is more than the spine. With ``entries`` the fields of every object
+    are paged too.
+    """
+
+    text: int | None
+    nested: int
+    rank: Rank = Rank.IDLE
+    depth: int = DEEPEST
+    entries: bool = False
+    items: int = 0
+
+    def showing(self, *, items: int | None = None, text: int | None = None) -> Detail:
+        shown = self if items is None else replace(self, items=items)
+        return shown if text is None else replace(shown, text=text)
+
+
+LEVELS: Final = (
+    Detail(text=None, nested=1_000_000),
+    Detail(text=2_000, nested=50),
+    Detail(text=500, nested=10, depth=8),
+    Detail(text=200, nested=5, rank=Rank.LONG, depth=5),
+    Detail(text=120, nested=3, rank=Rank.LONG, depth=3),
+    Detail(text=80, nested=2, rank=Rank.LONG, depth=2),
+    Detail(text=80, nested=1, rank=Rank.SHORT, depth=1),
+    Detail(text=60, nested=0, rank=Rank.TELLING, depth=0),
+)
+LAST: Final = (
+    Detail(text=40, nested=4, depth=1, entries=True),
+    Detail(text=40, nested=1, depth=0, entries=True),
+    Detail(text=0, nested=0, depth=0, entries=True),
+)
+"""When not even one item fits at any of the levels above."""
+PROJECTING: Final = 3
+"""The first level at which fields are left out."""

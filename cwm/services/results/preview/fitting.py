@@ -1,0 +1,178 @@
+"""Finding the most of a value that fits: a few reductions, measured in characters, and hardly more counts than one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cwm.domain.json_text import json_text
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.results.preview.detail import LAST, LEVELS, Detail
+from cwm.services.results.preview.omitted import Omitted
+from cwm.services.results.preview.reduction import Reduction, TooLargeError
+
+_FIRST_GUESS: Final = 3.0
+"""Characters of a token, until a count says better."""
+_GROWTHS: Final = 3
+_ENOUGH: Final = 0.88
+"""Of a budget: to come closer is not worth another try."""
+_MARGIN: Final = 0.97
+_STEPS: Final = 8
+_UNBOUNDED: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """``text`` is the value as it is counted. ``fits`` is False for the least there is when that is too much."""
+
+    value: Any
+    text: str
+    tokens: int
+    omitted: Omitted
+    fits: bool = True
+
+
+def dumped(value: Any) -> str:
+    """Compact JSON that any UTF-8 encoder takes."""
+    text = json_text(value, (",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """``longest`` is the longest list in it that was cut to a number of items, or could have been."""
+
+    value: Any
+    text: str
+    omitted: Omitted
+    longest: int = 0
+
+
+def fit(within: Callable[[int], Candidate], budget: int, counter: TokenCounter) -> Fitted:
+    """The largest candidate of at most ``budget`` tokens; ``within`` makes one of at most so many characters."""
+    best: Fitted | None = None
+    room, number = int(budget * _FIRST_GUESS), 0
+    while True:
+        number += 1
+        candidate = within(room)
+        length, tokens = len(candidate.text), counter.count(candidate.text)
+        found = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
+        likely = int(budget * length / max(tokens, 1) * _MARGIN**number)
+        if found.fits:
+            best = found
+            if tokens >= _ENOUGH * budget or likely <= room or number > _GROWTHS:
+                return best
+            room = likely
+        elif best is not None:
+            return best
+        elif length > room or length <= 1:
+            return found
+        else:
+            room = min(likely, length - 1)
+
+
+@dataclass(slots=True)
+class JsonWithin:
+    """Reductions of one JSON value by the characters they take.
+
+    ``wanted`` items of a list are worth more than their details: these go first, down to ``levels``' last.
+    ``render`` makes the text that is measured.
+    """
+
+    reduction: Reduction
+    wanted: int
+    levels: Sequence[Detail] = LEVELS
+    render: Callable[[Any], str] = dumped
+    _made: dict[Detail, Candidate] = field(default_factory=dict)
+
+    def __call__(self, room: int) -> Candidate:
+        """The most that takes at most ``room`` characters, or the least there is."""
+        found = self._first_level(room)
+        if found is None:
+            return self._fewer_items(room)
+        detail, candidate = found
+        detail, candidate = self._more_items(detail, candidate, room)
+        return self._more_text(detail, candidate, room)
+
+    def _make(self, detail: Detail, room: int) -> Candidate | None:
+        """None when it takes more than ``room``."""
+        made = self._made.get(detail)
+        if made is None:
+            try:
+                made = self._made[detail] = self._reduced(detail, room)
+            except TooLargeError:
+                return None
+        return made if len(made.text) <= room else None
+
+    def _first_level(self, room: int) -> tuple[Detail, Candidate] | None:
+        """The level with most detail at which ``wanted`` items fit."""
+        low, high = 0, len(self.levels)
+        best: tuple[Detail, Candidate] | None = None
+        while low < high:
+            middle = (low + high) // 2
+            detail = self.levels[middle].showing(items=self.wanted)
+            if (made := self._make(detail, room)) is not None:
+                best, high = (detail, made), middle
+            else:
+                low = middle + 1
+        return best
+
+    def _fewer_items(self, room: int) -> Candidate:
+        for detail in (self.levels[-1], *LAST):
+            low, high = 0, self.wanted + 1
+            best: Candidate | None = None
+            while high - low > 1:
+                middle = (low + high) // 2
+                if (made := self._make(detail.showing(items=middle), room)) is not None:
+                    best, low = made, middle
+                else:
+                    high = middle
+            if best is not None:
+                return best
+        return self._reduced(LAST[-1], _UNBOUNDED)
+
+    def _reduced(self, detail: Detail, room: int) -> Candidate:
+        value, omitted = self.reduction.to(detail, room)
+        return Candidate(value, self.render(value), omitted, self.reduction.longest)
+
+    def _more_items(self, detail: Detail, candidate: Candidate, room: int) -> tuple[Detail, Candidate]:
+        between = (detail.items, candidate.longest + 1)
+        return self._grow(detail, candidate, room, between, lambda items: detail.showing(items=items))
+
+    def _more_text(self, detail: Detail, candidate: Candidate, room: int) -> Candidate:
+        if detail.text is None or not candidate.omitted.texts_cut():
+            return candidate
+        between = (detail.text, room)
+        return self._grow(detail, candidate, room, between, lambda text: detail.showing(text=text))[1]
+
+    def _grow(
+        self,
+        detail: Detail,
+        candidate: Candidate,
+        room: int,
+        between: tuple[int, int],
+        showing: Callable[[int], Detail],
+    ) -> tuple[Detail, Candidate]:
+        """Near the largest that fits of a measure of which the first of ``between`` fits, and the second is too much."""
+        low, high = between
+        each, failed = len(candidate.text) / max(low, 1), False
+        for _ in range(_STEPS):
+            size = len(candidate.text)
+            if high - low <= 1 or size >= _ENOUGH * room:
+                break
+            step = low + max(int((room - size) * _MARGIN / max(each, 0.01)), 1)
+            if step >= high:
+                step = (low + high) // 2 if failed else high - 1
+            made = self._make(showing(step), room)
+            if made is None:
+                high, failed = step, True
+            else:
+                each = (len(made.text) - size) / (step - low)
+                low, detail, candidate = step, showing(step), made
+        return detail, candidate

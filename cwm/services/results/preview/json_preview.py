@@ -1,0 +1,88 @@
+"""The preview of one JSON value: fitted, and valid by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from cwm.domain.tool_policy import PreviewKind, ToolPolicy
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.results.preview.detail import LEVELS, PROJECTING, Detail
+from cwm.services.results.preview.fitting import Fitted, JsonWithin, dumped, fit
+from cwm.services.results.preview.masks import Mask
+from cwm.services.results.preview.omitted import Omitted
+from cwm.services.results.preview.reduction import Reduction
+from cwm.services.results.preview.shapes import Shape
+from cwm.services.results.preview.validity import Validity
+
+_ROUNDS: Final = 16
+_WANTED: Final = {
+    PreviewKind.AUTO: 10,
+    PreviewKind.PROJECT: 20,
+    PreviewKind.EXTRACT: 3,
+    PreviewKind.PAGE: 1,
+    PreviewKind.HEAD: 1,
+    PreviewKind.TAIL: 1,
+}
+"""Items of a list that are worth giving up details of each for."""
+
+Schema = Mapping[str, Any]
+
+
+def fit_json(
+    value: Any,
+    schema: Schema | None,
+    policy: ToolPolicy,
+    budget: int,
+    counter: TokenCounter,
+    render: Callable[[Any], str] = dumped,
+) -> Fitted:
+    """As much of ``value`` as ``budget`` allows, as ``render`` writes it.
+
+    What comes back is valid by ``schema`` if ``value`` is. A policy's fields, none of which the value has,
+    count as none.
+    """
+    shape = Shape(schema, [schema]) if schema is not None else None
+
+    def fitted(reduction: Reduction, levels: Sequence[Detail]) -> Fitted:
+        within = JsonWithin(reduction, _WANTED[policy.preview], levels, render)
+        return fit(within, budget, counter)
+
+    if policy.fields:
+        mask = Mask.of(policy.fields)
+        reduction = Reduction(value, shape, mask, policy.preview, policy.keywords)
+        found = _valid(partial(fitted, reduction, LEVELS), reduction, schema, budget, counter)
+        if reduction.matched:
+            return found
+    levels = LEVELS[PROJECTING:] if policy.preview is PreviewKind.PROJECT else LEVELS
+    reduction = Reduction(value, shape, None, policy.preview, policy.keywords)
+    return _valid(partial(fitted, reduction, levels), reduction, schema, budget, counter)
+
+
+def _valid(
+    fitted: Callable[[], Fitted],
+    reduction: Reduction,
+    schema: Schema | None,
+    budget: int,
+    counter: TokenCounter,
+) -> Fitted:
+    """Less and less is left out where the schema turns out to want it, and in the end nothing."""
+    first = found = fitted()
+    if schema is None:
+        return first
+    validity = Validity(schema)
+    for _ in range(_ROUNDS):
+        errors = validity.errors(found.value)
+        if not errors:
+            return found
+        reduction.pin(errors)
+        if reduction.pinned_whole:
+            break
+        found = fitted()
+    if validity.errors(reduction.value):
+        # What the tool itself returned is not valid: nothing made of it can be asked to be.
+        return first
+    text = dumped(reduction.value)
+    tokens = counter.count(text)
+    return Fitted(reduction.value, text, tokens, Omitted(), fits=tokens <= budget)

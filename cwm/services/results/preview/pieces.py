@@ -1,0 +1,219 @@
+"""The pieces of a tool result that can be shown or cut on their own, and what becomes of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, NoReturn, Protocol
+
+from cwm.domain.preview import Omission, Unit
+from cwm.domain.tool_policy import ToolPolicy
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.results.preview.fitting import Candidate, Fitted, dumped, fit
+from cwm.services.results.preview.json_preview import Schema, fit_json
+from cwm.services.results.preview.omitted import Omitted
+from cwm.services.results.preview.texts import Text
+from cwm.services.results.preview.validity import Validity
+
+_NO_JSON: Final = object()
+_LONGEST_NAME: Final = 120
+_DENSEST: Final = 12
+"""Characters of a token, at most: longer texts are not counted to find that they do not fit."""
+_IMAGE_TOKENS: Final = 1_600
+"""What a large picture takes in the models that see pictures; other bytes are read as the base64 they are."""
+_DATA_CHARACTERS: Final = 3
+_LINK: Final = {
+    "required": ["type", "uri", "name"],
+    "properties": {"type": {"const": "resource_link"}, "uri": {"format": "uri"}},
+}
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is delivered of a piece: an item of ``content``, or the structured content."""
+
+    value: Any
+    tokens: int
+    omissions: tuple[Omission, ...] = ()
+
+
+class Piece(Protocol):
+    @property
+    def size(self) -> int:
+        """About how much there is of it, in characters."""
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        """As it is, if that takes at most so many tokens."""
+
+    def cut(self, budget: int, counter: TokenCounter) -> Shown:
+        """In at most ``budget`` tokens, or the least there is."""
+
+
+def _whole(value: Any, text: str, most: int, counter: TokenCounter) -> Shown | None:
+    if len(text) > most * _DENSEST:
+        return None
+    tokens = counter.count(text)
+    return Shown(value, tokens) if tokens <= most else None
+
+
+def parsed(text: str) -> Any:
+    """The object or list that a text is as JSON; no such thing as NaN is taken for it."""
+    if not text.lstrip().startswith(("{", "[")):
+        return _NO_JSON
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return _NO_JSON
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def is_json(value: Any) -> bool:
+    return value is not _NO_JSON
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """A text, or the text of an embedded resource; one that is JSON stays JSON."""
+
+    item: Item
+    text: str
+    policy: ToolPolicy
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        return _whole(self.item, self.text, most, counter)
+
+    def cut(self, budget: int, counter: TokenCounter) -> Shown:
+        fitted = fit_text(self.text, self.policy, budget, counter)
+        return Shown(with_text(self.item, fitted.text), fitted.tokens, fitted.omitted.omissions())
+
+
+def fit_text(text: str, policy: ToolPolicy, budget: int, counter: TokenCounter) -> Fitted:
+    value = parsed(text)
+    if is_json(value):
+        return fit_json(value, None, policy, budget, counter)
+    looked_at = Text(text, policy.preview, policy.keywords)
+
+    def within(room: int) -> Candidate:
+        omitted = Omitted()
+        short = looked_at.shorten(room)
+        if short is None:
+            return Candidate(text, text, omitted)
+        omitted.add((), short.unit, short.shown, short.total)
+        return Candidate(short.text, short.text, omitted)
+
+    return fit(within, budget, counter)
+
+
+def with_text(item: Item, text: str) -> Item:
+    if item.get("type") == "resource":
+        return {**item, "resource": {**item["resource"], "text": text}}
+    return {**item, "text": text}
+
+
+@dataclass(frozen=True)
+class DataPiece:
+    """An image, a sound or other bytes in base64, ``text``: shown or not, but never in part."""
+
+    item: Item
+    text: str
+    media_type: str
+    uri: str = ""
+
+    @property
+    def size(self) -> int:
+        return self._tokens * _DATA_CHARACTERS
+
+    def whole(self, most: int, _counter: TokenCounter) -> Shown | None:
+        return Shown(self.item, self._tokens) if self._tokens <= most else None
+
+    @property
+    def _tokens(self) -> int:
+        tokens = len(self.text) * 3 // 4
+        return min(tokens, _IMAGE_TOKENS) if self.item.get("type") == "image" else tokens
+
+    def cut(self, _budget: int, counter: TokenCounter) -> Shown:
+        size = len(self.text) * 3 // 4 - self.text[-2:].count("=")
+        where = f" of {self.uri[:_LONGEST_NAME]}" if self.uri else ""
+        media_type = self.media_type[:_LONGEST_NAME]
+        note = f"[{media_type}, {size:,} bytes{where}: not shown]"
+        omission = Omission("", Unit.BYTES, 0, size, names=(media_type,))
+        return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
+
+
+@dataclass(frozen=True)
+class OtherPiece:
+    """A link to a resource, of which the name and the URI stay, or an item of a kind that is not known."""
+
+    item: Item
+
+    @cached_property
+    def text(self) -> str:
+        return dumped(self.item)
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        return _whole(self.item, self.text, most, counter)
+
+    def cut(self, budget: int, counter: TokenCounter) -> Shown:
+        if self.item.get("type") == "resource_link":
+            fitted = fit_json(dict(self.item), _LINK, ToolPolicy(), budget, counter)
+            return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
+        note = f"[{str(self.item.get('type'))[:_LONGEST_NAME]}: not shown]"
+        omission = Omission("", Unit.CHARACTERS, 0, len(self.text))
+        return Shown({"type": "text", "text": note}, counter.count(note), (omission,))
+
+
+@dataclass(frozen=True)
+class StructuredPiece:
+    """The structured content. ``inner`` is the only key of one whose value is the text of an item."""
+
+    value: Any
+    schema: Schema | None
+    policy: ToolPolicy
+    inner: str | None = None
+
+    @cached_property
+    def text(self) -> str:
+        return dumped(self.value)
+
+    @property
+    def size(self) -> int:
+        return len(self.text)
+
+    def whole(self, most: int, counter: TokenCounter) -> Shown | None:
+        return _whole(self.value, self.text, most, counter)
+
+    def cut(self, budget: int, counter: TokenCounter) -> Shown:
+        fitted = self._by_inner(budget, counter)
+        fitted = fitted or fit_json(self.value, self.schema, self.policy, budget, counter)
+        return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
+
+    def _by_inner(self, budget: int, counter: TokenCounter) -> Fitted | None:
+        """With a text that is JSON cut as JSON; None where there is none, or the schema wants another."""
+        inner = _NO_JSON if self.inner is None else parsed(self.value[self.inner])
+        if not is_json(inner):
+            return None
+        fitted = fit_json(
+            inner, None, self.policy, budget, counter, lambda value: dumped(self._around(value))
+        )
+        value = self._around(fitted.value)
+        if self.schema is not None and Validity(self.schema).errors(value):
+            return None
+        return replace(fitted, value=value)
+
+    def _around(self, inner: Any) -> dict[str | None, str]:
+        return {self.inner: dumped(inner)}

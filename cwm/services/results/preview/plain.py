@@ -1,0 +1,29 @@
+"""What is shown of a result where no preview of it could be made: how its texts begin, by their bytes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cwm.domain.preview import Account, Omission, Preview, Unit
+from cwm.services.results.preview.fitting import dumped
+from cwm.services.results.preview.pieces import Item
+
+
+def plain_preview(content: Sequence[Item], structured: Any, most_tokens: int) -> Preview:
+    """Without structured content, and without a count: a text takes no more tokens than it has bytes."""
+    texts = [str(item["text"]) for item in content if item.get("type") == "text"]
+    if not texts and structured is not None:
+        texts = [dumped(structured)]
+    bodies = [text.encode(errors="replace") for text in texts]
+    items, room = list[Item](), most_tokens
+    for body in bodies:
+        shown = body[:room].decode(errors="ignore")
+        if not shown:
+            break
+        items.append({"type": "text", "text": shown})
+        room -= len(shown.encode())
+    omissions = [Omission("", Unit.BYTES, most_tokens - room, sum(map(len, bodies)))]
+    if len(items) < len(content):
+        omissions.append(Omission("", Unit.PARTS, len(items), len(content)))
+    return Preview(tuple(items), None, Account(tuple(omissions), most_tokens - room))

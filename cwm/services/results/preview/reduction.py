@@ -1,0 +1,300 @@
+"""Reducing a JSON value to a given detail, within what its schema demands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from cwm.domain.preview import Unit
+from cwm.domain.tool_policy import PreviewKind
+from cwm.services.results.preview.detail import DEEPEST, RECORD_FIELDS, SPINE, Detail
+from cwm.services.results.preview.masks import NOTHING, Mask
+from cwm.services.results.preview.omitted import EACH, Omitted, Path
+from cwm.services.results.preview.ranks import rank
+from cwm.services.results.preview.shapes import Shape
+from cwm.services.results.preview.texts import Text
+from cwm.services.results.preview.validity import Place
+
+_KEPT_TEXTS: Final = 200
+"""Characters from which on what is found out about a text is kept for the next reduction."""
+_REQUIRED_TEXT: Final = 40
+_GONE: Final = object()
+"""Nothing of the value was asked for."""
+
+
+class Pin(IntEnum):
+    """What may no longer be done at a place, because the schema turned out not to allow it."""
+
+    FIELDS = 1
+    """No field is left out."""
+    WHOLE = 2
+
+
+class TooLargeError(Exception):
+    """A reduction went over the characters it had."""
+
+
+class Spot(NamedTuple):
+    """Where a value is, and what is demanded and asked for there.
+
+    ``depth`` counts containers, from the root or from the item of an outermost list that it is in.
+    """
+
+    path: Path
+    shape: Shape | None
+    mask: Mask | None
+    depth: int
+    in_item: bool
+
+
+@dataclass(slots=True)
+class Reduction:
+    """One value, reduced as often as it takes. ``longest`` is the longest list that ``items`` applied to."""
+
+    value: Any
+    shape: Shape | None = None
+    mask: Mask | None = None
+    kind: PreviewKind = PreviewKind.AUTO
+    keywords: Sequence[str] = ()
+    longest: int = 0
+    matched: bool = False
+    """Whether anything that the mask asks for was found."""
+    _pins: dict[Path, Pin] = field(default_factory=dict)
+    _maps: dict[Path, None] = field(default_factory=dict)
+    _texts: dict[int, Text] = field(default_factory=dict)
+    _detail: Detail = field(default_factory=lambda: Detail(None, 0))
+    _omitted: Omitted = field(default_factory=Omitted)
+    _room: int = 0
+
+    def to(self, detail: Detail, room: int) -> tuple[Any, Omitted]:
+        """The value in this detail. Raises TooLargeError once it is sure to take more than ``room`` characters."""
+        self._detail, self._omitted, self._room, self.longest = detail, Omitted(), room, 0
+        reduced = self._any(self.value, Spot((), self.shape, self.mask, 0, False))
+        return (type(self.value)() if reduced is _GONE else reduced), self._omitted
+
+    def pin(self, failed: Iterable[Place]) -> None:
+        """Leave more of the value as it is where a reduction of it was not valid."""
+        for path, record in dict.fromkeys(self._located(place) for place in failed):
+            place = path
+            while place and self._pins.get(place) is Pin.WHOLE:
+                place = place[0]
+            fields = (record or place is not path) and place not in self._pins
+            self._pins[place] = Pin.FIELDS if fields else Pin.WHOLE
+
+    @property
+    def pinned_whole(self) -> bool:
+        return self._pins.get(()) is Pin.WHOLE
+
+    def _located(self, place: Place) -> tuple[Path, bool]:
+        """The path, and whether an object is there."""
+        path: Path = ()
+        value = self.value
+        for name in place:
+            path = (path, EACH if isinstance(name, int) or path in self._maps else name)
+            inside = isinstance(value, dict) and name in value
+            inside = inside or (isinstance(value, list) and isinstance(name, int) and name < len(value))
+            value = value[name] if inside else None
+        return path, isinstance(value, dict)
+
+    def _any(self, value: Any, spot: Spot) -> Any:
+        pinned = self._pins.get(spot.path) if self._pins else None
+        if pinned is Pin.WHOLE or (spot.shape is not None and spot.shape.fixed):
+            return self._whole(value)
+        if isinstance(value, dict):
+            return self._object(value, spot, every=pinned is Pin.FIELDS)
+        if isinstance(value, list):
+            return self._list(value, spot)
+        if spot.mask is not None and spot.mask is not NOTHING:
+            return _GONE
+        if isinstance(value, str):
+            return self._text(value, spot)
+        self._take(1)
+        return value
+
+    def _take(self, characters: int) -> None:
+        self._room -= characters
+        if self._room < 0:
+            raise TooLargeError
+
+    def _whole(self, value: Any) -> Any:
+        """As it is, once what it takes at least is counted."""
+        waiting = [value]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, dict):
+                self._take(2 + 4 * len(one))
+                waiting += one.values()
+            elif isinstance(one, list):
+                self._take(2 + len(one))
+                waiting += one
+            else:
+                self._take(len(one) + 2 if isinstance(one, str) else 1)
+        return value
+
+    def _text(self, value: str, spot: Spot) -> str:
+        limit, shape = self._detail.text, spot.shape
+        if spot.mask is NOTHING:
+            limit = _REQUIRED_TEXT
+        if limit is not None and len(value) > limit and not (shape and shape.fixed_text):
+            least = shape.least_length if shape else 0
+            short = self._looked_at(value).shorten(max(limit, 2 * least))
+            if short is not None and len(short.text) >= least:
+                self._omitted.add(spot.path, short.unit, short.shown, short.total)
+                value = short.text
+        self._take(len(value) + 2)
+        return value
+
+    def _looked_at(self, value: str) -> Text:
+        if len(value) < _KEPT_TEXTS:
+            return Text(value, self.kind, self.keywords)
+        if id(value) not in self._texts:
+            self._texts[id(value)] = Text(value, self.kind, self.keywords)
+        return self._texts[id(value)]
+
+    def _list(self, value: list[Any], spot: Spot) -> Any:
+        shape = spot.shape
+        if shape is not None and shape.fixed_list:
+            return self._whole(value)
+        shown = self._allowed(len(value), spot, shape.least_items if shape else 0)
+        backwards = self.kind is PreviewKind.TAIL and not (shape and shape.positional)
+        first = len(value) - shown if backwards else 0
+        self._take(2)
+        items = list(self._items(value, range(first, first + shown), spot))
+        if not items and value and spot.mask is not None and spot.mask is not NOTHING and self._detail.items:
+            return _GONE
+        if len(items) < len(value):
+            self._omitted.add(spot.path, Unit.ITEMS, len(items), len(value))
+        return items
+
+    def _items(self, value: list[Any], indices: Iterable[int], spot: Spot) -> Iterator[Any]:
+        shape = spot.shape
+        path, depth = (spot.path, EACH), spot.depth + 1 if spot.in_item else 0
+        for index in indices:
+            self._take(1)
+            if shape is not None and shape.whole_items:
+                yield self._whole(value[index])
+                continue
+            inner = Spot(path, shape.item(index) if shape else None, spot.mask, depth, True)
+            if (item := self._any(value[index], inner)) is not _GONE:
+                yield item
+
+    def _allowed(self, length: int, spot: Spot, least: int) -> int:
+        """How many items, or entries of a map, may be shown."""
+        if spot.mask is NOTHING or spot.depth > DEEPEST:
+            return min(length, least)
+        limit = self._detail.nested
+        if not spot.in_item:
+            limit = self._detail.items
+            self.longest = max(self.longest, length)
+        return min(length, max(limit, least))
+
+    def _object(self, value: dict[str, Any], spot: Spot, *, every: bool) -> Any:
+        self._take(2)
+        if not every and self._paged(value, spot):
+            return self._map(value, spot)
+        required = spot.shape.required if spot.shape else ()
+        kept: dict[str, Any] = {}
+        left_out: list[str] = []
+        for name, one in value.items():
+            reduced = self._field(name, one, spot, must=every or name in required)
+            if reduced is _GONE:
+                left_out.append(name)
+            else:
+                self._take(len(name) + 4)
+                kept[name] = reduced
+        if left_out:
+            if not kept and spot.mask is not None and spot.mask is not NOTHING:
+                return _GONE
+            least = max(spot.shape.least_fields if spot.shape else 0, spot.mask is None)
+            if len(kept) < least:
+                kept = self._with_enough(value, kept, least, spot)
+                left_out = [name for name in value if name not in kept]
+            self._omitted.add_fields(spot.path, kept, left_out)
+        return kept
+
+    def _field(self, name: str, value: Any, spot: Spot, *, must: bool) -> Any:
+        """The value of a field, reduced; _GONE to leave the field out, unless it must stay."""
+        if spot.mask is None and not must and self._unimportant(name, value, spot):
+            return _GONE
+        depth = spot.depth + isinstance(value, (dict, list))
+        return self._inside(name, value, spot, (spot.path, name), depth, must=must)
+
+    def _inside(
+        self, name: str, value: Any, spot: Spot, path: Path, depth: int, *, in_item: bool = False, must: bool
+    ) -> Any:
+        """What is at ``name`` of an object; an entry of a map is an item of it."""
+        shape = spot.shape.field(name) if spot.shape else None
+        mask = spot.mask
+        if mask is not None:
+            mask = mask.at(name)
+            if mask is None:
+                mask = NOTHING
+            elif mask.selects:
+                mask, self.matched = None, True
+        in_item = in_item or spot.in_item
+        reduced = _GONE
+        if mask is not NOTHING and depth <= DEEPEST:
+            reduced = self._any(value, Spot(path, shape, mask, depth, in_item))
+        if reduced is _GONE and must:
+            return self._any(value, Spot(path, shape, NOTHING, depth, in_item))
+        return reduced
+
+    def _unimportant(self, name: str, value: Any, spot: Spot) -> bool:
+        if value and isinstance(value, (dict, list)):
+            deepest = self._detail.depth if spot.in_item else max(self._detail.depth, SPINE)
+            return spot.depth >= deepest
+        return rank(name, value) > self._detail.rank
+
+    def _with_enough(
+        self, value: dict[str, Any], kept: dict[str, Any], least: int, spot: Spot
+    ) -> dict[str, Any]:
+        """With as many more fields as make ``least``, those first that say most."""
+        more = sorted((name for name in value if name not in kept), key=lambda name: rank(name, value[name]))
+        names = dict.fromkeys([*kept, *more[: least - len(kept)]])
+        return {
+            name: kept[name] if name in kept else self._field(name, value[name], spot, must=True)
+            for name in value
+            if name in names
+        }
+
+    def _paged(self, value: dict[str, Any], spot: Spot) -> bool:
+        """Whether it is the first entries that are shown, and not the fields that matter."""
+        if spot.mask is not None and not spot.mask.wild:
+            return False
+        return self._detail.entries or len(value) > RECORD_FIELDS
+
+    def _map(self, value: dict[str, Any], spot: Spot) -> Any:
+        """Entries of an object whose keys are data, as of a list; at the last level, of any object."""
+        shape = spot.shape
+        is_map = len(value) > RECORD_FIELDS
+        depth = spot.depth + 1
+        if is_map:
+            self._maps[spot.path] = None
+            depth = spot.depth if spot.in_item else 0
+        shown = self._allowed(len(value), spot, shape.least_fields if shape else 0)
+        required = shape.required if shape else frozenset[str]()
+        waiting = len(required.intersection(value))
+        kept: dict[str, Any] = {}
+        for name, one in value.items():
+            must = name in required
+            if len(kept) >= shown and not waiting:
+                break
+            waiting -= must
+            if len(kept) < shown - waiting or must:
+                must = must or self._least(shape, kept)
+                path = (spot.path, EACH if is_map else name)
+                reduced = self._inside(name, one, spot, path, depth, in_item=is_map, must=must)
+                if reduced is not _GONE:
+                    self._take(len(name) + 4)
+                    kept[name] = reduced
+        if not kept and spot.mask is not None and spot.mask is not NOTHING:
+            return _GONE
+        if len(kept) < len(value):
+            self._omitted.add(spot.path, Unit.ENTRIES, len(kept), len(value))
+        return kept
+
+    @staticmethod
+    def _least(shape: Shape | None, kept: dict[str, Any]) -> bool:
+        return shape is not None and len(kept) < shape.least_fields

@@ -1,0 +1,154 @@
+"""The preview of a tool result that is over its budget.
+
+Pure: the same result, policy and counter give the same bytes. Whoever calls this stores the whole result
+first, and says in the preview's company where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cwm.domain.preview import Account, Omission, Preview, Unit
+from cwm.domain.tool_policy import PreviewKind, ToolPolicy
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.results.preview.json_preview import Schema
+from cwm.services.results.preview.pieces import (
+    DataPiece,
+    Item,
+    OtherPiece,
+    Piece,
+    Shown,
+    StructuredPiece,
+    TextPiece,
+    with_text,
+)
+from cwm.services.results.preview.twins import Twins, twins_of
+
+_LEAST_SHARE: Final = 160
+"""Tokens: pieces that would get fewer each are not cut; the last are not shown unless they are small."""
+_STRUCTURED: Final = -1
+
+
+def preview_result(
+    content: Sequence[Item],
+    structured: Any,
+    policy: ToolPolicy,
+    counter: TokenCounter,
+    schema: Schema | None = None,
+) -> Preview:
+    """What takes at most ``policy.preview_tokens``, unless the account says that it is over budget.
+
+    ``content`` are the items of an MCP result as JSON, ``structured`` its ``structuredContent`` or None,
+    ``schema`` the tool's output schema, by which the preview's structured content is as valid as the
+    result's. A text that says the same as the structured content is the same as its preview too.
+    """
+    twins = twins_of(content, structured)
+    if twins.each is not None:
+        return _one_by_one(content, structured, policy, counter, schema, twins)
+    pieces = _pieces(content, structured, policy, schema, twins)
+    shown = _shared_out(pieces, policy, counter)
+    new = shown[_STRUCTURED].value if _STRUCTURED in shown else None
+    items = []
+    for place, item in enumerate(content):
+        if place in twins.said:
+            items.append(with_text(item, twins.text(place, new)))
+        elif place in shown:
+            items.append(shown[place].value)
+    return Preview(tuple(items), new, _account(shown, len(pieces), policy.preview_tokens))
+
+
+def _one_by_one(
+    content: Sequence[Item],
+    structured: Any,
+    policy: ToolPolicy,
+    counter: TokenCounter,
+    schema: Schema | None,
+    twins: Twins,
+) -> Preview:
+    """Of a list that is there twice, as structured content and a text for each item: each gets half of the budget."""
+    half = policy.preview_tokens // 2
+    piece = StructuredPiece(structured, schema, policy)
+    shown = piece.whole(half, counter) or piece.cut(half, counter)
+    texts = tuple(twins.texts(content, shown.value, last=policy.preview is PreviewKind.TAIL))
+    tokens = counter.count("\n".join(text["text"] for text in texts))
+    both = {_STRUCTURED: replace(shown, tokens=shown.tokens + tokens)}
+    return Preview(texts, shown.value, _account(both, 1, policy.preview_tokens))
+
+
+def _pieces(
+    content: Sequence[Item],
+    structured: Any,
+    policy: ToolPolicy,
+    schema: Schema | None,
+    twins: Twins,
+) -> dict[int, Piece]:
+    """By their place in the content; the structured content comes before all."""
+    pieces: dict[int, Piece] = {}
+    if structured is not None:
+        inner = twins.wrapped_text
+        quoted = inner if inner is not None and isinstance(structured[inner], str) else None
+        pieces[_STRUCTURED] = StructuredPiece(structured, schema, policy, quoted)
+    for place, item in enumerate(content):
+        if place not in twins.said:
+            pieces[place] = _piece(item, policy)
+    return pieces
+
+
+def _piece(item: Item, policy: ToolPolicy) -> Piece:
+    match item:
+        case {"type": "text", "text": str(text)} | {"type": "resource", "resource": {"text": str(text)}}:
+            return TextPiece(item, text, policy)
+        case {"type": "resource", "resource": {"blob": str(data)} as resource}:
+            media_type = resource.get("mimeType") or "application/octet-stream"
+            return DataPiece(item, data, str(media_type), str(resource.get("uri", "")))
+        case {"type": "image" | "audio" as kind, "data": str(data)}:
+            return DataPiece(item, data, str(item.get("mimeType") or kind))
+        case _:
+            return OtherPiece(item)
+
+
+def _shared_out(pieces: Mapping[int, Piece], policy: ToolPolicy, counter: TokenCounter) -> dict[int, Shown]:
+    """The small ones whole, the others in equal shares of the rest; of too many, the first, or the last of a tail."""
+    room = policy.preview_tokens
+    places = list(pieces)
+    if policy.preview is PreviewKind.TAIL:
+        places = [place for place in places if place == _STRUCTURED] + [p for p in reversed(places) if p >= 0]
+    at_once = max(room // _LEAST_SHARE, 1)
+    waiting = sorted(places[:at_once], key=lambda place: pieces[place].size)
+    shown: dict[int, Shown] = {}
+    for number, place in enumerate(waiting):
+        share = max(room // (len(waiting) - number), 0)
+        shown[place] = pieces[place].whole(share, counter) or pieces[place].cut(share, counter)
+        room -= shown[place].tokens
+    for place in places[at_once:]:
+        one = pieces[place].whole(room, counter)
+        if one is None:
+            break
+        shown[place] = one
+        room -= one.tokens
+    return dict(sorted(shown.items()))
+
+
+def _account(shown: Mapping[int, Shown], total: int, budget: int) -> Account:
+    omissions = [Omission("", Unit.PARTS, len(shown), total)] if len(shown) < total else []
+    cut = [place for place, one in shown.items() if place >= 0 and one.omissions]
+    for place, one in shown.items():
+        within = "" if total == 1 or place == _STRUCTURED else f"content[{place if len(cut) == 1 else '*'}]"
+        omissions += (replace(omission, path=_joined(within, omission.path)) for omission in one.omissions)
+    tokens = sum(one.tokens for one in shown.values())
+    return Account(tuple(_summed(omissions)), tokens, over_budget=tokens > budget)
+
+
+def _joined(outer: str, inner: str) -> str:
+    return f"{outer}.{inner}" if outer and inner and not inner.startswith("[") else outer + inner
+
+
+def _summed(omissions: Iterable[Omission]) -> Iterator[Omission]:
+    """One for each path and unit."""
+    alike: dict[tuple[str, Unit], Omission] = {}
+    for omission in omissions:
+        key = (omission.path, omission.unit)
+        alike[key] = alike[key].plus(omission) if key in alike else omission
+    yield from alike.values()

@@ -1,0 +1,81 @@
+"""Texts of a result that say what its structured content says, so that both get one preview."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cwm.services.results.preview.fitting import dumped
+from cwm.services.results.preview.pieces import Item, is_json, parsed, with_text
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """``said`` are the places of texts that say all of it, or what is under its only key, which is named.
+
+    Where ``each`` names a key, the texts are one by one the items of the list under it.
+    """
+
+    said: Mapping[int, str | None] = field(default_factory=dict)
+    each: str | None = None
+
+    @property
+    def wrapped_text(self) -> str | None:
+        """The only key of the structured content, where one of the texts is what is under it."""
+        return next((key for key in self.said.values() if key is not None), None)
+
+    def text(self, place: int, structured: Any) -> str:
+        """What the text at a place says of a preview."""
+        key = self.said[place]
+        return _text(structured if key is None else structured[key])
+
+    def texts(self, content: Sequence[Item], structured: Any, *, last: bool) -> list[Item]:
+        """A text for each item of a preview: the first ones of the result's, or the last."""
+        assert self.each is not None
+        items = structured.get(self.each, [])
+        templates = content[len(content) - len(items) :] if last else content[: len(items)]
+        return [with_text(text, _text(item)) for text, item in zip(templates, items, strict=True)]
+
+
+def twins_of(content: Sequence[Item], structured: Any) -> Twins:
+    if structured is None:
+        return Twins()
+    only = next(iter(structured)) if isinstance(structured, dict) and len(structured) == 1 else None
+    said: dict[int, str | None] = {}
+    for place, item in enumerate(content):
+        text = item["text"] if item.get("type") == "text" else None
+        if text is not None and _says(text, structured):
+            said[place] = None
+        elif text is not None and only is not None and _says(text, structured[only]):
+            said[place] = only
+    if not said and only is not None and _one_by_one(content, structured[only]):
+        return Twins(each=only)
+    return Twins(said)
+
+
+def _says(text: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return text == value
+    if not isinstance(value, (dict, list)):
+        return text == dumped(value)
+    if not text.lstrip().startswith("{" if isinstance(value, dict) else "["):
+        return False
+    said = parsed(text)
+    try:
+        return is_json(said) and bool(said == value)
+    except RecursionError:
+        return False
+
+
+def _one_by_one(content: Sequence[Item], items: Any) -> bool:
+    if not isinstance(items, list) or not items or len(items) != len(content):
+        return False
+    return all(
+        item.get("type") == "text" and _says(item["text"], value)
+        for item, value in zip(content, items, strict=True)
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else dumped(value)

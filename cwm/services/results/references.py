@@ -1,0 +1,176 @@
+"""By-reference arguments: ``{"$cwm": "<handle>"}`` stands for the text of a stored result, ``"<handle>#/json/pointer"`` for a value in it.
+
+A value goes from one tool to another without passing through a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from cwm.domain.budgets import References
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.principal import Principal
+from cwm.services.audit.journal import Journal
+from cwm.services.results.results import Results
+
+KEY: Final = "$cwm"
+
+_OPERATION: Final = "result_reference"
+_REFERENCE: Final = re.compile(
+    r"(?P<uri>cwm://results/)?(?P<handle>[A-Za-z0-9_]{1,64})(?:/(?P<part>[0-9]{1,4}))?(?:#(?P<pointer>(?:/.*)?))?",
+    re.DOTALL | re.ASCII,
+)
+_LONGEST: Final = 2_048
+_LONGEST_NAME: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """``pointer`` is a JSON Pointer (RFC 6901), empty for the whole value; None asks for the text as it came.
+
+    ``part`` None is the first, with a pointer the first that is JSON.
+    """
+
+    handle: str
+    part: int | None
+    pointer: str | None
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any], place: str) -> Reference:
+        """Raises InvalidParameterError for what is meant to be a reference and is none."""
+        if len(value) > 1:
+            raise InvalidParameterError(
+                f"{place}: an object with '{KEY}' is a by-reference argument and has no other fields.",
+                field=place,
+            )
+        written = value[KEY]
+        found = _REFERENCE.fullmatch(written) if isinstance(written, str) else None
+        if found is None or len(written) > _LONGEST:
+            raise InvalidParameterError(
+                f"{place}: a by-reference argument is a handle, then / and a part if it is not the first, then, for a value "
+                "instead of the text, # and a JSON Pointer.",
+                field=place,
+            )
+        pointer, part = found["pointer"], found["part"]
+        # In a URI a pointer is escaped as URIs are.
+        return cls(
+            found["handle"],
+            None if part is None else int(part),
+            unquote(pointer) if pointer and found["uri"] else pointer,
+        )
+
+
+class ByReference:
+    """Puts values in the place of references."""
+
+    def __init__(self, results: Results, journal: Journal) -> None:
+        self._results = results
+        self._journal = journal
+
+    async def filled(
+        self,
+        principal: Principal,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        allowed: bool,
+        bounds: References,
+    ) -> dict[str, Any]:
+        """``arguments`` with every reference resolved; values are not searched for further ones.
+
+        Raises CWM-1003 for a tool that takes none, for a malformed one, for too many or too much, and what
+        :meth:`Results.resolve` raises.
+        """
+        filling = _Filling(self._results, principal, bounds)
+        async with self._journal.entry(principal, _OPERATION) as details:
+            details.update(tool=tool[:_LONGEST_NAME], handles=filling.handles)
+            _require_allowed(tool, bounds, allowed=allowed)
+            filled = {
+                name: await filling.value(name[:_LONGEST_NAME], value) for name, value in arguments.items()
+            }
+            details.update(references=filling.count, bytes=filling.size)
+        return filled
+
+
+def have_reference(arguments: Mapping[str, Any]) -> bool:
+    """Whether a reference stands anywhere in the values of arguments; their names are the tool's own."""
+    return any(map(_has_reference, arguments.values()))
+
+
+def _has_reference(value: Any) -> bool:
+    if isinstance(value, dict):
+        return KEY in value or any(map(_has_reference, value.values()))
+    return isinstance(value, list) and any(map(_has_reference, value))
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Of one call. ``size`` is in bytes of JSON."""
+
+    results: Results
+    principal: Principal
+    bounds: References
+    count: int = 0
+    size: int = 0
+    handles: list[str] = field(default_factory=list)
+    _known: dict[Reference, tuple[Any, int]] = field(default_factory=dict)
+
+    async def value(self, place: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [await self.value(_inside(place, index), each) for index, each in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if KEY in value:
+            return await self._resolved(place, Reference.read(value, place))
+        return {name: await self.value(_inside(place, name), each) for name, each in value.items()}
+
+    async def _resolved(self, place: str, reference: Reference) -> Any:
+        self.count += 1
+        if self.count > self.bounds.most:
+            raise InvalidParameterError(
+                f"{place}: a call takes at most {self.bounds.most} by-reference arguments.", field=place
+            )
+        if reference not in self._known:
+            if reference.handle not in self.handles:
+                self.handles.append(reference.handle)
+            found = await self.results.resolve(
+                self.principal, reference.handle, reference.pointer, reference.part
+            )
+            self._known[reference] = found, await asyncio.to_thread(_size, found)
+        found, size = self._known[reference]
+        self.size += size
+        if self.size > self.bounds.most_bytes:
+            raise InvalidParameterError(
+                f"{place}: the by-reference arguments of a call come to at most {self.bounds.most_bytes:,} bytes.",
+                field=place,
+            )
+        return found
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def _inside(place: str, name: str | int) -> str:
+    return f"{place}.{name}"[:_LONGEST_NAME]
+
+
+def _require_allowed(tool: str, bounds: References, *, allowed: bool) -> None:
+    if not bounds.enabled:
+        raise InvalidParameterError(
+            f"By-reference arguments ('{KEY}') are switched off on this gateway: results.references.enabled in "
+            "cwm.yaml.",
+            field=KEY,
+        )
+    if not allowed:
+        raise InvalidParameterError(
+            f"{tool[:_LONGEST_NAME]} takes no by-reference arguments ('{KEY}'). The gateway's operator can allow it: "
+            f"tools.{tool[:_LONGEST_NAME]}.references: true in cwm.yaml.",
+            field=KEY,
+        )

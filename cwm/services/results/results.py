@@ -1,0 +1,349 @@
+"""Stored results: kept whole, read in pages that never shift, from any replica."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from cwm.domain.cursor import Claim, CursorFault, Cursors, Position, snapshot_of
+from cwm.domain.errors import (
+    CwmError,
+    InvalidParameterError,
+    ResultNotFoundError,
+    StorageQuotaExceededError,
+)
+from cwm.domain.json_pointer import value_at
+from cwm.domain.pages import Pages, page_bytes_for, spelled
+from cwm.domain.principal import Principal
+from cwm.domain.results import (
+    ABOUT_TYPE,
+    HANDLE_BYTES,
+    Part,
+    PartKind,
+    StoredPart,
+    StoredResult,
+    handle_of,
+    number_of,
+)
+from cwm.domain.tool_policy import ToolPolicy
+from cwm.ports.clock import Clock
+from cwm.ports.contents import Contents
+from cwm.ports.results import ResultRecords
+from cwm.ports.token_counter import TokenCounter
+from cwm.services.audit.journal import Journal
+
+_SWEEP_SECONDS: Final = 30.0
+_AT_ONCE: Final = 100
+_QUICKLY_READ_BYTES: Final = 64 * 1024
+
+_log = logging.getLogger("cwm.results")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A piece of a part: ``text`` is base64 of it where the part is binary; ``end`` is the offset after it.
+
+    ``page`` of ``pages``, from 1, is where it begins. ``next_cursor`` goes on after it, in the next part where
+    this one ends, and is None at the end of the result.
+    """
+
+    result: StoredResult
+    part: int
+    page: int
+    pages: int
+    text: str
+    start: int
+    end: int
+    tokens: int
+    next_cursor: str | None
+
+    @property
+    def stored(self) -> StoredPart:
+        return self.result.parts[self.part]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Keeps results and gives them back: to their owner and, where they are shared, to others of the tenant."""
+
+    records: ResultRecords
+    contents: Contents
+    tokens: TokenCounter
+    cursors: Cursors
+    clock: Clock
+    quota_bytes: int | None
+    cursor_ttl: timedelta
+    journal: Journal | None = None
+
+    async def keep(
+        self,
+        principal: Principal,
+        tool: str,
+        arguments_digest: str,
+        parts: Sequence[Part],
+        policy: ToolPolicy,
+    ) -> StoredResult:
+        """Keep a result whole, for as long as ``policy`` says. CWM-4003 over the owner's quota; CWM-4001.
+
+        When this returns, no crash loses it and every replica finds it by its handle.
+        """
+        now = self.clock.now()
+        result = StoredResult(
+            tenant=principal.tenant,
+            handle=handle_of(secrets.token_bytes(HANDLE_BYTES)),
+            owner=principal.subject,
+            tool=tool,
+            parts=await self._described(parts, policy.preview_tokens),
+            created_at=now,
+            expires_at=now + timedelta(seconds=policy.result_ttl_seconds),
+            shared=policy.shared,
+            arguments_digest=arguments_digest,
+        )
+        if not await self.records.keep(result, self.quota_bytes):
+            raise StorageQuotaExceededError(
+                "The stored results of this user would exceed their quota.",
+                size_bytes=result.size,
+                quota_bytes=self.quota_bytes,
+            )
+        try:
+            for part in parts:
+                await self.contents.keep(result.tenant, part.body, holder_of(result), result.expires_at)
+        except BaseException:
+            with contextlib.suppress(CwmError):
+                await self.forget(result)
+            raise
+        return result
+
+    async def find(self, principal: Principal, handle: str, *, noted: bool = True) -> StoredResult:
+        """CWM-2005 when it is unknown, has expired, or is another's and not shared: all the same answer.
+
+        That another's was asked for is written down, unless it was just ``noted``.
+        """
+        known = number_of(handle) is not None
+        result = await self.records.find(principal.tenant, handle) if known else None
+        if result is None or result.expires_at <= self.clock.now():
+            raise _not_found()
+        if noted and self.journal is not None and result.owner != principal.subject:
+            await _note_access(self.journal, principal, result)
+        if not result.opens_for(principal.subject):
+            raise _not_found()
+        return result
+
+    async def part(self, principal: Principal, handle: str, index: int) -> Part:
+        """A part as the tool returned it. CWM-2005; CWM-1003 when the result has no such part."""
+        return await self.part_of(await self.find(principal, handle), index)
+
+    async def part_of(self, result: StoredResult, index: int) -> Part:
+        stored = part_at(result, index)
+        body = await self.contents.read(result.tenant, stored.digest)
+        if body is None:
+            raise _not_found()
+        return Part(stored.kind, stored.media_type, body)
+
+    async def read(
+        self,
+        principal: Principal,
+        *,
+        budget_tokens: int,
+        cursor: str | None = None,
+        handle: str | None = None,
+        page: int = 1,
+        part: int = 0,
+    ) -> Page:
+        """Go on at ``cursor``, or read a page, from 1, of ``handle``. CWM-2005; CWM-1003 for all that is malformed.
+
+        A page that takes more than ``budget_tokens`` is given up to there, and ``next_cursor`` goes on in it.
+        """
+        if (cursor is None) == (handle is None):
+            raise InvalidParameterError("Give cursor or handle, and not both.", field="cursor")
+        if cursor is not None:
+            result, position = await self.located(principal, cursor)
+            part, start = position.part, position.offset
+        else:
+            result, start = await self.find(principal, handle or ""), None
+        pages = await self.pages(result, part)
+        if start is None:
+            if not 1 <= page <= pages.count:
+                raise InvalidParameterError(f"Pages are 1 to {pages.count}.", field="page", pages=pages.count)
+            start = pages.start(page - 1)
+        return self._page(principal, result, part, pages, start, budget_tokens)
+
+    async def located(
+        self, principal: Principal, cursor: str, query: str = "", *, noted: bool = True
+    ) -> tuple[StoredResult, Position]:
+        """Where ``cursor`` goes on, in an answer to ``query`` if there is one. CWM-1003 with its fault; CWM-2005."""
+        claim = await self._claim(principal, cursor)
+        result = await self.find(principal, claim.position.handle, noted=noted)
+        stored = part_at(result, claim.position.part)
+        return result, claim.require(snapshot_of(result, stored, query))
+
+    async def _claim(self, principal: Principal, cursor: str) -> Claim:
+        try:
+            return self.cursors.read(cursor, principal, self.clock.now())
+        except InvalidParameterError as refused:
+            if self.journal is not None and refused.context.get("reason") == CursorFault.FOREIGN:
+                await self.journal.foreign(principal, "cursor")
+            raise
+
+    async def pages(self, result: StoredResult, part: int) -> Pages:
+        read = await self.part_of(result, part)
+        return Pages(read.body, result.parts[part].page_bytes, binary=read.kind is PartKind.BINARY)
+
+    async def resolve(
+        self, principal: Principal, handle: str, json_pointer: str | None, part: int | None = None
+    ) -> Any:
+        """The JSON value that ``json_pointer`` leads to, in the first part that is JSON unless ``part`` is given.
+
+        The empty pointer gives all of it: a text where it is text, base64 where it is binary. No pointer gives
+        the text as the tool returned it, of the first part unless ``part`` is given. CWM-2005; CWM-1003 when
+        the pointer leads nowhere.
+        """
+        result = await self.find(principal, handle)
+        if part is None:
+            part = 0 if json_pointer is None else _first_json(result)
+        read = await self.part_of(result, part)
+        if read.kind is PartKind.JSON and json_pointer is not None:
+            return value_at(await parsed(read.body), json_pointer)
+        if json_pointer:
+            raise InvalidParameterError(
+                "A JSON pointer leads into JSON, and this result has none.", field="json_pointer"
+            )
+        return spelled(read.body, binary=read.kind is PartKind.BINARY)
+
+    def cursor_at(
+        self, principal: Principal, result: StoredResult, position: Position, query: str = ""
+    ) -> str:
+        """For ``principal`` to go on at ``position``; it ends with the result, or before."""
+        expires_at = min(self.clock.now() + self.cursor_ttl, result.expires_at)
+        snapshot = snapshot_of(result, result.parts[position.part], query)
+        return self.cursors.make(position, principal, snapshot, expires_at)
+
+    async def forget(self, result: StoredResult) -> None:
+        """Let go of what is in it, then of its record: what a crash leaves is forgotten the next time."""
+        for digest in {part.digest for part in result.parts}:
+            await self.contents.let_go(result.tenant, digest, holder_of(result))
+        await self.records.forget(result)
+
+    async def forget_expired(self) -> int:
+        """How many were; those of every tenant, until none is left."""
+        forgotten = 0
+        while due := await self.records.expired_of_every_tenant(self.clock.now(), _AT_ONCE):
+            for result in due:
+                await self.forget(result)
+            forgotten += len(due)
+        return forgotten
+
+    async def sweep(self) -> None:
+        """Forget what has expired, every now and then, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await self.forget_expired()
+            except CwmError as away:
+                _log.warning("expired results could not be forgotten: %s", away.message)
+
+    async def _described(self, parts: Sequence[Part], page_tokens: int) -> tuple[StoredPart, ...]:
+        """In a thread when it takes long enough for others to notice."""
+
+        def described() -> tuple[StoredPart, ...]:
+            return tuple(self._description(part, page_tokens) for part in parts)
+
+        quick = sum(len(part.body) for part in parts) <= _QUICKLY_READ_BYTES
+        return described() if quick else await asyncio.to_thread(described)
+
+    def _description(self, part: Part, page_tokens: int) -> StoredPart:
+        """A text that is no UTF-8 is binary: no page of it could be shown otherwise."""
+        kind = part.kind if _is_text(part) else PartKind.BINARY
+        return StoredPart(
+            kind,
+            part.media_type,
+            hashlib.sha256(part.body).hexdigest(),
+            len(part.body),
+            page_bytes_for(part.body, page_tokens, self.tokens.count, binary=kind is PartKind.BINARY),
+        )
+
+    def _page(
+        self, principal: Principal, result: StoredResult, part: int, pages: Pages, start: int, budget: int
+    ) -> Page:
+        page = pages.holding(start)
+        end, tokens = pages.fitting(start, pages.start(page + 1), budget, self.tokens.count)
+        after = Position(result.handle, part, end)
+        if end == len(pages.body):
+            after = replace(after, part=part + 1, offset=0)
+        goes_on = after.part < len(result.parts)
+        return Page(
+            result=result,
+            part=part,
+            page=page + 1,
+            pages=pages.count,
+            text=pages.shown(start, end),
+            start=start,
+            end=end,
+            tokens=tokens,
+            next_cursor=self.cursor_at(principal, result, after) if goes_on else None,
+        )
+
+
+def holder_of(result: StoredResult) -> str:
+    """Who holds its contents."""
+    return f"result:{result.handle}"
+
+
+def _not_found() -> ResultNotFoundError:
+    return ResultNotFoundError("There is no such stored result; it may have expired.")
+
+
+async def _note_access(journal: Journal, principal: Principal, result: StoredResult) -> None:
+    told = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
+    if result.shared:
+        await journal.shared(principal, "result", **told)
+    else:
+        await journal.foreign(principal, "result", **told)
+
+
+def part_at(result: StoredResult, index: int) -> StoredPart:
+    """CWM-1003 when there is none."""
+    if not 0 <= index < len(result.parts):
+        raise InvalidParameterError(
+            f"The parts of this result are 0 to {len(result.parts) - 1}.",
+            field="part",
+            parts=len(result.parts),
+        )
+    return result.parts[index]
+
+
+async def parsed(body: bytes) -> Any:
+    """The value of a JSON text. CWM-1003 when it is nested too deeply; what takes time is parsed in a thread."""
+    try:
+        if len(body) <= _QUICKLY_READ_BYTES:
+            return json.loads(body)
+        return await asyncio.to_thread(json.loads, body)
+    except (ValueError, RecursionError):
+        raise InvalidParameterError("This part cannot be read as JSON.", field="part") from None
+
+
+def _first_json(result: StoredResult) -> int:
+    answers = (
+        index
+        for index, part in enumerate(result.parts)
+        if part.kind is PartKind.JSON and part.media_type != ABOUT_TYPE
+    )
+    return next(answers, 0)
+
+
+def _is_text(part: Part) -> bool:
+    if part.kind is PartKind.BINARY:
+        return False
+    try:
+        part.body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

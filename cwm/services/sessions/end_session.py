@@ -1,0 +1,89 @@
+"""End a session: forget its tokens, and free the chunks that nothing else refers to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.errors import CwmError, SessionNotActiveError, SessionNotFoundError
+from cwm.domain.names import require_session_id
+from cwm.domain.prefix import TokenIds, common_length
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session, SessionState
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.release import Release, debt_of
+from cwm.services.turns.turns import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    registry: Registry
+    kv_tier: KvTier
+    directory: EngineDirectory
+    turns: Turns
+    journal: Journal
+    clock: Clock
+    release: Release
+
+    async def __call__(self, principal: Principal, session_id: str) -> None:
+        """Delete an active, thawed or expired session; windows made of it stay.
+
+        CWM-1001, CWM-2001; CWM-3002 while a turn is in flight, and for a frozen one, whose windows are to be
+        deleted instead.
+        """
+        require_session_id(session_id)
+        async with self.journal.entry(principal, "session_delete", session_id=session_id) as details:
+            session = await self.registry.session(principal.tenant, session_id)
+            if session is None:
+                raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+            details.update(of_another(principal, session.owner))
+            if session.state is SessionState.FROZEN or self.turns.in_flight(principal.tenant, session_id):
+                reason = (
+                    "is frozen: delete its windows instead"
+                    if session.state is SessionState.FROZEN
+                    else "has a turn in flight"
+                )
+                raise SessionNotActiveError(f"Session '{session_id}' {reason}.", session_id=session_id)
+            await to_its_end(self.now(session))
+
+    async def now(self, session: Session) -> None:
+        """Remove it. Chunks are freed where the engine tells what they are called; else they are left to age."""
+        prefix = await self._prefix(session)
+        hashes = await self._unshared(session, prefix) if prefix else ()
+        salt = prefix.cache_salt if prefix else ""
+        debt = debt_of(prefix, pinned=False, hashes=hashes) if prefix else None
+        owed = await self.registry.remove_session(
+            session.tenant, session.id, self.clock.now(), salt, debt, session.created_at
+        )
+        await self.release(owed)
+
+    async def _prefix(self, session: Session) -> Prefix | None:
+        try:
+            identity: EngineIdentity = await self.directory.identity(session.model)
+            token_ids = await self.registry.session_tokens(session.tenant, session.id)
+        except CwmError:
+            return None
+        salt = self.directory.salt(session.tenant, session.salt_scope, identity)
+        prefix = Prefix(fitting(token_ids, identity), salt, identity)
+        return prefix if prefix.chunk_count else None
+
+    async def _unshared(self, session: Session, prefix: Prefix) -> tuple[str, ...]:
+        hashes = self.kv_tier.expected_hashes(prefix.key) or []
+        kept = await self._shared_with_others(session, prefix.token_ids) // (prefix.identity.chunk_size or 1)
+        return tuple(hashes[kept:])
+
+    async def _shared_with_others(self, session: Session, token_ids: TokenIds) -> int:
+        longest = 0
+        for other in await self.registry.live_sessions_with_head(
+            session.tenant, session.salt_scope, token_ids
+        ):
+            if other != session.id:
+                theirs = await self.registry.session_tokens(session.tenant, other)
+                longest = max(longest, common_length(token_ids, theirs))
+        return longest

@@ -1,0 +1,67 @@
+"""Open a session: a conversation whose exact tokens CWM will know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from cwm.domain.engine import CacheScope
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.names import require_session_id
+from cwm.domain.principal import Principal
+from cwm.domain.session import OWN, Session, SessionState
+from cwm.ports.clock import Clock
+from cwm.ports.registry import Registry
+from cwm.services.audit.journal import Journal
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.sessions.salt_scopes import Scopes
+
+
+def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str) -> str:
+    """Who a new session shares KV with: its whole tenant, or the lineage it begins."""
+    if cache_scope is CacheScope.SESSION:
+        return f"session:{session_id}"
+    return f"tenant:{principal.tenant}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    registry: Registry
+    directory: EngineDirectory
+    journal: Journal
+    clock: Clock
+    scopes: Scopes
+    cache_scope: CacheScope
+
+    async def __call__(
+        self,
+        principal: Principal,
+        session_id: str | None = None,
+        model: str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """A new, empty, active session. CWM-1001, CWM-3001, CWM-1003 for a model that is not served or metadata of ours."""
+        if any(key.startswith(OWN) for key in metadata or {}):
+            raise InvalidParameterError(
+                f"Metadata keys that begin with '{OWN}' are CWM's own.", field="metadata"
+            )
+        chosen = require_session_id(session_id or f"session_{uuid4().hex[:12]}")
+        async with self.journal.entry(principal, "session_create", session_id=chosen):
+            identity = await self.directory.identity(model)
+            base = salt_scope_of(self.cache_scope, principal, chosen)
+            now = self.clock.now()
+            session = Session(
+                tenant=principal.tenant,
+                id=chosen,
+                owner=principal.subject,
+                model=identity.model,
+                state=SessionState.ACTIVE,
+                salt_scope=await self.scopes.current(principal.tenant, base),
+                token_count=0,
+                revision=0,
+                created_at=now,
+                updated_at=now,
+                metadata=metadata or {},
+            )
+            return await self.registry.add_session(session, ())

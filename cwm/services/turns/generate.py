@@ -1,0 +1,223 @@
+"""Generate: one turn of a session, in tokens, for agents that speak nothing but MCP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
+from cwm.domain.names import require_session_id
+from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.ports.engine import Delta, Engine, Generation
+from cwm.ports.meter import Meter
+from cwm.ports.registry import Registry
+from cwm.services.access.limits import Limits
+from cwm.services.aside import outlasting
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.turns.grow import Grow, Template, template_from, template_of
+from cwm.services.turns.turns import Turn, Turns
+
+OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """Either ``messages`` (chat, by the model's template) or ``text`` (appended as it is).
+
+    ``sampling`` holds further fields of the completions API; ``template_options`` those of the chat
+    template, such as ``tools``; they count from the session's first turn on.
+    """
+
+    messages: Sequence[Mapping[str, Any]] = ()
+    text: str | None = None
+    max_tokens: int = 256
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """``token_count`` is the session's context after the turn; ``cached_tokens`` of the prompt were reused."""
+
+    session_id: str
+    text: str
+    finish_reason: str | None
+    token_count: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a streamed answer has brought so far."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    def take(self, delta: Delta) -> None:
+        self.texts.append(delta.text)
+        self.token_ids.extend(delta.token_ids)
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.prompt_tokens = delta.prompt_tokens or self.prompt_tokens
+        self.cached_tokens = delta.cached_tokens or self.cached_tokens
+
+
+@dataclass(slots=True)
+class Generate:
+    registry: Registry
+    engine: Engine
+    directory: EngineDirectory
+    turns: Turns
+    grow: Grow
+    journal: Journal
+    meter: Meter
+    limits: Limits
+    _running: set[asyncio.Task[Generated]] = field(default_factory=set)
+
+    async def __call__(
+        self,
+        principal: Principal,
+        session_id: str,
+        turn: TurnInput,
+        on_text: OnText | None = None,
+    ) -> Generated:
+        """Append the input, generate, record both. The earlier context is sent as the ids it was.
+
+        ``on_text`` is awaited with each piece of text and the number of new tokens so far. A caller that
+        goes away does not lose the turn: it is finished and recorded. CWM-1001, 1003, 2001, 3002, 7003, 9002.
+        """
+        require_session_id(session_id)
+        if bool(turn.messages) == (turn.text is not None):
+            raise InvalidParameterError("Give either messages or text.", field="messages")
+        task = asyncio.create_task(self._exclusively(principal, session_id, turn, on_text))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await outlasting(task)
+
+    async def _exclusively(
+        self, principal: Principal, session_id: str, turn: TurnInput, on_text: OnText | None
+    ) -> Generated:
+        async with (
+            self.journal.entry(principal, "session_generate", session_id=session_id) as details,
+            self.turns.exclusive(principal, session_id) as in_flight,
+        ):
+            session = await self.registry.session(principal.tenant, session_id)
+            if session is None:
+                raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+            details.update(of_another(principal, session.owner))
+            await in_flight.continues(session)
+            await self.limits.require_tokens(principal)
+            generated = await self._turn(principal, session, turn, in_flight, on_text)
+            details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
+        return generated
+
+    async def _turn(
+        self,
+        principal: Principal,
+        session: Session,
+        turn: TurnInput,
+        in_flight: Turn,
+        on_text: OnText | None,
+    ) -> Generated:
+        identity = await self.directory.identity(session.model)
+        context = await self.registry.session_tokens(principal.tenant, session.id)
+        template = self._template(session, context, turn)
+        prompt = context + await self._new_ids(session, context, turn, template)
+        room = identity.max_model_len - len(prompt)
+        if room < 1:
+            raise InvalidParameterError(
+                f"The context would have {len(prompt)} tokens; '{identity.model}' takes "
+                f"{identity.max_model_len}, the answer included.",
+                token_count=len(prompt),
+                max_model_len=identity.max_model_len,
+            )
+        generation = Generation(
+            model=session.model,
+            token_ids=prompt,
+            cache_salt=self.directory.salt(principal.tenant, session.salt_scope, identity),
+            max_tokens=min(turn.max_tokens, room),
+            sampling=turn.sampling,
+        )
+        metadata = {**session.metadata, **template.as_metadata()}
+        answer = await self._run(principal, session, generation, metadata, in_flight, on_text)
+        self.meter.tokens("cached", answer.cached_tokens)
+        self.meter.tokens("computed", answer.prompt_tokens - answer.cached_tokens)
+        return Generated(
+            session_id=session.id,
+            text="".join(answer.texts),
+            finish_reason=answer.finish_reason,
+            token_count=len(prompt) + len(answer.token_ids),
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=len(answer.token_ids),
+            cached_tokens=answer.cached_tokens,
+        )
+
+    def _template(self, session: Session, context: TokenIds, turn: TurnInput) -> Template:
+        """The first turn's template; it renders every later one."""
+        if context:
+            return template_from(session.metadata)
+        return template_of(turn.messages, turn.template_options)
+
+    async def _new_ids(
+        self, session: Session, context: TokenIds, turn: TurnInput, template: Template
+    ) -> TokenIds:
+        if turn.text is not None:
+            return await self.grow.text(session.model, turn.text, opening=not context)
+        await self.grow.refuse_forged(session.model, turn.messages, turn.template_options)
+        if not context:
+            return await self.grow.first(session.model, turn.messages, turn.template_options)
+        return await self.grow.following(session.model, turn.messages, template, context[-1])
+
+    async def _run(
+        self,
+        principal: Principal,
+        session: Session,
+        generation: Generation,
+        metadata: dict[str, Any],
+        in_flight: Turn,
+        on_text: OnText | None,
+    ) -> _Answer:
+        """Stream the answer and record what came of it, also when the engine dies half-way.
+
+        CWM-3002 when the session moved on or ended meanwhile: the turn is no part of it. Another error's
+        ``recorded`` says whether it is.
+        """
+        answer, recorded = _Answer(), True
+        broken: CwmError | None = None
+        try:
+            async for delta in self.engine.stream(generation):
+                answer.take(delta)
+                if on_text is not None and delta.text:
+                    await on_text(delta.text, len(answer.token_ids))
+        except CwmError as error:
+            broken = error
+            raise
+        finally:
+            await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
+            if answer.token_ids:
+                token_ids = generation.token_ids + tuple(answer.token_ids)
+                after = await in_flight.record(token_ids, metadata, revision=session.revision)
+                recorded = after is not None
+                if recorded and broken is not None:
+                    broken.recorded = len(token_ids)
+        if not recorded:
+            raise SessionNotActiveError(
+                f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "
+                "Look at it and take the turn again.",
+                session_id=session.id,
+                recorded=False,
+            )
+        return answer
+
+    async def settle(self) -> None:
+        """Wait for turns whose callers have left."""
+        await asyncio.gather(*self._running, return_exceptions=True)

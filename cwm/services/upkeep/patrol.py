@@ -1,0 +1,144 @@
+"""Patrol: guaranteed windows are read back from time to time, and stored again where something is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from cwm.domain.engine import EngineIdentity, Tier, differences
+from cwm.domain.errors import CwmError, InvalidParameterError, StorageCorruptionError
+from cwm.domain.prefix import TokenIds
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Durability, Window
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.release import debt_of
+from cwm.services.kv.store import all_below_l1, read_back
+from cwm.services.windows.freeze import Freeze
+
+_SET_ASIDE: Final = timedelta(hours=1)
+
+
+@dataclass(slots=True)
+class Patrol:
+    registry: Registry
+    kv_tier: KvTier
+    directory: EngineDirectory
+    freeze: Freeze
+    clock: Clock
+    _aside: dict[tuple[str, str], datetime] = field(default_factory=dict)
+
+    async def __call__(
+        self, limit: int, before: datetime, *, dry_run: bool, after_loss: bool = False
+    ) -> list[Step]:
+        """At most ``limit`` windows that were not proven since ``before``, the longest ago first.
+
+        The directory can be wrong both ways: only reading the chunks back tells. ``after_loss``: also what the tier
+        that is asked first lost goes back into it, from where it is: into a Redis, where other instances reach it, or
+        onto a disk, which outlives the Redis. At any other time it is elsewhere because there was no more room.
+        """
+        now = self.clock.now()
+        self._aside = {name: until for name, until in self._aside.items() if until > now}
+        due = await self.registry.windows_to_prove_of_every_tenant(limit + len(self._aside), before)
+        chosen = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
+        facts = await self.kv_tier.facts() if after_loss and chosen else None
+        first = facts.first_tier if facts is not None else None
+        look = partial(self._look, first=first, after_loss=after_loss, dry_run=dry_run)
+        steps = [await look(window) for window in chosen]
+        return [step for step in steps if step is not None]
+
+    async def _look(
+        self, window: Window, *, first: Tier | None, after_loss: bool, dry_run: bool
+    ) -> Step | None:
+        try:
+            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+            identity = await self._served(window.model)
+            if identity is None or any(
+                not change.changes_tokens for change in differences(window.identity, identity)
+            ):
+                # Its KV is another engine's, which may come back; nothing can be read here.
+                self._set_aside(window)
+                return None
+            token_ids = fitting(snapshot.token_ids, identity)
+            return await self._prove(window, token_ids, first=first, after_loss=after_loss, dry_run=dry_run)
+        except StorageCorruptionError as damaged:
+            self._set_aside(window)
+            return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
+        except CwmError as error:
+            return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, error.message)
+
+    async def _served(self, model: str) -> EngineIdentity | None:
+        try:
+            return await self.directory.identity(model)
+        except InvalidParameterError:
+            return None
+
+    def _set_aside(self, window: Window) -> None:
+        """What cannot be proven now must not stand in the way of the others."""
+        self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
+
+    async def _prove(
+        self, window: Window, token_ids: TokenIds, *, first: Tier | None, after_loss: bool, dry_run: bool
+    ) -> Step | None:
+        prefix = Prefix(token_ids, window.cache_salt, window.identity)
+        told, elsewhere = f"its freeze failed: {window.failure}", list[Tier]()
+        if window.durability is Durability.DURABLE:
+            back = await read_back(self.kv_tier, prefix.key)
+            if back.complete and first is not None:
+                elsewhere = [tier for tier, n in (back.loaded or {}).items() if n and tier is not first]
+            if back.complete and not elsewhere:
+                if back.in_l1 and after_loss:
+                    # The directory may not have heard of the loss.
+                    told = f"{back.in_l1} of {back.total} blocks are being read"
+                    return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, told)
+                if back.in_l1 and not all_below_l1(await self.kv_tier.lookup(prefix.key), prefix):
+                    self._set_aside(window)
+                    return None
+                if not dry_run:
+                    await self.registry.proven(window, self.clock.now())
+                return None
+            told = (
+                f"blocks are left in {', '.join(elsewhere)} only"
+                if elsewhere
+                else f"{back.total - back.found} of {back.total} blocks are gone"
+            )
+        if dry_run:
+            return Step("store_again", window.tenant, window.name, Outcome.PLANNED, told)
+        return await self._store(window, prefix, told, take_out=bool(elsewhere))
+
+    async def _store(self, window: Window, prefix: Prefix, told: str, *, take_out: bool) -> Step:
+        """The pin stays the window's own; only a window that never was durable takes one now."""
+        salt = self.directory.salt(window.tenant, window.salt_scope, prefix.identity)
+        again = await self.registry.store_again(
+            window,
+            window.salt_scope,
+            salt,
+            prefix.identity,
+            self.clock.now(),
+            pinned=prefix.chunk_count > 0,
+            debt=debt_of(prefix, pinned=window.pinned),
+        )
+        if again is None:
+            return Step("store_again", window.tenant, window.name, Outcome.DONE, "it is gone meanwhile")
+        pending, intent, owed = again
+        await self.freeze.release(owed)
+        try:
+            if take_out:
+                await self._take_out(prefix)
+        except CwmError:
+            await self.freeze.release.leave(intent)
+            raise
+        stored = await self.freeze.resume(intent)
+        if stored is None or stored.durability is Durability.DURABLE:
+            return Step("store_again", pending.tenant, pending.name, Outcome.DONE, told)
+        return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, stored.failure or told)
+
+    async def _take_out(self, prefix: Prefix) -> None:
+        """What one tier holds is not stored into another. The engine has it meanwhile, and need not compute it."""
+        await self.freeze.store.engine.complete(prefix.request())
+        await self.kv_tier.delete(prefix.key, self.kv_tier.expected_hashes(prefix.key) or ())

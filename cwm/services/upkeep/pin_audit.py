@@ -1,0 +1,111 @@
+"""Pin audit: make LMCache's pins what the registry says, chunk by chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cwm.domain.errors import StorageCorruptionError
+from cwm.domain.intent import Intent, Operation
+from cwm.domain.pins import PinRepair, pin_repairs
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Window
+from cwm.ports.kv_tier import KvTier, PrefixKey
+from cwm.ports.registry import Registry
+from cwm.services.kv.prefix import fitting
+from cwm.services.kv.release import Release
+from cwm.services.replicas import Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The chunks of a prefix; ``key`` has no tokens where no sound copy of them is left."""
+
+    owner: str
+    tenant: str
+    hashes: tuple[str, ...]
+    chunk_size: int
+    key: PrefixKey
+
+
+@dataclass(frozen=True, slots=True)
+class PinAudit:
+    """Pins are counters without an owner, and the coordinator may lose them: the registry is the truth."""
+
+    registry: Registry
+    kv_tier: KvTier
+    release: Release
+    replicas: Replicas
+
+    async def __call__(self, cache_salt: str, *, thorough: bool, dry_run: bool) -> list[Step]:
+        """Compare one salt, and repair it. Without ``thorough`` only how many chunks have pins is compared.
+
+        Postponed while a gateway is between an intent and its end: its pins are in motion. Raises CWM-5001
+        while the coordinator is away.
+        """
+        expected = await self.registry.pinned_chunks_of_every_tenant(cache_salt)
+        if not thorough and await self.kv_tier.pinned_total(cache_salt) == len(expected):
+            return []
+        actual = await self.kv_tier.pins(cache_salt)
+        if actual == expected:
+            return []
+        owed, moving = await self._intents(cache_salt)
+        if moving or await self.registry.pinned_chunks_of_every_tenant(cache_salt) != expected:
+            return [Step("repair_pins", "", cache_salt, Outcome.POSTPONED, "pins are in motion")]
+        chains = [*await self._of_windows(cache_salt), *await self._of_debts(owed)]
+        repairs, unowned = pin_repairs((chain.hashes for chain in chains), expected, actual)
+        steps = [await self._repair(repair, chains, dry_run=dry_run) for repair in repairs]
+        if unowned:
+            told = f"{len(unowned)} chunks have pins that no window explains"
+            steps.append(Step("unowned_pins", "", cache_salt, Outcome.FAILED, told))
+        return steps
+
+    async def _intents(self, cache_salt: str) -> tuple[list[Intent], bool]:
+        """What is owed under the salt, and whether anything is under way."""
+        about = [i for i in await self.registry.intents_of_every_tenant() if i.cache_salt == cache_salt]
+        owed = [intent for intent in about if intent.operation is Operation.RELEASE]
+        moving = any(i.operation not in {Operation.RELEASE, Operation.THAW} for i in about)
+        for intent in owed:
+            moving = moving or not await self.replicas.abandoned(intent)
+        return owed, moving
+
+    async def _of_windows(self, cache_salt: str) -> list[_Chain]:
+        chains = []
+        for window in await self.registry.windows_of_every_tenant(cache_salt):
+            hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
+            if hashes:
+                chains.append(await self._of_window(window, hashes))
+        return chains
+
+    async def _of_window(self, window: Window, hashes: tuple[str, ...]) -> _Chain:
+        identity = window.identity
+        try:
+            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+            token_ids = fitting(snapshot.token_ids, identity)
+        except StorageCorruptionError:
+            token_ids = ()
+        key = PrefixKey(identity.root, identity.world_size, token_ids, window.cache_salt)
+        return _Chain(window.name, window.tenant, hashes, identity.chunk_size or 1, key)
+
+    async def _of_debts(self, owed: list[Intent]) -> list[_Chain]:
+        chains = []
+        for intent in owed:
+            token_ids, debt = await self.release.token_ids(intent), intent.debt
+            if token_ids and debt is not None:
+                key = PrefixKey(debt.root, debt.world_size, token_ids, intent.cache_salt)
+                hashes = tuple(self.kv_tier.expected_hashes(key) or ())
+                chains.append(_Chain(intent.window_name, intent.tenant, hashes, debt.chunk_size, key))
+        return chains
+
+    async def _repair(self, repair: PinRepair, chains: list[_Chain], *, dry_run: bool) -> Step:
+        action = "pin" if repair.times > 0 else "unpin"
+        chain = next((c for c in chains if repair.hash in c.hashes and c.key.token_ids), None)
+        if chain is None:
+            return Step(action, "", repair.hash, Outcome.FAILED, "its tokens are damaged")
+        chunks = chain.hashes.index(repair.hash) + 1
+        told = f"{chunks} chunks, {abs(repair.times)} times"
+        if dry_run:
+            return Step(action, chain.tenant, chain.owner, Outcome.PLANNED, told)
+        key = replace(chain.key, token_ids=chain.key.token_ids[: chunks * chain.chunk_size])
+        for _ in range(abs(repair.times)):
+            await (self.kv_tier.pin(key) if repair.times > 0 else self.kv_tier.unpin(key))
+        return Step(action, chain.tenant, chain.owner, Outcome.DONE, told)

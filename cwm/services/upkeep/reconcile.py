@@ -1,0 +1,276 @@
+"""Reconcile: finish or undo what crashes left, and keep the cache what the registry says it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.errors import CwmError, ErrorKind
+from cwm.domain.intent import Intent, Operation
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Durability
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.audit.journal import Journal
+from cwm.services.kv.release import Release
+from cwm.services.replicas import BEAT_SECONDS, Replicas
+from cwm.services.upkeep.patrol import Patrol
+from cwm.services.upkeep.pin_audit import PinAudit
+from cwm.services.upkeep.retention import Retain
+from cwm.services.windows.freeze import Freeze
+from cwm.services.windows.quarantine import Quarantine
+
+_SUBJECT: Final = "cwm"
+_THOROUGH_EVERY: Final = 10
+_RETRY_SECONDS: Final = 5.0
+_PATROL_EVERY: Final = timedelta(hours=1)
+_EVER: Final = datetime.max.replace(tzinfo=UTC)
+_ALL: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class Reconcile:
+    """``patrol_windows`` is how many windows one look in the background reads back at most."""
+
+    registry: Registry
+    kv_tier: KvTier
+    replicas: Replicas
+    freeze: Freeze
+    quarantine: Quarantine
+    release: Release
+    pin_audit: PinAudit
+    patrol: Patrol
+    retain: Retain
+    journal: Journal
+    patrol_windows: int
+    _unsure: int = _THOROUGH_EVERY
+    _lost_at: datetime | None = None
+    _tried: datetime | None = None
+    _mended: datetime | None = None
+    _suspect: set[str] = field(default_factory=set)
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, *, dry_run: bool = False) -> list[Step] | None:
+        """One whole look: every intent, every pin, every guaranteed window read back.
+
+        With ``dry_run`` nothing is changed, and the steps are what would be done. None while another
+        gateway is looking; what fails or has to wait is a step, never an error.
+        """
+        if dry_run:
+            return await self._look(dry_run=True, thorough=True, windows=_ALL, before=_EVER)
+        async with self.replicas.alone() as alone:
+            if not alone:
+                return None
+            return await self._look(dry_run=False, thorough=True, windows=_ALL, before=_EVER)
+
+    async def run(self, interval_seconds: float) -> None:
+        """Say that this gateway lives, and look whenever it leads and the interval is over. Until cancelled."""
+        clock = self.journal.clock
+        next_look, due = clock.monotonic(), False
+        while True:
+            wait = BEAT_SECONDS
+            try:
+                await self.replicas.beat()
+                await self._tell_loss()
+                await self.replicas.hand_over(self._hand_over)
+                if await self.replicas.lead():
+                    loss = await self.replicas.lost_at()
+                    if due or clock.monotonic() >= next_look or loss not in {None, self._tried}:
+                        later = await self._background_look(None if loss == self._mended else loss)
+                        pause = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
+                        next_look = clock.monotonic() + pause
+                    wait = min(BEAT_SECONDS, max(0.0, next_look - clock.monotonic()))
+            except CwmError:
+                pass
+            except Exception:
+                # Without its beats others would take over what this gateway is doing.
+                logging.getLogger(__name__).exception("what needs looking after could not be")
+            due = await self._woken(wait)
+
+    async def _woken(self, seconds: float) -> bool:
+        """Sleep so long at most; whether somebody wanted a look before."""
+        try:
+            await asyncio.wait_for(self._due.wait(), seconds)
+        except TimeoutError:
+            return False
+        self._due.clear()
+        return True
+
+    def soon(self) -> None:
+        """Look at the next occasion: something was left to it, or was lost."""
+        self._due.set()
+
+    def lost(self) -> None:
+        """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since.
+
+        What only the disk still has is stored into Redis again. Whichever gateway leads does it.
+        """
+        self._lost_at = self.journal.clock.now()
+        self.soon()
+
+    async def _tell_loss(self) -> None:
+        if (lost_at := self._lost_at) is not None:
+            await self.replicas.tell_loss(lost_at)
+            self._lost_at = None if self._lost_at == lost_at else self._lost_at
+
+    async def _hand_over(self, intent: Intent) -> None:
+        await self.registry.hand_over(intent.tenant, intent.id)
+
+    async def _background_look(self, loss: datetime | None) -> bool:
+        """Whether something had to be postponed that may be possible soon; ``loss`` is one not all was read back after."""
+        thorough = self._unsure >= _THOROUGH_EVERY
+        before = self.journal.clock.now() - _PATROL_EVERY
+        async with self.replicas.alone() as alone:
+            if not alone:
+                return True
+            self._tried = loss or self._tried
+            steps = await self._look(
+                dry_run=False,
+                thorough=thorough,
+                windows=self.patrol_windows if loss is None else _ALL,
+                before=loss or before,
+                after_loss=loss is not None,
+            )
+        postponed = {step.action for step in steps if step.outcome is Outcome.POSTPONED}
+        if loss is not None and postponed & {"look", "store_again"}:
+            # A look at every window is not repeated every few seconds.
+            return False
+        self._mended = loss or self._mended
+        return bool(postponed)
+
+    async def _look(
+        self, *, dry_run: bool, thorough: bool, windows: int, before: datetime, after_loss: bool = False
+    ) -> list[Step]:
+        """Intents first, as pins are compared only where nothing is in motion; then what pins protect."""
+        parts: list[Callable[[], Awaitable[list[Step]]]] = [
+            lambda: self._intents(dry_run=dry_run),
+            lambda: self._pins(thorough=thorough, dry_run=dry_run),
+            lambda: self._debts(dry_run=dry_run),
+            lambda: self.retain(dry_run=dry_run),
+            lambda: self.patrol(windows, before, dry_run=dry_run, after_loss=after_loss),
+        ]
+        steps: list[Step] = []
+        for part in parts:
+            try:
+                found = await part()
+            except CwmError as error:
+                found = [Step("look", "", "", Outcome.POSTPONED, error.message)]
+            steps += found
+            if not dry_run:
+                await self._note(found)
+        return steps
+
+    async def _abandoned(self) -> list[Intent]:
+        intents = await self.registry.intents_of_every_tenant()
+        return [intent for intent in intents if await self.replicas.abandoned(intent)]
+
+    async def _intents(self, *, dry_run: bool) -> list[Step]:
+        steps = []
+        for intent in await self._abandoned():
+            if intent.operation is Operation.RELEASE:
+                continue
+            action = f"finish_{intent.operation}" if intent.operation is not Operation.THAW else "end_thaw"
+            step = Step(action, intent.tenant, intent.window_name, Outcome.PLANNED)
+            if not dry_run:
+                self._suspect.add(intent.cache_salt)
+                step = await self._finish(intent, step)
+            steps.append(step)
+        return steps
+
+    async def _finish(self, intent: Intent, step: Step) -> Step:
+        try:
+            taken = await self.registry.take_over(intent, self.replicas.me)
+        except BaseException:
+            # It may be this process's by now, although it was not told so.
+            self.replicas.let_go(intent)
+            raise
+        if not taken:
+            return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
+        self.replicas.take_up(intent)
+        try:
+            outcome, detail = await self._finished(intent)
+        except CwmError as error:
+            await self.release.leave(intent)
+            away = error.kind in {ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT}
+            outcome, detail = Outcome.POSTPONED if away else Outcome.FAILED, error.message
+        except BaseException:
+            self.replicas.let_go(intent)
+            raise
+        return Step(step.action, step.tenant, step.subject, outcome, detail)
+
+    async def _finished(self, intent: Intent) -> tuple[Outcome, str]:
+        match intent.operation:
+            case Operation.FREEZE:
+                window = await self.freeze.resume(intent)
+                if window is not None and window.durability is Durability.FAILED:
+                    return Outcome.FAILED, window.failure or ""
+                return Outcome.DONE, "stored" if window else "the window is gone"
+            case Operation.QUARANTINE:
+                await self.quarantine.resume(intent)
+                return Outcome.DONE, "left its scope"
+            case _:
+                # A clone lacks nothing but its pin, which the comparison of pins adds; a thaw leaves nothing.
+                await self.registry.end_intent(intent.tenant, intent.id)
+                return Outcome.DONE, ""
+
+    async def _pins(self, *, thorough: bool, dry_run: bool) -> list[Step]:
+        if await self.kv_tier.facts() is None:
+            return []
+        self._suspect |= {intent.cache_salt for intent in await self._abandoned() if intent.debt}
+        steps = []
+        for salt in sorted({*await self.registry.salts_of_every_tenant(), *self._suspect}):
+            sure = thorough or salt in self._suspect
+            found = await self.pin_audit(salt, thorough=sure, dry_run=dry_run)
+            if sure and not any(step.outcome is Outcome.POSTPONED for step in found):
+                self._suspect.discard(salt)
+            steps += found
+        self._unsure = 0 if thorough else self._unsure + 1
+        return steps
+
+    async def _debts(self, *, dry_run: bool) -> list[Step]:
+        """The pins are right by now, also where a debt's own was given back before its gateway died."""
+        steps = []
+        for owed in await self._abandoned():
+            if owed.operation is not Operation.RELEASE or owed.debt is None:
+                continue
+            subject = owed.window_name or owed.session_id or ""
+            told = f"{len(owed.debt.hashes)} chunks to delete"
+            outcome = Outcome.PLANNED
+            if not dry_run:
+                settled = await self._compared(owed) and await self.release(owed, unpin=False)
+                outcome = Outcome.DONE if settled else Outcome.POSTPONED
+            steps.append(Step("release", owed.tenant, subject, outcome, told))
+        return steps
+
+    async def _compared(self, owed: Intent) -> bool:
+        """Whether nothing is left to set right under the salt, now that the debt's tokens are still known."""
+        if owed.debt is None or not owed.debt.pinned:
+            return True
+        left = await self.pin_audit(owed.cache_salt, thorough=True, dry_run=False)
+        return all(step.outcome is Outcome.DONE or step.action == "unowned_pins" for step in left)
+
+    async def _note(self, steps: list[Step]) -> None:
+        for step in steps:
+            self.journal.meter.event(f"reconcile_{step.action}_{step.outcome}")
+            if not step.tenant or step.outcome is Outcome.POSTPONED:
+                continue
+            failed = step.outcome is Outcome.FAILED
+            with suppress(CwmError):
+                await self.journal.audit.record(
+                    AuditEvent(
+                        timestamp=self.journal.clock.now(),
+                        tenant=step.tenant,
+                        subject=_SUBJECT,
+                        event=f"reconcile.{step.action}",
+                        outcome=step.outcome.value,
+                        window_name=step.subject,
+                        severity=Severity.WARNING if failed else Severity.INFO,
+                        details={"detail": step.detail},
+                    )
+                )

@@ -1,0 +1,161 @@
+"""Retention: what has had its time ends, and what is worth it is kept as a window first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+from cwm.domain.errors import CwmError, ErrorKind
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Retention, Window
+from cwm.ports.clock import Clock
+from cwm.ports.registry import Registry
+from cwm.services.sessions.end_session import EndSession
+from cwm.services.turns.turns import Turns
+from cwm.services.windows.delete import Delete
+from cwm.services.windows.freeze import Freeze
+
+_AT_ONCE: Final = 100
+_SET_ASIDE: Final = timedelta(hours=1)
+_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
+AUTO_FROZEN: Final = "expired_"
+
+T = TypeVar("T", Session, Window)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Seconds; 0 is for ever. ``session_kept`` runs from a session's expiry to its deletion."""
+
+    session_ttl: float
+    session_kept: float
+    auto_freeze: bool
+
+    @property
+    def touch_after(self) -> timedelta | None:
+        """After how long without one the beginning of a turn is noted: well before its session expires, and seldom."""
+        return timedelta(seconds=self.session_ttl / 10) if self.session_ttl else None
+
+
+@dataclass(slots=True)
+class Retain:
+    registry: Registry
+    freeze: Freeze
+    delete: Delete
+    end_session: EndSession
+    turns: Turns
+    clock: Clock
+    policy: RetentionPolicy
+    _aside: dict[tuple[str, ...], datetime] = field(default_factory=dict)
+
+    async def __call__(self, *, dry_run: bool) -> list[Step]:
+        """At most a hundred of each kind in one go; the rest has its turn in the next one."""
+        now = self.clock.now()
+        self._aside = {key: until for key, until in self._aside.items() if until > now}
+        return [
+            *await self._windows(dry_run=dry_run),
+            *await self._idle_sessions(dry_run=dry_run),
+            *await self._expired_sessions(dry_run=dry_run),
+        ]
+
+    async def _windows(self, *, dry_run: bool) -> list[Step]:
+        due = await self.registry.expired_windows_of_every_tenant(self.clock.now(), self._enough)
+        return [await self._delete_window(window, dry_run=dry_run) for window in self._chosen(due)]
+
+    @property
+    def _enough(self) -> int:
+        """As many as hold a hundred that were not set aside."""
+        return _AT_ONCE + len(self._aside)
+
+    def _chosen(self, due: list[T]) -> list[T]:
+        return [each for each in due if _key(each) not in self._aside][:_AT_ONCE]
+
+    def _postponed(self, action: str, what: Session | Window, error: CwmError) -> Step:
+        """What fails for a reason of its own must not stand in the way of those behind it."""
+        if error.kind not in _AWAY:
+            self._aside[_key(what)] = self.clock.now() + _SET_ASIDE
+        _, tenant, subject, *_ = _key(what)
+        return Step(action, tenant, subject, Outcome.POSTPONED, error.message)
+
+    async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
+        told = f"its time was over at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        if dry_run:
+            return Step("delete_window", window.tenant, window.name, Outcome.PLANNED, told)
+        try:
+            await self.delete.now(window)
+        except CwmError as error:
+            return self._postponed("delete_window", window, error)
+        return Step("delete_window", window.tenant, window.name, Outcome.DONE, told)
+
+    async def _idle_sessions(self, *, dry_run: bool) -> list[Step]:
+        if not self.policy.session_ttl:
+            return []
+        since = self.clock.now() - timedelta(seconds=self.policy.session_ttl)
+        idle = await self.registry.idle_sessions_of_every_tenant(since, self._enough)
+        return [
+            step for session in self._chosen(idle) for step in await self._expire(session, dry_run=dry_run)
+        ]
+
+    async def _expire(self, session: Session, *, dry_run: bool) -> list[Step]:
+        if self.turns.in_flight(session.tenant, session.id):
+            return []
+        told = f"no turn since {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+        steps = []
+        if self.policy.auto_freeze and session.token_count:
+            # Those before it may have taken long to freeze, and another gateway may have begun a turn meanwhile.
+            if await self.registry.session(session.tenant, session.id) != session:
+                return []
+            steps.append(await self._freeze(session, dry_run=dry_run))
+        if dry_run:
+            return [*steps, Step("expire_session", session.tenant, session.id, Outcome.PLANNED, told)]
+        if steps:
+            return steps
+        moved_on = not await self.registry.expire_session(session, self.clock.now())
+        return [] if moved_on else [Step("expire_session", session.tenant, session.id, Outcome.DONE, told)]
+
+    async def _freeze(self, session: Session, *, dry_run: bool) -> Step:
+        """The window is the session's rest: it goes on from there, and the session is frozen instead of expired."""
+        # An id can be had again when its session was deleted; the windows made of that one stay.
+        name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
+        if dry_run:
+            return Step("freeze_session", session.tenant, session.id, Outcome.PLANNED, f"as window {name}")
+        kept = self.policy.session_kept
+        try:
+            await self.freeze(
+                Principal(session.tenant, session.owner),
+                session.id,
+                name,
+                "Kept when its session was idle for too long.",
+                retention=Retention.BEST_EFFORT,
+                ttl_seconds=round(kept) if kept else None,
+            )
+        except CwmError as error:
+            return self._postponed("freeze_session", session, error)
+        return Step("freeze_session", session.tenant, session.id, Outcome.DONE, f"as window {name}")
+
+    async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
+        if not self.policy.session_kept:
+            return []
+        since = self.clock.now() - timedelta(seconds=self.policy.session_kept)
+        over = await self.registry.expired_sessions_of_every_tenant(since, self._enough)
+        return [await self._delete_session(session, dry_run=dry_run) for session in self._chosen(over)]
+
+    async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
+        told = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+        if dry_run:
+            return Step("delete_session", session.tenant, session.id, Outcome.PLANNED, told)
+        try:
+            await self.end_session.now(session)
+        except CwmError as error:
+            return self._postponed("delete_session", session, error)
+        return Step("delete_session", session.tenant, session.id, Outcome.DONE, told)
+
+
+def _key(what: Session | Window) -> tuple[str, ...]:
+    """A window that changed is another: it may have failed for that alone."""
+    if isinstance(what, Window):
+        return "window", what.tenant, what.name, what.updated_at.isoformat()
+    return "session", what.tenant, what.id

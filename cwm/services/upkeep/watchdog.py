@@ -1,0 +1,265 @@
+"""Watchdog: keep a canary prefix below every LMCache, and look again and again whether it comes back.
+
+Every health endpoint of vLLM, LMCache and its coordinator stays green while nothing can be loaded from the lower
+tiers any more, or while they have lost everything. Only a prefetch tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.errors import CwmError, EngineTimeoutError
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Completion, Engine
+from cwm.ports.kv_tier import KvTier, KvTierFacts, PrefixKey
+from cwm.ports.meter import Meter
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+
+_TENANT: Final = "cwm:watchdog"  # no tenant can have this name
+# What tells instances apart comes first, where the shortest chunk still holds it.
+_TEXT: Final = "{mark} is the canary of LMCache {instance}. "
+# Of several, one tier can keep some and lose others, which are then stored there and nowhere else.
+_CHUNKS: Final = 1
+_STORED_WITHIN_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.05
+_MOST_PAUSE_SECONDS: Final = 0.5
+_CONFIRMED_BY: Final = 3
+_STORED_AT_MOST: Final = 2
+_MARK_CHARS: Final = 12
+
+
+class Outcome(StrEnum):
+    """What a look at one instance found.
+
+    ``stored``: the prefix was not there yet. ``lost``: it was there before, was gone, and could be stored again.
+    ``without_redis``, ``without_disk``: it comes back, but never from the tier that is asked first. ``broken``: it does
+    not come back.
+    ``hung``: LMCache answers, and does not finish loading it.
+    """
+
+    FOUND = "found"
+    STORED = "stored"
+    LOST = "lost"
+    WITHOUT_REDIS = "without_redis"
+    WITHOUT_DISK = "without_disk"
+    BROKEN = "broken"
+    HUNG = "hung"
+    NOT_LOOKED = "not_looked"
+
+
+_FAULTS: Final = {
+    Outcome.WITHOUT_REDIS: (
+        "What LMCache '{instance}' stores comes back from its disk only: its link to Redis is broken, or Redis is "
+        "full. Nothing is lost yet, but what is frozen now does not reach other instances."
+    ),
+    Outcome.WITHOUT_DISK: (
+        "What LMCache '{instance}' stores comes back from its Redis only: its disk is full or cannot be used. "
+        "Nothing is lost yet, but what is frozen now is, once that Redis stops."
+    ),
+    Outcome.BROKEN: (
+        "What LMCache '{instance}' stores does not come back from its lower tiers, although every part answers: "
+        "freezes fail, and thaws compute again. Look at its Redis and its disk."
+    ),
+    Outcome.HUNG: (
+        "LMCache '{instance}' answers, but does not finish loading what it stored: thaws compute again, and requests "
+        "may hang. Restart it."
+    ),
+}
+_WITHOUT: Final = {Tier.REDIS: Outcome.WITHOUT_REDIS, Tier.DISK: Outcome.WITHOUT_DISK}
+_ELSEWHERE: Final = frozenset(_WITHOUT.values())
+_MISSED: Final = _ELSEWHERE | {Outcome.BROKEN}
+_GOOD: Final = frozenset({Outcome.FOUND, Outcome.STORED, Outcome.LOST})
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """``on_loss`` is called when chunks vanished from tiers that work: others will be missing, too.
+
+    Gateways with the same secret share their canaries, so that restarts leave none behind. One may drop what
+    another is about to load; therefore a miss counts only when further looks, at random moments, miss too.
+    """
+
+    engine: Engine
+    kv_tier: KvTier
+    directory: EngineDirectory
+    meter: Meter
+    clock: Clock
+    on_loss: Callable[[], None] | None = None
+    most_pause_seconds: float = _MOST_PAUSE_SECONDS
+    _last: dict[str, Outcome] = field(default_factory=dict)
+    _canaries: dict[str, Prefix] = field(default_factory=dict)
+    _held: dict[str, PrefixKey] = field(default_factory=dict)
+    _flushing: set[asyncio.Task[Completion]] = field(default_factory=set)
+
+    def fault(self) -> str | None:
+        """What the last looks found wrong, a sentence or two for each instance; None for nothing."""
+        faults = [_FAULTS[o].format(instance=i) for i, o in sorted(self._last.items()) if o in _FAULTS]
+        return " ".join(faults) or None
+
+    async def watch(self, interval_seconds: float) -> None:
+        """Look for as long as it is not cancelled; an interval of 0 looks never."""
+        while interval_seconds:
+            try:
+                await self.look()
+            except Exception:
+                logging.getLogger(__name__).exception("the watchdog could not look")
+            # Gateways that were started together drift apart.
+            await asyncio.sleep(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def settle(self) -> None:
+        """Wait for a flush that was under way when the watching ended."""
+        await asyncio.gather(*self._flushing, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Look at every registered instance once. What cannot be asked is not looked at: health says that it is down."""
+        try:
+            # LMCache first: where the engine is not known yet, asking who it is makes it compute.
+            facts = await self.kv_tier.facts()
+            identity = await self.directory.identity() if facts else None
+        except CwmError:
+            self.meter.watched(Outcome.NOT_LOOKED)
+            return
+        if facts is None or identity is None:
+            return
+        outcomes = await asyncio.gather(*(self._outcome(i, identity) for i in facts.instances))
+        self._conclude(dict(zip(facts.instances, outcomes, strict=True)))
+
+    def _conclude(self, outcomes: dict[str, Outcome]) -> None:
+        for outcome in outcomes.values():
+            self.meter.watched(outcome)
+        seen = {i: self._last.get(i) if o is Outcome.NOT_LOOKED else o for i, o in outcomes.items()}
+        self._last = {i: o for i, o in seen.items() if o is not None}
+        self.meter.instances({i: o not in _FAULTS for i, o in self._last.items()})
+        if self.on_loss is not None and Outcome.LOST in outcomes.values():
+            self.on_loss()
+
+    async def _outcome(self, instance: str, identity: EngineIdentity) -> Outcome:
+        try:
+            cache = await self.kv_tier.on(instance)
+            facts = await cache.facts()
+            if facts is None or not _watchable(facts, identity):
+                return Outcome.NOT_LOOKED
+            canary = await self._canary(instance, identity)
+            look = partial(self._load_surely, cache, canary, facts, self._last.get(instance))
+            first = await look()
+            if first not in _MISSED:
+                outcome = first
+            else:
+                again = await self._store_until_found(cache, canary, first, look)
+                outcome = _judged(first, again, was_held=self._held.get(instance) == canary.key)
+        except CwmError:
+            return Outcome.NOT_LOOKED
+        if outcome in _GOOD:
+            self._held[instance] = canary.key
+        return outcome
+
+    async def _load_surely(
+        self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: Outcome | None
+    ) -> Outcome:
+        outcome = await self._load(cache, canary, facts)
+        for _ in range(_CONFIRMED_BY):
+            if outcome in {Outcome.FOUND, last}:
+                break
+            await asyncio.sleep(random.uniform(0, self.most_pause_seconds))  # noqa: S311
+            outcome = await self._load(cache, canary, facts)
+        return outcome
+
+    async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
+        """Found, or what is wrong; not looked when L1 had it in spite of the drop."""
+        await cache.drop_l1(canary.key)
+        try:
+            prefetched = await cache.prefetch(canary.key)
+        except EngineTimeoutError:
+            return Outcome.HUNG
+        if not prefetched.complete or prefetched.total < canary.chunk_count:
+            return Outcome.BROKEN
+        if prefetched.loaded is None:
+            # It came back: of an LMCache that tells no more than that, it is all there is to know.
+            return Outcome.FOUND
+        # Another gateway may have stored or loaded it after the drop.
+        if sum(prefetched.loaded.values()) < canary.chunk_count:
+            return Outcome.NOT_LOOKED
+        first = facts.first_tier
+        return Outcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
+
+    async def _store_until_found(
+        self, cache: KvTier, canary: Prefix, missed: Outcome, look: Callable[[], Awaitable[Outcome]]
+    ) -> Outcome:
+        """A busy LMCache may not have begun to write below what a look then drops from L1: one time more tells."""
+        for _ in range(_STORED_AT_MOST):
+            await self._store_again(cache, canary, missed)
+            if (outcome := await look()) not in _MISSED:
+                break
+        return outcome
+
+    async def _store_again(self, cache: KvTier, canary: Prefix, missed: Outcome) -> None:
+        """What one tier still holds is not stored into another that lost it, unless it is removed first.
+
+        What no tier gives back is stored as it is: another gateway may have stored it a moment ago.
+        """
+        if missed in _ELSEWHERE:
+            with suppress(CwmError):
+                await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
+        await self._require_every_lmcache()
+        self.directory.confirm(canary.identity, (await self._flush(canary)).fingerprint)
+        until = self.clock.monotonic() + _STORED_WITHIN_SECONDS
+        # vLLM stores after it has answered: first its chunks reach L1, then the tiers below.
+        while not (await cache.prefetch(canary.key)).complete and self.clock.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
+        while await cache.storing() and self.clock.monotonic() < until:  # noqa: ASYNC110 - polled over HTTP
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _require_every_lmcache(self) -> None:
+        """A vLLM that has not missed its LMCache yet waits for it in its next request, and dies of that."""
+        facts = await self.kv_tier.facts()
+        for instance in facts.instances if facts else ():
+            await (await self.kv_tier.on(instance)).facts()
+
+    async def _flush(self, canary: Prefix) -> Completion:
+        """Never abandoned half-way: the engine may be loading KV for it."""
+        request = asyncio.create_task(self.engine.complete(canary.request()))
+        self._flushing.add(request)
+        request.add_done_callback(self._flushing.discard)
+        return await asyncio.shield(request)
+
+    async def _canary(self, instance: str, identity: EngineIdentity) -> Prefix:
+        """The same for every gateway; of its own for each instance and each engine."""
+        known = self._canaries.get(instance)
+        if known is not None and known.identity == identity:
+            return known
+        mark = hashlib.sha256(instance.encode()).hexdigest()[:_MARK_CHARS]
+        text = _TEXT.format(mark=mark, instance=instance)
+        ids = await self.engine.tokenize(identity.model, text, add_special_tokens=False)
+        wanted = _CHUNKS * (identity.chunk_size or 0) + 1
+        filled = fitting((ids * (wanted // len(ids) + 1))[:wanted], identity)
+        canary = Prefix(filled, self.directory.salt(_TENANT, "", identity), identity)
+        self._canaries[instance] = canary
+        return canary
+
+
+def _judged(first: Outcome, again: Outcome, *, was_held: bool) -> Outcome:
+    """From a fault that two looks agreed on, and what was seen after the canary was stored again."""
+    if again is Outcome.FOUND:
+        return Outcome.LOST if was_held else Outcome.STORED
+    if again is Outcome.NOT_LOOKED and was_held:
+        return first
+    # Gone altogether now: another gateway may be storing it again at this moment, and the next look will tell.
+    return first if first in _ELSEWHERE and again is Outcome.BROKEN else again
+
+
+def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:
+    """Whether there is a tier below L1, and a vLLM whose chunks could be in it."""
+    roots = {attached.root for attached in facts.attached}
+    chunk = identity.chunk_size or identity.max_model_len
+    return bool(facts.adapters) and identity.root in roots and chunk + 1 < identity.max_model_len

@@ -1,0 +1,130 @@
+"""What an upstream that is told who calls offers to one agent session, also while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cwm.domain.upstream import Kind
+from cwm.ports.upstream import (
+    UpstreamAwayError,
+    UpstreamDeniedError,
+    UpstreamError,
+    UpstreamExpiredError,
+    UpstreamLostError,
+)
+from cwm.services.upstreams.backoff import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
+from cwm.services.upstreams.link import Link, LinkState, Offers
+
+_MOMENT_SECONDS: Final = 0.5
+
+Learn = Callable[[], Awaitable[Offers]]
+
+
+@dataclass(slots=True)
+class _Failure:
+    """``of`` stands for the credentials that failed: with others it may go well."""
+
+    of: int
+    reason: str
+    again_at: float
+    delay: float
+
+
+class Attempts:
+    """One agent session's attempts to learn it: one at a time for each kind, which go on when nobody waits any more.
+
+    Nothing is kept to try again with when nobody asks: each attempt has the credentials of who asked. ``back`` is
+    called when one goes well of which somebody was told that it did not.
+    """
+
+    def __init__(self, link: Link, back: Callable[[Kind], None]) -> None:
+        self._link = link
+        self._back = back
+        self._trying: dict[tuple[Kind, int], asyncio.Task[Offers | str]] = {}
+        self._failures: dict[Kind, _Failure] = {}
+        self._missed: set[Kind] = set()
+
+    async def offers(
+        self, kind: Kind, authorization: str | None, learn: Learn, *, hurried: bool
+    ) -> Offers | str:
+        """What ``learn`` finds, or why there is none. Raises what it raises, but for UpstreamError.
+
+        After a failure it is left alone for a while, at most for 30 s. Who is ``hurried`` waits only a moment for
+        what may well be away, others until the attempt ends, which is given up after ``connect_seconds``.
+        """
+        of = hash(authorization)
+        failure = self._failures.get(kind)
+        if failure is not None and failure.of != of:
+            failure = None
+        trying = self._trying.get((kind, of))
+        if trying is None:
+            if failure is not None and self._link.monotonic() < failure.again_at:
+                return failure.reason
+            trying = self._begin(kind, of, learn)
+        doubtful = failure is not None or self._link.state is LinkState.AWAY
+        await asyncio.wait({trying}, timeout=_MOMENT_SECONDS if hurried and doubtful else None)
+        if trying.cancelled():
+            return "nobody waits for it any more"
+        found = trying.result() if trying.done() else self._known(failure)
+        if isinstance(found, str):
+            self._missed.add(kind)
+        return found
+
+    async def stop(self) -> None:
+        trying, self._trying = list(self._trying.values()), {}
+        for each in trying:
+            each.cancel()
+        if trying:
+            await asyncio.wait(trying)
+
+    def _begin(self, kind: Kind, of: int, learn: Learn) -> asyncio.Task[Offers | str]:
+        key = kind, of
+        task = self._trying[key] = asyncio.create_task(self._try(kind, of, learn))
+
+        def ended(_: object) -> None:
+            if self._trying.get(key) is task:
+                del self._trying[key]
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _try(self, kind: Kind, of: int, learn: Learn) -> Offers | str:
+        try:
+            async with asyncio.timeout(self._link.spec.connect_seconds):
+                try:
+                    found = await learn()
+                except UpstreamExpiredError:
+                    found = await learn()
+        except UpstreamError as failed:
+            gone = isinstance(failed, UpstreamAwayError | UpstreamLostError)
+            return self._failed(
+                kind, of, str(failed), gone=gone and not isinstance(failed, UpstreamDeniedError)
+            )
+        except TimeoutError:
+            return self._failed(kind, of, "it did not answer in time", gone=True)
+        self._link.reached()
+        self._failures.pop(kind, None)
+        if kind in self._missed:
+            self._missed.discard(kind)
+            self._back(kind)
+        return found
+
+    def _failed(self, kind: Kind, of: int, reason: str, *, gone: bool) -> str:
+        before = self._failures.get(kind)
+        delay = FIRST_RETRY_SECONDS
+        if before is not None and before.of == of:
+            delay = min(before.delay * 2, LONGEST_RETRY_SECONDS)
+        again_at = self._link.monotonic() + delay * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        self._failures[kind] = _Failure(of, reason, again_at, delay)
+        if gone:
+            self._link.missed(reason)
+        return reason
+
+    def _known(self, failure: _Failure | None) -> str:
+        if failure is not None:
+            return failure.reason
+        return self._link.reason or "it did not answer in time"

@@ -1,0 +1,246 @@
+"""Clients that listen to upstreams' resources, and go on to when the session that tells of them is another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from cwm.domain.errors import CwmError
+from cwm.domain.principal import Principal
+from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
+from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
+from cwm.services.agents.agents import Agents
+from cwm.services.agents.context_manager import ContextManager
+from cwm.services.upstreams.backoff import STEADY_SECONDS, Backoff
+from cwm.services.upstreams.link import Link
+
+Find = Callable[[str], tuple[str, str] | None]
+"""The upstream and the own URI behind an exposed one."""
+
+Tell = Callable[
+    [Link, ContextManager, str | None, Callable[[UpstreamSession, str | None], Awaitable[None]]],
+    Awaitable[None],
+]
+"""Has an agent session's session with an upstream told something, and by whose authorization. Raises CwmError."""
+
+Hearing = Callable[[Link, ContextManager], Heard]
+
+_log = logging.getLogger("cwm.upstream")
+
+
+class Listening:
+    """Of each agent session that listens to an upstream that has a session for each, one task keeps that open.
+
+    An upstream that is told who calls is the exception: no credentials are kept to open a session with, so it is
+    asked again with the next call. What no upstream of the moment has is waited for: it is listened to once one has.
+    """
+
+    def __init__(
+        self, links: Mapping[str, Link], agents: Agents, find: Find, tell: Tell, hearing: Hearing
+    ) -> None:
+        """``links`` are the upstreams of the moment, by name."""
+        self._links = links
+        self._agents = agents
+        agents.at_end(self._forget)
+        self._find = find
+        self._tell = tell
+        self._hearing = hearing
+        self._keeping: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
+        # Exposed URIs.
+        self._awaited: dict[ContextManager, set[str]] = {}
+
+    async def watch(
+        self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
+    ) -> None:
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
+
+        Where no request asks (``authorization`` is None) an upstream that is away is asked once it is back, and one
+        that does not answer is asked again.
+        """
+        while not is_reserved_uri(uri):
+            agent = await self._agents.get(principal, agent_session)
+            if (found := self._find(uri)) is not None:
+                link, own = self._links[found[0]], found[1]
+                async with agent.serving():
+                    await link.settled()
+                    agent.refuse_if_ended()
+                    if self._is_current(link) and await self._began(link, agent, own, authorization):
+                        return
+            elif self._agents.held(principal, agent_session) is agent:
+                self._await(agent, uri)
+                return
+
+    async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        agent = self._agents.held(principal, agent_session)
+        if agent is None:
+            return
+        self._await_no_more(agent, uri)
+        if (found := self._find(uri)) is None:
+            return
+        link, own = self._links[found[0]], found[1]
+        was_last = agent.watches(link).remove(own, agent.key)
+        if link.shared:
+            was_last = link.watches.remove(own, agent.key)
+        if not agent.listens_to(link):
+            self._stop(link, agent)
+        if was_last and (link.shared or agent.has_session(link)):
+            await self._tell(link, agent, None, lambda session, _: session.unwatch(own))
+
+    def keep_up(self, link: Link, agent: ContextManager) -> None:
+        """See that what the agent session listens to is told, from now on and whatever becomes of its session."""
+        key = link, agent
+        if link.by_caller or key in self._keeping or not agent.listens_to(link):
+            return
+        task = self._keeping[key] = asyncio.create_task(self._keep(link, agent))
+
+        def ended(_: object) -> None:
+            if self._keeping.get(key) is task:
+                del self._keeping[key]
+
+        task.add_done_callback(ended)
+
+    def hand_over(self, old: Link, new: Link) -> None:
+        """``new`` has taken the place of ``old``: what was listened to there is listened to here."""
+        for agent in self._agents:
+            agent.succeed(old, new)
+        self.stop(old)
+        self.take_up(new)
+
+    def take_up(self, link: Link) -> None:
+        """What was waited for, and it may have, is listened to there."""
+        for agent, awaited in list(self._awaited.items()):
+            for uri in list(awaited):
+                own = own_uri(link.spec.name, uri)
+                if own is not None and link.spec.resources.admits_uri(own):
+                    self._await_no_more(agent, uri)
+                    agent.watches(link).add(own, agent.key)
+            self.keep_up(link, agent)
+
+    def stop(self, link: Link) -> None:
+        """Nothing more is asked of it; what was listened to there is waited for."""
+        for of, agent in list(self._keeping):
+            if of is link:
+                self._stop(link, agent)
+        for agent in self._agents:
+            for own in agent.unlisten(link):
+                self._await(agent, exposed_uri(link.spec.name, own))
+
+    def _is_current(self, link: Link) -> bool:
+        return self._links.get(link.spec.name) is link
+
+    async def _began(self, link: Link, agent: ContextManager, own: str, authorization: str | None) -> bool:
+        """False where the upstream was replaced before it could be asked. Raises CwmError."""
+        # Where one session serves all nothing of it is in one of its own; the agent session listens all the same.
+        is_first = agent.watches(link).add(own, agent.key)
+        if link.shared:
+            is_first = link.watches.add(own, agent.key)
+        if is_first:
+            try:
+                await self._tell(link, agent, authorization, lambda session, by: session.watch(own, by))
+            except BaseException as failed:
+                again = isinstance(failed, CwmError) and failed.retryable
+                # Where no request asks nobody would ask again.
+                if not (again and authorization is None and self._is_current(link)):
+                    self._give_up(link, agent, own)
+                    if isinstance(failed, CwmError) and not self._is_current(link):
+                        return False
+                    raise
+                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+                (link.watches if link.shared else agent.watches(link)).missed(own)
+        if not link.shared:
+            self.keep_up(link, agent)
+        return True
+
+    def _give_up(self, link: Link, agent: ContextManager, own: str) -> None:
+        for each in {link, self._links.get(link.spec.name, link)}:
+            each.watches.remove(own, agent.key)
+            # Others may have counted on this one's asking.
+            each.watches.missed(own)
+            agent.watches(each).remove(own, agent.key)
+        self._await_no_more(agent, exposed_uri(link.spec.name, own))
+
+    def _await(self, agent: ContextManager, uri: str) -> None:
+        self._awaited.setdefault(agent, set()).add(uri)
+
+    def _await_no_more(self, agent: ContextManager, uri: str) -> None:
+        if (awaited := self._awaited.get(agent)) is not None:
+            awaited.discard(uri)
+            if not awaited:
+                del self._awaited[agent]
+
+    async def _keep(self, link: Link, agent: ContextManager) -> None:
+        """Until it is known that one session serves all, or nobody has used the agent session for too long."""
+        backoff = Backoff()
+        while agent.listens_to(link):
+            await link.ready()
+            if link.shared:
+                await self._share(link, agent)
+                return
+            # To open a session is use of the agent session: this alone must not make it last for ever.
+            if link.monotonic() - agent.last_used > self._agents.ttl_seconds:
+                return
+            lasted = 0.0
+            try:
+                session = await agent.session(link, None, self._hearing(link, agent))
+                opened_at = link.monotonic()
+                await self._until_lost(link, agent, session)
+                lasted = link.monotonic() - opened_at
+            except (UpstreamError, CwmError) as failed:
+                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+            except Exception:
+                logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
+            if lasted >= STEADY_SECONDS:
+                backoff.reset()
+                continue
+            await backoff.pause()
+
+    async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
+        asking = asyncio.create_task(agent.watches(link).ask_again(session))
+        try:
+            while session.is_open:
+                ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
+                try:
+                    await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
+                    if renewed.done() and session.is_open and not await self._knows(link, session):
+                        agent.drop(link, session)
+                        return
+                finally:
+                    ended.cancel()
+                    renewed.cancel()
+        finally:
+            asking.cancel()
+
+    async def _knows(self, link: Link, session: UpstreamSession) -> bool:
+        """A server that was restarted says that it does not know a session only to who asks."""
+        try:
+            await session.request("ping", {}, timeout_seconds=link.spec.connect_seconds)
+        except UpstreamError as failed:
+            return not isinstance(failed, UpstreamExpiredError)
+        return True
+
+    async def _share(self, link: Link, agent: ContextManager) -> None:
+        for own in agent.watches(link).uris():
+            # Meanwhile it may have been asked to be told no more.
+            still = own in agent.watches(link).uris()
+            if still and link.watches.add(own, agent.key) and link.session is not None:
+                await link.watches.ask(link.session, own)
+
+    def _stop(self, link: Link, agent: ContextManager) -> asyncio.Task[None] | None:
+        if (task := self._keeping.pop((link, agent), None)) is not None:
+            task.cancel()
+        return task
+
+    async def _forget(self, agent: ContextManager) -> None:
+        self._awaited.pop(agent, None)
+        stopping = [self._stop(link, agent) for link, of in list(self._keeping) if of is agent]
+        if stopped := [task for task in stopping if task is not None]:
+            # What it is just opening is closed with the agent session, or by itself.
+            await asyncio.wait(stopped)
+        for link in list(self._links.values()):
+            for own in link.watches.forget(agent.key):
+                if link.session is not None:
+                    with suppress(UpstreamError):
+                        await link.session.unwatch(own)

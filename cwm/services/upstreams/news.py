@@ -1,0 +1,68 @@
+"""What upstreams tell of themselves, passed on to whom it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.upstream import Kind, exposed_uri
+from cwm.ports.changes import Changes
+from cwm.ports.upstream import Heard
+from cwm.services.agents.context_manager import ContextManager
+from cwm.services.upstreams.link import Link
+
+_CHANGES: Final = {
+    Kind.TOOLS: ChangeKind.TOOLS,
+    Kind.PROMPTS: ChangeKind.PROMPTS,
+    Kind.RESOURCES: ChangeKind.RESOURCES,
+    Kind.TEMPLATES: ChangeKind.RESOURCES,
+}
+
+
+class News:
+    """``background`` runs what tells other replicas."""
+
+    def __init__(self, changes: Changes, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._changes = changes
+        self._background = background
+
+    def hearing(self, link: Link, agent: ContextManager) -> Heard:
+        """What hears an agent session's own session with an upstream."""
+
+        def heard(news: Kind | str) -> None:
+            if not isinstance(news, Kind):
+                uri = exposed_uri(link.spec.name, news)
+                self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
+            elif link.by_caller:
+                agent.outdated(link, news)
+                self.changed_for(agent, news)
+            else:
+                # Some upstreams tell only the session in which it happened.
+                link.hear(news)
+
+        return heard
+
+    def heard(self, upstream: str, news: Kind | str) -> None:
+        """Of all callers' concern."""
+        if isinstance(news, Kind):
+            self.changed([news])
+        else:
+            self._publish(Change(ChangeKind.RESOURCE, exposed_uri(upstream, news)))
+
+    def changed(self, kinds: Iterable[Kind]) -> None:
+        """Every replica hears it from the upstream itself, and when it asks again: here is enough."""
+        for kind in dict.fromkeys(_CHANGES[kind] for kind in kinds):
+            self._changes.tell(Change(kind))
+
+    def changed_for(self, agent: ContextManager, kind: Kind) -> None:
+        self._publish_to(agent, Change(_CHANGES[kind]))
+
+    def _publish_to(self, agent: ContextManager, change: Change) -> None:
+        """What happened in its own session with an upstream is nobody else's."""
+        key, tenant = agent.key, agent.principal.tenant
+        self._publish(replace(change, agent_session=key, tenant=tenant, private_to=key))
+
+    def _publish(self, change: Change) -> None:
+        self._background(self._changes.publish(change))

@@ -1,0 +1,119 @@
+"""Which upstreams there are: begun, replaced and let go as they are configured."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from cwm.domain.upstream import Kind, UpstreamSpec
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.upstream import UpstreamConnector
+from cwm.services.agents.agents import Agents
+from cwm.services.upstreams.link import Link
+from cwm.services.upstreams.listening import Find, Listening, Tell
+from cwm.services.upstreams.news import News
+
+_log = logging.getLogger("cwm.upstream")
+
+
+class Roster:
+    """Every upstream of the moment by name, in ``links``, who hears of them, and what is under way to change that."""
+
+    def __init__(
+        self,
+        connector: UpstreamConnector,
+        agents: Agents,
+        changes: Changes,
+        clock: Clock,
+        find: Find,
+        tell: Tell,
+    ) -> None:
+        self._connector = connector
+        self._agents = agents
+        self._clock = clock
+        self.links: dict[str, Link] = {}
+        self.news = News(changes, self.background)
+        self.listening = Listening(self.links, agents, find, tell, self.news.hearing)
+        self._coming: dict[str, Link] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._on_other: list[Callable[[str], Awaitable[None]]] = []
+
+    def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
+        """Called with the name of every upstream that is another now, or none any more."""
+        self._on_other.append(hook)
+
+    def configure(self, specs: Iterable[UpstreamSpec]) -> None:
+        """Have these upstreams from now on; connects and disconnects in the background."""
+        wanted = {spec.name: spec for spec in specs}
+        for name in self.links.keys() - wanted.keys():
+            self._displace(name)
+            self._retire(self.links.pop(name))
+            self.background(self._other(name))
+        for name, spec in wanted.items():
+            link = self.links.get(name)
+            if link is None:
+                self.links[name] = new = self._started(spec)
+                self.listening.take_up(new)
+            elif self._coming.get(name, link).spec != spec:
+                self._displace(name)
+                if link.spec != spec:
+                    self._coming[name] = new = self._started(spec)
+                    self.background(self._replace(link, new))
+
+    async def aclose(self) -> None:
+        links = [*self.links.values(), *self._coming.values()]
+        self.links.clear()
+        self._coming.clear()
+        for link in links:
+            self._retire(link)
+        while self._retiring:
+            await asyncio.wait(self._retiring)
+
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """:meth:`aclose` waits for its end."""
+        task = asyncio.create_task(work)
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    def _started(self, spec: UpstreamSpec) -> Link:
+        link = Link(spec, self._connector, self._clock, partial(self.news.heard, spec.name))
+        link.start()
+        return link
+
+    async def _replace(self, old: Link, new: Link) -> None:
+        """The old one serves until it is known whether the new one can."""
+        name = old.spec.name
+        await new.settled()
+        if self._coming.get(name) is not new:
+            return
+        del self._coming[name]
+        self.links[name] = new
+        self.listening.hand_over(old, new)
+        self._retire(old)
+        await self._other(name)
+
+    async def _other(self, name: str) -> None:
+        for hook in self._on_other:
+            await hook(name)
+        self.news.changed(Kind)
+
+    def _displace(self, name: str) -> None:
+        """Something newer is wanted than what was to come."""
+        if (coming := self._coming.pop(name, None)) is not None:
+            self._retire(coming)
+
+    def _retire(self, link: Link) -> None:
+        self.listening.stop(link)
+
+        async def retire() -> None:
+            await link.idle()
+            releasing = [agent.release(link) for agent in self._agents]
+            for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
+                if isinstance(done, Exception):
+                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)
+
+        self.background(retire())

@@ -1,0 +1,327 @@
+"""The configured upstream servers: what they offer to a caller, and calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from cwm.domain.errors import CwmError, InvalidParameterError, UpstreamUnavailableError
+from cwm.domain.principal import Principal
+from cwm.domain.upstream import Kind, Offer, UpstreamSpec, own_uri
+from cwm.ports.changes import Changes
+from cwm.ports.clock import Clock
+from cwm.ports.meter import Meter
+from cwm.ports.tracing import UNTRACED, Tracer
+from cwm.ports.upstream import (
+    Progress,
+    UpstreamAwayError,
+    UpstreamConnector,
+    UpstreamError,
+    UpstreamExpiredError,
+    UpstreamLostError,
+    UpstreamRefusedError,
+    UpstreamSession,
+)
+from cwm.services.agents.agents import Agents
+from cwm.services.agents.context_manager import ContextManager, stored_as
+from cwm.services.upstreams.call import once_more, recorded
+from cwm.services.upstreams.link import Link, LinkState, Offers
+from cwm.services.upstreams.roster import Roster
+
+_log = logging.getLogger("cwm.upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """Offers by exposed name, and why the upstreams that are missing are."""
+
+    offers: Mapping[str, Offer]
+    absent: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamHealth:
+    """``tools`` is how many it offers; None where that is each caller's own matter."""
+
+    name: str
+    state: LinkState
+    since: datetime
+    reason: str | None
+    tools: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallerOf:
+    """Who asks an upstream: the agent session, and its credentials for upstreams that are told."""
+
+    agent: ContextManager
+    authorization: str | None = None
+
+
+class Upstreams:
+    """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
+
+    def __init__(
+        self,
+        connector: UpstreamConnector,
+        agents: Agents,
+        changes: Changes,
+        meter: Meter,
+        clock: Clock,
+        tracer: Tracer = UNTRACED,
+    ) -> None:
+        agents.at_farewell(self._leave)
+        self._meter = meter
+        self._tracer = tracer
+        self._roster = Roster(connector, agents, changes, clock, self.resource, self._tell_upstream)
+        self._links = self._roster.links
+        self._news = self._roster.news
+        self._listening = self._roster.listening
+
+    def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
+        """Called with the name of every upstream that is another now, or none any more."""
+        self._roster.at_other(hook)
+
+    async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
+        """Have these upstreams from now on; connects and disconnects in the background."""
+        self._roster.configure(specs)
+
+    def names(self) -> list[str]:
+        return list(self._links)
+
+    async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
+        """All of one kind that this caller may use. Waits for upstreams that are still connecting, not for dead ones."""
+        links = list(self._links.values())
+        found = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
+        offers: dict[str, Offer] = {}
+        absent: dict[str, str] = {}
+        for link, one in zip(links, found, strict=True):
+            if isinstance(one, str):
+                absent[link.spec.name] = one
+            else:
+                offers.update(one)
+        return Offering(offers, absent)
+
+    async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
+        return await self._find(caller, Kind.TOOLS, exposed, exposed.partition("_")[0])
+
+    async def prompt(self, caller: CallerOf, exposed: str) -> Offer | None:
+        return await self._find(caller, Kind.PROMPTS, exposed, exposed.partition("_")[0])
+
+    def resource(self, exposed: str) -> tuple[str, str] | None:
+        """Upstream and own URI behind an exposed one, if it can be one's; templates make more than are listed."""
+        for name, link in self._links.items():
+            own = own_uri(name, exposed)
+            if own is not None and link.spec.resources.admits_uri(own):
+                return name, own
+        return None
+
+    def is_shared(self, upstream: str) -> bool:
+        """One session with it serves all callers, so that an agent session makes no difference."""
+        link = self._links.get(upstream)
+        return link is not None and link.shared
+
+    def knows_callers(self, upstream: str) -> bool:
+        """It is told who asks, so that its answers are one caller's own."""
+        link = self._links.get(upstream)
+        return link is not None and link.by_caller
+
+    async def request(
+        self,
+        caller: CallerOf,
+        upstream: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        repeatable: bool,
+        on_progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """The upstream's answer. Raises UpstreamRefusedError for its errors, CWM-5003/5004/6001 for its absence.
+
+        A request that the upstream cannot have seen is sent again, in a new session where need be; one that it
+        may have seen only when it is ``repeatable``. Nothing is tried again that failed in the same way before.
+        """
+        link = self._links.get(upstream)
+        if link is None:
+            raise UpstreamUnavailableError(
+                f"Upstream {upstream} is not configured any more.", upstream=upstream
+            )
+
+        async def ask() -> dict[str, Any]:
+            session = await self._session(link, caller)
+            async with self._dropped_if_gone(link, caller, session):
+                return await session.request(
+                    method,
+                    params,
+                    timeout_seconds=link.spec.call_seconds,
+                    authorization=_told(link, caller),
+                    on_progress=on_progress,
+                )
+
+        principal = caller.agent.principal
+        with link.busy(), recorded(self._meter, self._tracer, link, principal, method, params) as span:
+            async with caller.agent.serving():
+                answer = await once_more(link, ask, repeatable=repeatable)
+            if answer.get("isError") is True:
+                span.failed("tool_error")
+            return answer
+
+    async def watch(
+        self,
+        principal: Principal,
+        agent_session: str | None,
+        uri: str,
+        authorization: str | None = None,
+    ) -> None:
+        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
+
+        Where no request asks (``authorization`` is None) no session is opened with one that is told who calls: with
+        the next call it is asked. Any other that is away is asked once it is back.
+        """
+        await self._listening.watch(principal, agent_session, uri, authorization)
+
+    async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
+        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        await self._listening.unwatch(principal, agent_session, uri)
+
+    def health(self) -> list[UpstreamHealth]:
+        return [
+            UpstreamHealth(
+                *(name, link.state, link.since, link.reason),
+                None if link.by_caller else len(link.catalogue.of(Kind.TOOLS)),
+            )
+            for name, link in self._links.items()
+        ]
+
+    async def aclose(self) -> None:
+        await self._roster.aclose()
+
+    async def _tell_upstream(
+        self,
+        link: Link,
+        agent: ContextManager,
+        authorization: str | None,
+        tell: Callable[[UpstreamSession, str | None], Awaitable[None]],
+    ) -> None:
+        if link.by_caller and authorization is None and not agent.has_session(link):
+            return
+        caller = CallerOf(agent, authorization)
+
+        async def told() -> dict[str, Any]:
+            session = await self._session(link, caller)
+            async with self._dropped_if_gone(link, caller, session):
+                await tell(session, None if authorization is None else _told(link, caller))
+            return {}
+
+        try:
+            with link.busy():
+                async with agent.serving():
+                    await once_more(link, told, repeatable=True)
+        except UpstreamRefusedError as refused:
+            raise InvalidParameterError(
+                f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
+            ) from refused
+
+    async def _leave(self, kept: Mapping[str, str]) -> None:
+        for link in list(self._links.values()):
+            if (resume := kept.get(stored_as(link))) is not None:
+                with suppress(UpstreamError):
+                    session = await link.connector.open(link.spec, resume=resume)
+                    await session.close(end=True)
+
+    @asynccontextmanager
+    async def _dropped_if_gone(
+        self, link: Link, caller: CallerOf, session: UpstreamSession
+    ) -> AsyncIterator[None]:
+        try:
+            yield
+            link.reached()
+        except UpstreamAwayError:
+            self._doubt(link, caller)
+            raise
+        except UpstreamExpiredError:
+            self._drop(link, caller, session)
+            raise
+        except UpstreamLostError:
+            self._doubt(link, caller)
+            if not session.is_open:
+                self._drop(link, caller, session)
+            raise
+
+    def _doubt(self, link: Link, caller: CallerOf) -> None:
+        """See whether it is still there; for this caller, where it is told who calls."""
+        if not link.by_caller:
+            link.doubt()
+            return
+        for kind in Kind:
+            caller.agent.outdated(link, kind)
+        self._roster.background(self._look(link, caller))
+
+    async def _look(self, link: Link, caller: CallerOf) -> None:
+        if self._links.get(link.spec.name) is link:
+            # Whoever asks next is told what became of it.
+            with suppress(CwmError):
+                await self._offers(link, Kind.TOOLS, caller, hurried=False)
+
+    async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
+        await link.settled()
+        if link.shared:
+            if link.session is None:
+                raise UpstreamAwayError(link.reason or f"it is {link.state}")
+            return link.session
+        agent = caller.agent
+        session = await agent.session(link, _told(link, caller), self._news.hearing(link, agent))
+        self._listening.keep_up(link, agent)
+        return session
+
+    def _drop(self, link: Link, caller: CallerOf, session: UpstreamSession) -> None:
+        if link.shared or link.session is session:
+            link.renew(session)
+        else:
+            caller.agent.drop(link, session)
+
+    async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
+        """Its offers, or why there are none."""
+        async with caller.agent.serving():
+            await link.settled()
+        if not link.by_caller:
+            return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
+        agent, told = caller.agent, _told(link, caller)
+        if (known := agent.known(link, kind)) is not None:
+            return known
+
+        async def learn() -> Offers:
+            with link.busy():
+                async with agent.serving():
+                    return await agent.offers(link, kind, told, hearing)
+
+        hearing = self._news.hearing(link, agent)
+        attempts = agent.attempts(link, partial(self._news.changed_for, agent))
+        with link.busy():
+            async with agent.serving():
+                return await attempts.offers(kind, told, learn, hurried=hurried)
+
+    async def _find(self, caller: CallerOf, kind: Kind, exposed: str, upstream: str) -> Offer | None:
+        link = self._links.get(upstream)
+        if link is None:
+            return None
+        offers = await self._offers(link, kind, caller, hurried=False)
+        if isinstance(offers, str):
+            known = link.catalogue.of(kind)
+            if known and exposed not in known:
+                return None
+            raise UpstreamUnavailableError(
+                f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
+            )
+        return offers.get(exposed)
+
+
+def _told(link: Link, caller: CallerOf) -> str | None:
+    """Empty for a caller who shows nothing: another's is not to be shown in its place."""
+    return caller.authorization or "" if link.by_caller else None

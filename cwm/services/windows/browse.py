@@ -1,0 +1,155 @@
+"""Look at windows and sessions: lists, one record, where its chunks are now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from cwm.domain.engine import EngineIdentity, Tier
+from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotFoundError, WindowNotFoundError
+from cwm.domain.list_cursor import cursor_of, mark_of
+from cwm.domain.names import require_session_id, require_window_name
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session, SessionState
+from cwm.domain.window import Chunk, Window, WindowQuery
+from cwm.ports.kv_tier import KvTier, Placement
+from cwm.ports.registry import Registry
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+
+MAX_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPage:
+    """``next_cursor`` is where the next page begins, None after the last; ``total`` is a lower bound unless exact."""
+
+    windows: list[Window]
+    total: int
+    total_exact: bool
+    next_cursor: str | None
+
+    @property
+    def has_more(self) -> bool:
+        return self.next_cursor is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStatus:
+    """One chunk: ``tiers`` hold it by LMCache's directory now; empty when none does or it does not answer."""
+
+    hash: str
+    size_bytes: int
+    tiers: tuple[Tier, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its chunks that some tier holds.
+
+    None where LMCache does not answer or the engine has none.
+    """
+
+    blocks: tuple[BlockStatus, ...]
+    hit_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStatus:
+    window: Window
+    residency: Residency
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    session: Session
+    residency: Residency
+
+
+@dataclass(frozen=True, slots=True)
+class Browse:
+    registry: Registry
+    kv_tier: KvTier
+    directory: EngineDirectory
+
+    async def windows(
+        self, principal: Principal, query: WindowQuery, cursor: str | None = None
+    ) -> WindowPage:
+        """One page of the tenant's windows, from where ``cursor`` says if it is given.
+
+        CWM-1003 for a page size or offset out of bounds, and for a cursor of another query.
+        """
+        if not 1 <= query.limit <= MAX_PAGE or query.offset < 0:
+            raise InvalidParameterError(
+                f"limit is 1 to {MAX_PAGE}, offset at least 0.", limit=query.limit, offset=query.offset
+            )
+        tenant = principal.tenant
+        if cursor is not None:
+            if query.offset:
+                raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")
+            query = replace(query, after=mark_of(cursor, tenant, query))
+        found = await self.registry.windows(tenant, query)
+        onward = cursor_of(tenant, query, query.mark(found.windows[-1])) if found.has_more else None
+        return WindowPage(found.windows, found.total, found.total_exact, onward)
+
+    async def sessions(
+        self, principal: Principal, state: SessionState | None = None, limit: int = 50
+    ) -> list[Session]:
+        """Newest first. CWM-1003 for a limit out of bounds."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidParameterError(f"limit is 1 to {MAX_PAGE}.", limit=limit)
+        return await self.registry.sessions(principal.tenant, state, limit)
+
+    async def window(self, principal: Principal, name: str) -> WindowStatus:
+        """A window and where its chunks are now. CWM-1002, CWM-2002."""
+        require_window_name(name)
+        window = await self.registry.window(principal.tenant, name)
+        if window is None:
+            raise WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
+        snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
+        token_ids = fitting(snapshot.token_ids, window.identity)
+        prefix = Prefix(token_ids, window.cache_salt, window.identity)
+        chunks = await self.registry.chunks(principal.tenant, name)
+        return WindowStatus(window, await self._residency(prefix, chunks), window.updated_at)
+
+    async def session(self, principal: Principal, session_id: str) -> SessionStatus:
+        """A session and where its chunks are now. CWM-1001, CWM-2001."""
+        require_session_id(session_id)
+        session = await self.registry.session(principal.tenant, session_id)
+        if session is None:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        identity = await self._identity(session.model)
+        if identity is None or session.token_count == 0:
+            return SessionStatus(session, Residency((), None))
+        token_ids = await self.registry.session_tokens(principal.tenant, session_id)
+        salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
+        prefix = Prefix(fitting(token_ids, identity), salt, identity)
+        return SessionStatus(session, await self._residency(prefix, []))
+
+    async def _identity(self, model: str) -> EngineIdentity | None:
+        """None while the engine does not answer: a record can be read without it."""
+        try:
+            return await self.directory.identity(model)
+        except CwmError:
+            return None
+
+    async def _residency(self, prefix: Prefix, recorded: list[Chunk]) -> Residency:
+        try:
+            placements = await self.kv_tier.lookup(prefix.key) if prefix.chunk_count else []
+        except CwmError:
+            return Residency(tuple(BlockStatus(c.hash, c.size_bytes, ()) for c in recorded), None)
+        known = {placement.hash: placement for placement in placements}
+        blocks = (
+            tuple(_block(chunk, known.get(chunk.hash)) for chunk in recorded)
+            if recorded
+            else tuple(_block(Chunk(p.hash, p.size_bytes), p) for p in placements)
+        )
+        held = sum(bool(block.tiers) for block in blocks)
+        return Residency(blocks, held / prefix.chunk_count if prefix.chunk_count else None)
+
+
+def _block(chunk: Chunk, placement: Placement | None) -> BlockStatus:
+    tiers = tuple(sorted(placement.tiers)) if placement else ()
+    return BlockStatus(chunk.hash, chunk.size_bytes, tiers)

@@ -1,0 +1,106 @@
+"""Clone: a second name over the same tokens and the same chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cwm.domain.errors import StorageReadError, WindowNotFoundError
+from cwm.domain.intent import Intent
+from cwm.domain.names import require_description, require_tags, require_window_name
+from cwm.domain.principal import Principal
+from cwm.domain.window import Durability, Retention, Window
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.aside import to_its_end
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.release import Release, debt_of
+from cwm.services.replicas import Replicas
+from cwm.services.windows.freeze import expiry
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    registry: Registry
+    kv_tier: KvTier
+    journal: Journal
+    clock: Clock
+    release: Release
+    replicas: Replicas
+    quota_bytes: int | None = None
+
+    async def __call__(
+        self,
+        principal: Principal,
+        source_window: str,
+        target_window: str,
+        description: str | None = None,
+        tags: list[str] | None = None,
+        *,
+        retention: Retention | None = None,
+        ttl_seconds: int | None = None,
+    ) -> Window:
+        """A new window that shares every chunk of ``source_window``; tags and retention are inherited.
+
+        CWM-1002, 1003, 2002, 3003, 4003, 5001; CWM-4002 (retryable) while the source is still being stored.
+        """
+        require_window_name(source_window)
+        require_window_name(target_window)
+        require_description(description or "")
+        chosen = None if tags is None else tuple(require_tags(tags))
+        async with self.journal.entry(principal, "window_clone", window_name=target_window) as details:
+            source = await self._source(principal, source_window)
+            details.update(source_window=source_window, shared_blocks=source.block_count)
+            details.update(of_another(principal, source.owner))
+            now = self.clock.now()
+            kept = retention or source.retention
+            clone = replace(
+                source,
+                name=target_window,
+                owner=principal.subject,
+                description=description or "",
+                tags=source.tags if chosen is None else chosen,
+                parent_window=source.name,
+                branch_token=source.token_count,
+                created_at=now,
+                updated_at=now,
+                retention=kept,
+                expires_at=expiry(now, ttl_seconds),
+                pinned=kept is Retention.GUARANTEED and source.block_count > 0,
+            )
+            return await to_its_end(self._added(clone, source))
+
+    async def _source(self, principal: Principal, name: str) -> Window:
+        source = await self.registry.window(principal.tenant, name)
+        if source is None:
+            raise WindowNotFoundError(f"There is no window '{name}'.", window_name=name)
+        if source.durability is Durability.PENDING:
+            raise StorageReadError(
+                f"Window '{name}' is still being stored; clone it when it is durable.", window_name=name
+            )
+        return source
+
+    async def _added(self, clone: Window, source: Window) -> Window:
+        clone, intent = await self.registry.add_clone(clone, source.name, self.quota_bytes)
+        try:
+            await self._pin_or_undo(clone, intent)
+        except BaseException:
+            self.replicas.let_go(intent)
+            raise
+        return clone
+
+    async def _pin_or_undo(self, clone: Window, intent: Intent) -> None:
+        """One pin per window: LMCache counts them without knowing whose they are."""
+        if not clone.pinned:
+            await self.registry.end_intent(intent.tenant, intent.id)
+            return
+        snapshot = await self.registry.snapshot(clone.tenant, clone.snapshot_id)
+        prefix = Prefix(fitting(snapshot.token_ids, clone.identity), clone.cache_salt, clone.identity)
+        try:
+            await self.kv_tier.pin(prefix.key)
+        except BaseException:
+            owed = await self.registry.remove_window(clone, self.clock.now(), debt_of(prefix, pinned=True))
+            await self.release.leave(owed)
+            raise
+        await self.registry.end_intent(intent.tenant, intent.id)

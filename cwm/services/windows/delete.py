@@ -1,0 +1,138 @@
+"""Delete: a window, and exactly those of its chunks that nothing else refers to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from cwm.domain.errors import (
+    StorageCorruptionError,
+    StorageReadError,
+    WindowInUseError,
+    WindowNotFoundError,
+)
+from cwm.domain.intent import Operation
+from cwm.domain.names import require_window_name
+from cwm.domain.prefix import TokenIds, common_length
+from cwm.domain.principal import Principal
+from cwm.domain.window import Chunk, Window
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.release import Release, debt_of
+from cwm.services.replicas import Replicas
+
+_MOTIONS: Final = frozenset({Operation.FREEZE, Operation.CLONE, Operation.QUARANTINE})
+_LATER: Final = "LMCache stopped answering: what the window had there goes when it is back."
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    window_name: str
+    blocks_deleted: int
+    space_freed_bytes: int
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    registry: Registry
+    kv_tier: KvTier
+    journal: Journal
+    clock: Clock
+    release: Release
+    replicas: Replicas
+
+    async def __call__(
+        self, principal: Principal, window_name: str, *, force: bool = False, delete_blocks: bool = True
+    ) -> Deleted:
+        """Remove a window and its tokens at once, and then what it has in the cache.
+
+        CWM-1002, CWM-2002; CWM-3004 names the windows and live sessions that depend on it, unless
+        ``force``; CWM-4002 (retryable) while it is being stored, or when it changed meanwhile; CWM-5001 while LMCache cannot be told, and
+        nothing is removed then.
+        """
+        require_window_name(window_name)
+        async with self.journal.entry(principal, "window_delete", window_name=window_name) as details:
+            window = await self.registry.window(principal.tenant, window_name)
+            if window is None:
+                raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            details.update(of_another(principal, window.owner))
+            if not force:
+                await self._refuse_in_use(window)
+            await self._refuse_in_motion(window)
+            deleted = await outlasting(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
+            details.update(blocks_deleted=deleted.blocks_deleted, force=force)
+        return deleted
+
+    async def now(self, window: Window, *, delete_blocks: bool = True) -> Deleted:
+        """Remove it whoever depends on it: what others share, they keep."""
+        chunks = await self.registry.chunks(window.tenant, window.name)
+        if chunks or window.pinned:
+            await self.kv_tier.facts()
+        token_ids = await self._token_ids(window)
+        unshared = await self._unshared(window, chunks, token_ids) if delete_blocks else []
+        prefix = Prefix(token_ids, window.cache_salt, window.identity)
+        hashes = tuple(chunk.hash for chunk in unshared)
+        debt = debt_of(prefix, pinned=window.pinned, hashes=hashes)
+        owed = await self.registry.remove_window(window, self.clock.now(), debt)
+        paid = await self.release(owed)
+        freed = sum(chunk.size_bytes for chunk in unshared)
+        return Deleted(window.name, len(unshared), freed, None if paid else _LATER)
+
+    async def _refuse_in_use(self, window: Window) -> None:
+        dependents = await self.registry.dependents(window.tenant, window.name)
+        if dependents:
+            raise WindowInUseError(
+                f"Window '{window.name}' is in use by {_listed(dependents.windows, 'window')}"
+                f"{' and ' if dependents.windows and dependents.sessions else ''}"
+                f"{_listed(dependents.sessions, 'session')}; delete it with force to do so all the same.",
+                window_name=window.name,
+                windows=list(dependents.windows),
+                sessions=list(dependents.sessions),
+            )
+
+    async def _refuse_in_motion(self, window: Window) -> None:
+        for intent in await self.registry.intents(window.tenant, window.name):
+            if intent.operation in _MOTIONS and not await self.replicas.abandoned(intent):
+                raise StorageReadError(
+                    f"Window '{window.name}' is still being stored; delete it when it is durable.",
+                    window_name=window.name,
+                )
+
+    async def _token_ids(self, window: Window) -> TokenIds:
+        """Without sound tokens its pins stay, and its chunks may be shared with sessions: none is compared."""
+        try:
+            snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+        except StorageCorruptionError:
+            return ()
+        return fitting(snapshot.token_ids, window.identity)
+
+    async def _unshared(self, window: Window, chunks: list[Chunk], token_ids: TokenIds) -> list[Chunk]:
+        """Chunks of no other window, behind the longest prefix that a live session shares."""
+        elsewhere = await self.registry.chunks_of_other_windows(window.tenant, window.name)
+        if all(chunk.hash in elsewhere for chunk in chunks):
+            return []
+        kept = await self._shared_with_sessions(window, token_ids)
+        return [chunk for chunk in chunks[kept:] if chunk.hash not in elsewhere]
+
+    async def _shared_with_sessions(self, window: Window, token_ids: TokenIds) -> int:
+        longest = 0
+        for session_id in await self.registry.live_sessions_with_head(
+            window.tenant, window.salt_scope, token_ids
+        ):
+            others = await self.registry.session_tokens(window.tenant, session_id)
+            longest = max(longest, common_length(token_ids, others))
+            if longest == len(token_ids):
+                break
+        return longest // (window.identity.chunk_size or 1)
+
+
+def _listed(names: tuple[str, ...], noun: str) -> str:
+    if not names:
+        return ""
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names)}"

@@ -1,0 +1,307 @@
+"""Freeze: give a session's context a name that outlives the session, the engine and the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from cwm.domain.engine import EngineIdentity, Tier, differences
+from cwm.domain.errors import (
+    CwmError,
+    ErrorKind,
+    SessionNotActiveError,
+    SessionNotFoundError,
+)
+from cwm.domain.intent import Debt, Intent
+from cwm.domain.names import require_description, require_session_id, require_tags, require_window_name
+from cwm.domain.prefix import TokenIds, digest
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session
+from cwm.domain.window import Durability, Retention, Window
+from cwm.ports.clock import Clock
+from cwm.ports.kv_tier import KvTier
+from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.release import Release, debt_of
+from cwm.services.kv.store import Store
+from cwm.services.kv.verify import Verify, canary_of
+from cwm.services.replicas import Replicas
+from cwm.services.turns.turns import Turns
+
+T = TypeVar("T")
+
+_ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """``freeze_time_ms`` is measured from the request to the proof, or to the acknowledgement without ``wait``."""
+
+    window: Window
+    freeze_time_ms: int
+    warning: str | None = None
+
+
+@dataclass(slots=True)
+class Freeze:
+    """``quota_bytes`` bounds what a tenant's guaranteed windows may take; None for no bound."""
+
+    registry: Registry
+    kv_tier: KvTier
+    directory: EngineDirectory
+    store: Store
+    turns: Turns
+    journal: Journal
+    clock: Clock
+    verify: Verify
+    release: Release
+    replicas: Replicas
+    quota_bytes: int | None = None
+    _storing: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def __call__(
+        self,
+        principal: Principal,
+        session_id: str,
+        window_name: str,
+        description: str = "",
+        tags: list[str] | None = None,
+        *,
+        wait: bool = True,
+        canary: bool = True,
+        retention: Retention = Retention.GUARANTEED,
+        ttl_seconds: int | None = None,
+    ) -> Frozen:
+        """Store the session's context as a window and end its turns; an expired session is copied as it is.
+
+        With ``wait`` the answer is proof; without, the window is ``pending`` and ``window_status`` tells
+        when it is durable. With ``canary`` a short continuation is kept that a thaw is verified by.
+        CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 and CWM-4003 leave the session as it was.
+        """
+        started = self.clock.monotonic()
+        require_session_id(session_id)
+        require_window_name(window_name)
+        require_description(description)
+        tags = require_tags(tags or [])
+        async with self.journal.entry(
+            principal, "window_freeze", session_id=session_id, window_name=window_name
+        ) as details:
+            session, token_ids = await self._freezable(principal, session_id)
+            details.update(of_another(principal, session.owner))
+            identity = await self._engine(session.model)
+            window = self._intent(principal, session, token_ids, identity, window_name)
+            window = replace(
+                window,
+                description=description,
+                tags=tuple(tags),
+                retention=retention,
+                expires_at=expiry(window.created_at, ttl_seconds),
+                pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
+            )
+            begun = self._run(self._begin(window, token_ids, session, wait=wait, canary=canary))
+            window = await outlasting(begun)
+            details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
+        elapsed_ms = round((self.clock.monotonic() - started) * 1000)
+        return Frozen(window, elapsed_ms, _warning(window, identity))
+
+    async def resume(self, intent: Intent) -> Window | None:
+        """Go on with a freeze whose gateway is gone; None when there is nothing left to do.
+
+        Raises while the engine is away; what cannot be stored for another reason makes the window failed.
+        """
+        window = await self.registry.window(intent.tenant, intent.window_name)
+        if window is None or window.durability is not Durability.PENDING:
+            await self.registry.end_intent(intent.tenant, intent.id)
+            return window
+        snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+        again = await self._for_this_engine(window, intent, snapshot.token_ids)
+        if again is None:
+            return None
+        await outlasting(self._run(self._finish_or_leave(*again, snapshot.token_ids)))
+        return await self.registry.window(window.tenant, window.name)
+
+    def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
+        """Store the KV of a window that was made pending again, in the background."""
+        self._run(self._finish_or_hand_over(window, intent, token_ids))
+
+    async def settle(self) -> None:
+        """Wait for freezes whose callers have left or were answered, and are still being stored."""
+        await asyncio.gather(*self._storing, return_exceptions=True)
+
+    async def _for_this_engine(
+        self, window: Window, intent: Intent, token_ids: TokenIds
+    ) -> tuple[Window, Intent] | None:
+        """The window as the engine of now can store it: under its own salt."""
+        identity = await self.directory.identity(window.model)
+        if not differences(window.identity, identity):
+            return window, intent
+        salt = self.directory.salt(window.tenant, window.salt_scope, identity)
+        again = await self.registry.store_again(
+            window,
+            window.salt_scope,
+            salt,
+            identity,
+            self.clock.now(),
+            pinned=window.pinned,
+            debt=_pin_of(window, token_ids),
+        )
+        if again is None:
+            return None
+        await self.release.leave(again[2])
+        return again[0], again[1]
+
+    async def _engine(self, model: str) -> EngineIdentity:
+        """CWM-5001 where an LMCache is configured and does not answer: it is not as if there were none."""
+        identity = await self.directory.identity(model)
+        if identity.chunk_size is None and await self.kv_tier.facts() is not None:
+            return await self.directory.identity(model)
+        return identity
+
+    async def _freezable(self, principal: Principal, session_id: str) -> tuple[Session, TokenIds]:
+        session = await self.registry.session(principal.tenant, session_id)
+        if session is None:
+            raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
+        session.require_freezable()
+        if self.turns.in_flight(principal.tenant, session_id):
+            raise SessionNotActiveError(
+                f"Session '{session_id}' has a turn in flight; freeze it when the turn has ended.",
+                session_id=session_id,
+                in_flight=True,
+            )
+        token_ids = await self.registry.session_tokens(principal.tenant, session_id)
+        if not token_ids:
+            raise SessionNotActiveError(
+                f"Session '{session_id}' has no tokens yet: there is nothing to freeze.",
+                session_id=session_id,
+                token_count=0,
+            )
+        return session, token_ids
+
+    def _intent(
+        self,
+        principal: Principal,
+        session: Session,
+        token_ids: TokenIds,
+        identity: EngineIdentity,
+        name: str,
+    ) -> Window:
+        now = self.clock.now()
+        return Window(
+            tenant=principal.tenant,
+            name=name,
+            session_id=session.id,
+            owner=principal.subject,
+            snapshot_id=digest(token_ids),
+            model=session.model,
+            token_count=len(token_ids),
+            block_count=0,
+            total_size_bytes=0,
+            storage_tier=Tier.DISK,
+            durability=Durability.PENDING,
+            salt_scope=session.salt_scope,
+            cache_salt=self.directory.salt(principal.tenant, session.salt_scope, identity),
+            identity=identity,
+            created_at=now,
+            updated_at=now,
+            parent_window=session.thawed_from,
+            branch_token=session.branch_token,
+        )
+
+    async def _begin(
+        self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool, canary: bool
+    ) -> Window:
+        """The intent and what follows from it: no caller who leaves comes between them."""
+        intent = await self.registry.begin_freeze(window, token_ids, session.revision, session.created_at)
+        if wait:
+            try:
+                return await self._finish_or_undo(window, token_ids, session, canary=canary)
+            except BaseException:
+                self.replicas.let_go(intent)
+                raise
+        self._run(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
+        return window
+
+    async def _finish_or_undo(
+        self, window: Window, token_ids: TokenIds, session: Session, *, canary: bool
+    ) -> Window:
+        try:
+            return await self._finish(window, token_ids, canary=canary)
+        except BaseException:
+            owed = await self.registry.undo_freeze(window, session.state, _pin_of(window, token_ids))
+            await self.release.leave(owed)
+            raise
+
+    async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
+        """Pin first: quota sweeps run between any two steps."""
+        prefix = _prefix(window, token_ids)
+        if window.pinned:
+            await self.kv_tier.pin(prefix.key)
+        song = self.verify.request(prefix) if canary and prefix.chunk_count else None
+        stored, sung = await self.store(prefix, song)
+        kept = canary_of(sung) if song and sung else None
+        return await self.registry.finish_freeze(window, stored, self.clock.now(), kept, self.quota_bytes)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task of its own: a caller who leaves neither stops a freeze nor aborts its request."""
+        task = asyncio.create_task(work)
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
+        return task
+
+    async def _finish_or_hand_over(
+        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+    ) -> None:
+        with suppress(CwmError):
+            await self._finish_or_leave(window, intent, token_ids, canary=canary)
+
+    async def _finish_or_leave(
+        self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
+    ) -> None:
+        """What cannot be stored now is left to whoever looks next: nobody else may go on while it is ours."""
+        try:
+            await self._finish_or_fail(window, token_ids, canary=canary)
+        except CwmError:
+            await self.release.leave(intent)
+            raise
+
+    async def _finish_or_fail(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> None:
+        """Raises, and leaves the window pending, while the engine is away: it can be stored later."""
+        try:
+            await self._finish(window, token_ids, canary=canary)
+        except CwmError as error:
+            if error.kind in _ENGINE_AWAY:
+                raise
+            owed = await self.registry.fail_freeze(
+                window, error.message, self.clock.now(), _pin_of(window, token_ids)
+            )
+            await self.release.leave(owed)
+
+
+def expiry(created_at: datetime, ttl_seconds: int | None) -> datetime | None:
+    return None if ttl_seconds is None else created_at + timedelta(seconds=ttl_seconds)
+
+
+def _prefix(window: Window, token_ids: TokenIds) -> Prefix:
+    return Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
+
+
+def _pin_of(window: Window, token_ids: TokenIds) -> Debt:
+    return debt_of(_prefix(window, token_ids), pinned=window.pinned)
+
+
+def _warning(window: Window, identity: EngineIdentity) -> str | None:
+    if identity.chunk_size is None:
+        return "This engine has no LMCache: the tokens are kept, a thaw computes their KV again."
+    if window.durability is Durability.DURABLE and window.block_count == 0:
+        return (
+            f"The context is shorter than one block of {identity.chunk_size} tokens: "
+            "the tokens are kept, a thaw computes their KV again."
+        )
+    return None

@@ -1,0 +1,144 @@
+"""Quarantine: discard KV that proved wrong, and bring its window back from its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from cwm.domain.audit import AuditEvent, Severity
+from cwm.domain.canary import Canary, Evidence
+from cwm.domain.engine import EngineIdentity
+from cwm.domain.intent import Intent
+from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
+from cwm.domain.window import Retention, Window
+from cwm.ports.engine import Completion, Engine
+from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting
+from cwm.services.audit.journal import Journal
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.release import Release, debt_of
+from cwm.services.kv.verify import Verify
+from cwm.services.sessions.salt_scopes import Scopes
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The context, computed from its tokens under ``salt_scope``; ``evidence`` is of the canary after that."""
+
+    prefix: Prefix
+    salt_scope: str
+    answer: Completion
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A scope that was left for another; ``again`` is the window, pending, where it was not left before."""
+
+    salt_scope: str
+    cache_salt: str
+    blocks_deleted: int
+    again: tuple[Window, Intent] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """``store_again`` stores a pending window's KV in the background."""
+
+    registry: Registry
+    engine: Engine
+    directory: EngineDirectory
+    scopes: Scopes
+    verify: Verify
+    journal: Journal
+    release: Release
+    store_again: Callable[[Window, Intent, TokenIds], None]
+    _recovering: set[asyncio.Task[Recovered]] = field(default_factory=set)
+
+    async def __call__(
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+    ) -> Recovered:
+        """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one.
+
+        A caller who leaves does not stop it.
+        """
+        task = asyncio.create_task(self._recover(principal, window, prefix, canary, found))
+        self._recovering.add(task)
+        task.add_done_callback(self._recovering.discard)
+        return await outlasting(task)
+
+    async def settle(self) -> None:
+        """Wait for those whose callers have left: the engine computes for them, and their windows are stored again."""
+        await asyncio.gather(*self._recovering, return_exceptions=True)
+
+    async def _recover(
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+    ) -> Recovered:
+        begun = await self.registry.begin_quarantine(window, self.journal.clock.now())
+        try:
+            left = await self._leave(window, prefix.token_ids, prefix.identity)
+        except BaseException:
+            await self.release.leave(begun)
+            raise
+        clean = replace(prefix, cache_salt=left.cache_salt)
+        try:
+            answer = await self.engine.complete(clean.request())
+            evidence = await self.verify.replay(clean, canary)
+        finally:
+            if left.again is not None:
+                self.store_again(*left.again, prefix.token_ids)
+        self.journal.meter.event("quarantine")
+        await self.journal.audit.record(
+            AuditEvent(
+                timestamp=self.journal.clock.now(),
+                tenant=principal.tenant,
+                subject=principal.subject,
+                event="window.quarantine",
+                outcome=evidence.verification.value,
+                window_name=window.name,
+                severity=Severity.ERROR,
+                details={
+                    "blocks_deleted": left.blocks_deleted,
+                    "first_difference": found.first_difference,
+                    "deviation": found.deviation,
+                },
+            )
+        )
+        return Recovered(clean, left.salt_scope, answer, evidence)
+
+    async def resume(self, intent: Intent) -> None:
+        """Go on with a quarantine whose gateway is gone. Raises while the engine is away."""
+        window = await self.registry.window(intent.tenant, intent.window_name)
+        if window is None or window.cache_salt != intent.cache_salt:
+            await self.registry.end_intent(intent.tenant, intent.id)
+            return
+        identity = await self.directory.identity(window.model)
+        snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
+        token_ids = fitting(snapshot.token_ids, identity)
+        left = await self._leave(window, token_ids, identity)
+        if left.again is not None:
+            self.store_again(*left.again, token_ids)
+
+    async def _leave(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Left:
+        """Nobody uses the old salt from here on; its chunks go from every tier, and its pins with them."""
+        salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
+        salt = self.directory.salt(window.tenant, salt_scope, identity)
+        hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
+        stored = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
+        again = await self.registry.store_again(
+            window,
+            salt_scope,
+            salt,
+            identity,
+            self.journal.clock.now(),
+            pinned=window.retention is Retention.GUARANTEED,
+            debt=debt_of(stored, pinned=window.pinned, hashes=hashes),
+        )
+        if again is None:
+            return _Left(salt_scope, salt, 0, None)
+        pending, intent, owed = again
+        paid = await self.release(owed)
+        return _Left(salt_scope, salt, len(hashes) if paid else 0, (pending, intent))

@@ -1,0 +1,364 @@
+"""Thaw: a new session that goes on from a window, its KV loaded instead of computed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import uuid4
+
+from cwm.domain.canary import Canary, Evidence, Verification
+from cwm.domain.engine import Difference, EngineIdentity, differences
+from cwm.domain.errors import (
+    CwmError,
+    EngineResponseError,
+    InvalidParameterError,
+    SessionNotActiveError,
+    WindowIncompatibleError,
+    WindowNotFoundError,
+)
+from cwm.domain.intent import Intent
+from cwm.domain.names import require_session_id, require_window_name
+from cwm.domain.planner import Plan
+from cwm.domain.prefix import TokenIds
+from cwm.domain.principal import Principal
+from cwm.domain.session import Session, SessionState
+from cwm.domain.window import Window
+from cwm.ports.clock import Clock
+from cwm.ports.engine import Completion, Engine
+from cwm.ports.kv_tier import KvTier, Prefetched
+from cwm.ports.meter import Meter
+from cwm.ports.registry import Registry
+from cwm.services.aside import outlasting, to_its_end
+from cwm.services.audit.journal import Journal, of_another
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.origins import Origins
+from cwm.services.kv.planner import Planner
+from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.verify import Verify
+from cwm.services.replicas import Replicas
+from cwm.services.sessions.end_session import EndSession
+from cwm.services.turns.generate import Generate, Generated, TurnInput
+from cwm.services.turns.grow import Template, template_from
+from cwm.services.windows.quarantine import Quarantine
+from cwm.services.windows.receipt import Receipt, warning_of
+
+_TOKEN_FIXES: Final = {
+    "tokenizer_digest": ("tokenizer", "Serve the model with the tokenizer it had and thaw again."),
+    "template_digest": (
+        "chat template",
+        "Serve the model with the chat template it had, or thaw with accept_template to go on with the new one.",
+    ),
+}
+_HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
+
+
+@dataclass(frozen=True, slots=True)
+class Thawed:
+    """``restoration_time_ms`` is until the engine held the context; the receipt's ``verify_ms`` comes on top."""
+
+    session: Session
+    window: Window
+    restoration_time_ms: int
+    partial: bool
+    receipt: Receipt
+    warning: str | None = None
+    continuation: Generated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    plan: Plan
+    prefetched: Prefetched
+    prefetch_ms: float
+
+
+@dataclass(slots=True)
+class Thaw:
+    registry: Registry
+    engine: Engine
+    kv_tier: KvTier
+    directory: EngineDirectory
+    generate: Generate
+    verify: Verify
+    quarantine: Quarantine
+    planner: Planner
+    origins: Origins
+    replicas: Replicas
+    journal: Journal
+    meter: Meter
+    clock: Clock
+    end_session: EndSession
+    _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
+
+    async def __call__(
+        self,
+        principal: Principal,
+        window_name: str,
+        new_session_id: str | None = None,
+        continuation_prompt: str | None = None,
+        *,
+        accept_template: bool = False,
+        verify: bool = True,
+    ) -> Thawed:
+        """Restore a window into a new session; the window itself is never changed.
+
+        Blocks that are gone, or were stored by another engine, are computed again: ``partial`` then, with a
+        warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001; CWM-3005
+        when the model now reads the window's tokens otherwise, or builds further turns otherwise, unless
+        ``accept_template`` takes the latter. With ``verify`` the window's canary is replayed: KV that does
+        not continue as it did is quarantined, and the context computed from its tokens. When the continuation
+        fails the session is ended again: nobody may know its id, and the next attempt may ask for the same.
+        """
+        require_window_name(window_name)
+        session_id = require_session_id(new_session_id or _session_id_for(window_name))
+        if continuation_prompt:
+            # What is asked of the thawed session is not to be refused when it has been thawed.
+            await self.generate.limits.require_tokens(principal)
+        async with self.journal.entry(
+            principal, "window_thaw", session_id=session_id, window_name=window_name
+        ) as details:
+            window = await self.registry.window(principal.tenant, window_name)
+            if window is None:
+                raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
+            details.update(of_another(principal, window.owner))
+            # It goes with its last window, which may be deleted from here on.
+            source = await self.registry.session(window.tenant, window.session_id, any_state=True)
+            template = template_from(source.metadata if source else {})
+            intent = await self._begun(window, session_id)
+            try:
+                thawed = await self._thaw(
+                    principal, window, intent, template, accept_template=accept_template, verify=verify
+                )
+            except BaseException:
+                await to_its_end(self._end(intent))
+                raise
+            details.update(
+                verification=thawed.receipt.evidence.verification.value,
+                tokens_restored=thawed.receipt.tokens_restored,
+                tokens_recomputed=thawed.receipt.tokens_recomputed,
+                partial=thawed.partial,
+            )
+        if continuation_prompt:
+            turn = TurnInput(messages=[{"role": "user", "content": continuation_prompt}])
+            try:
+                continuation = await self.generate(principal, session_id, turn)
+            except CwmError as error:
+                # A session that moved on is in use by somebody who knows its id.
+                if not isinstance(error, SessionNotActiveError):
+                    with suppress(CwmError):
+                        await self.end_session.now(thawed.session)
+                raise
+            return replace(thawed, continuation=continuation)
+        return thawed
+
+    async def settle(self) -> None:
+        """Wait for what the engine still does for callers who have left."""
+        await asyncio.gather(*self._restoring, return_exceptions=True)
+        await self.quarantine.settle()
+        await self.verify.settle()
+        await self.planner.settle()
+
+    async def _begun(self, window: Window, session_id: str) -> Intent:
+        beginning = asyncio.create_task(self.registry.begin_thaw(window, session_id, self.clock.now()))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            await to_its_end(self._never_mind(beginning))
+            raise
+
+    async def _never_mind(self, beginning: asyncio.Task[Intent]) -> None:
+        """It may be written down although its caller is gone: nobody else would end it while this process lives."""
+        with suppress(CwmError):
+            await self._end(await beginning)
+
+    async def _end(self, intent: Intent) -> None:
+        self.replicas.let_go(intent)
+        with suppress(CwmError):
+            await self.registry.end_intent(intent.tenant, intent.id)
+
+    async def _thaw(
+        self,
+        principal: Principal,
+        window: Window,
+        intent: Intent,
+        template: Template,
+        *,
+        accept_template: bool,
+        verify: bool,
+    ) -> Thawed:
+        snapshot = await self.registry.snapshot(principal.tenant, window.snapshot_id)
+        identity = await self._engine_of(window)
+        changes = differences(window.identity, identity)
+        _refuse_other_tokens(window, changes, accept_template=accept_template)
+        if len(snapshot.token_ids) > identity.max_model_len:
+            raise InvalidParameterError(
+                f"The window has {len(snapshot.token_ids)} tokens, '{identity.model}' takes "
+                f"{identity.max_model_len}.",
+                token_count=len(snapshot.token_ids),
+                max_model_len=identity.max_model_len,
+            )
+        prefix = Prefix(
+            fitting(snapshot.token_ids, identity),
+            self.directory.salt(principal.tenant, window.salt_scope, identity),
+            identity,
+        )
+        started = self.clock.monotonic()
+        loaded, before = await asyncio.gather(self._load(prefix), self.origins.before(identity))
+        answer, engine_ms = await self._restore(prefix, loaded.plan)
+        elapsed_ms = self._ms_since(started)
+        self.directory.confirm(identity, answer.fingerprint)
+        by_tier = await self.origins.split(answer, before, loaded.prefetched.loaded, prefix)
+        self.planner.learn(
+            prefix, loaded.plan, answer, by_tier, prefetch_ms=loaded.prefetch_ms, engine_ms=engine_ms
+        )
+        verifying = self.clock.monotonic()
+        canary, evidence = await self._verified(window, prefix, changes, answer, verify=verify)
+        verify_ms = self._ms_since(verifying)
+        salt_scope, replayed = window.salt_scope, None
+        if canary is not None and evidence.verification is Verification.MISMATCH:
+            recovered = await self.quarantine(principal, window, prefix, canary, evidence)
+            prefix, answer, salt_scope = recovered.prefix, recovered.answer, recovered.salt_scope
+            by_tier, replayed = {}, recovered.evidence.verification
+            elapsed_ms = self._ms_since(started) - verify_ms
+        receipt = Receipt(
+            tokens_restored=answer.cached_tokens,
+            tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
+            tokens_by_tier=by_tier,
+            blocks_found=loaded.prefetched.found,
+            blocks_total=prefix.chunk_count,
+            prefetch_ms=loaded.prefetch_ms,
+            engine_ms=engine_ms,
+            plan=loaded.plan.loaded_from(by_tier),
+            evidence=evidence,
+            verify_ms=verify_ms,
+            recovered=replayed,
+            engine_changes=changes,
+        )
+        self._count(receipt)
+        session = await self._open(principal, window, intent, template, snapshot.token_ids, salt_scope)
+        warning = warning_of(window, prefix, receipt)
+        if warning is not None:
+            self.meter.event("thaw_partial")
+        return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
+
+    def _count(self, receipt: Receipt) -> None:
+        for tier, tokens in receipt.tokens_by_tier.items():
+            self.meter.tokens(tier, tokens)
+        self.meter.tokens("computed", receipt.tokens_recomputed)
+        self.meter.verified(receipt.evidence.verification)
+        if receipt.prefetch_ms:
+            self.meter.thaw_phase("prefetch", receipt.prefetch_ms)
+        self.meter.thaw_phase("engine", receipt.engine_ms)
+        if receipt.evidence.tokens_compared:
+            self.meter.thaw_phase("verify", receipt.verify_ms)
+
+    async def _engine_of(self, window: Window) -> EngineIdentity:
+        try:
+            return await self.directory.identity(window.model)
+        except InvalidParameterError as unserved:
+            raise EngineResponseError(
+                f"Window '{window.name}' was frozen with the model '{window.model}', "
+                "which the engine does not serve now. Serve it and thaw again.",
+                **unserved.context,
+            ) from unserved
+
+    async def _load(self, prefix: Prefix) -> _Loaded:
+        """Bring what the plan wants of the lower tiers into L1. Without LMCache the engine computes it all."""
+        plan = await self.planner.plan(prefix)
+        if not prefix.chunk_count:
+            return _Loaded(plan, Prefetched(0, 0), 0.0)
+        started = self.clock.monotonic()
+        try:
+            # Of nothing too, where nothing is to be loaded: it tells whether LMCache is there.
+            prefetched = await self.kv_tier.prefetch(prefix.key_of(plan.load_tokens))
+        except CwmError:
+            prefetched = Prefetched(0, prefix.chunk_count)
+            self.meter.event("thaw_without_lmcache")
+            # A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that.
+            await asyncio.sleep(_HEARTBEATS_SECONDS)
+        return _Loaded(plan, prefetched, self._ms_since(started) if prefetched.total else 0.0)
+
+    async def _restore(self, prefix: Prefix, plan: Plan) -> tuple[Completion, float]:
+        """One request that is never abandoned: dropping it during the KV load can kill the engine."""
+        started = self.clock.monotonic()
+        request = asyncio.create_task(
+            self.engine.complete(replace(prefix.request(), load_tokens=plan.load_tokens, tell_loaded=True))
+        )
+        self._restoring.add(request)
+        request.add_done_callback(self._restoring.discard)
+        answer = await outlasting(request)
+        return answer, self._ms_since(started)
+
+    def _ms_since(self, started: float) -> float:
+        return round((self.clock.monotonic() - started) * 1000, 3)
+
+    async def _verified(
+        self,
+        window: Window,
+        prefix: Prefix,
+        changes: tuple[Difference, ...],
+        answer: Completion,
+        *,
+        verify: bool,
+    ) -> tuple[Canary | None, Evidence]:
+        """Replay the canary of the KV that was asked for; without one, say why nothing was verified."""
+        if not verify or self.verify.token_count == 0:
+            return None, Evidence(Verification.SKIPPED, reason="switched off")
+        if any(not change.changes_tokens for change in changes):
+            return None, Evidence(Verification.SKIPPED, reason="another engine froze the window")
+        if answer.cached_tokens == 0:
+            return None, Evidence(Verification.SKIPPED, reason="nothing was restored")
+        if len(prefix.token_ids) != min(window.token_count, window.identity.max_model_len - 1):
+            return None, Evidence(Verification.SKIPPED, reason="the context fills the model")
+        canary = await self.registry.canary(window.tenant, window.snapshot_id, prefix.cache_salt)
+        if canary is None:
+            return None, Evidence(Verification.SKIPPED, reason="the window was frozen without a canary")
+        return canary, await self.verify.replay(prefix, canary)
+
+    async def _open(
+        self,
+        principal: Principal,
+        window: Window,
+        intent: Intent,
+        template: Template,
+        token_ids: TokenIds,
+        salt_scope: str,
+    ) -> Session:
+        now = self.clock.now()
+        session = Session(
+            tenant=principal.tenant,
+            id=intent.session_id or "",
+            owner=principal.subject,
+            model=window.model,
+            state=SessionState.THAWED,
+            salt_scope=salt_scope,
+            token_count=len(token_ids),
+            revision=0,
+            created_at=now,
+            updated_at=now,
+            thawed_from=window.name,
+            branch_token=len(token_ids),
+            metadata=template.as_metadata(),
+        )
+        return await self.registry.add_session(session, token_ids, intent.id)
+
+
+def _session_id_for(window_name: str) -> str:
+    return f"thaw_{window_name[:46]}_{uuid4().hex[:12]}"
+
+
+def _refuse_other_tokens(window: Window, changes: tuple[Difference, ...], *, accept_template: bool) -> None:
+    """Token ids mean nothing without the tokenizer that made them; a template only shapes further turns."""
+    for change in changes:
+        if not change.changes_tokens or (change.field == "template_digest" and accept_template):
+            continue
+        what, fix = _TOKEN_FIXES[change.field]
+        raise WindowIncompatibleError(
+            f"Window '{window.name}' was frozen with another {what} of '{window.model}'. {fix}",
+            window_name=window.name,
+            field=change.field,
+            frozen=change.then,
+            now=change.now,
+        )

@@ -1,0 +1,86 @@
+"""ASGI in and out: what is read of a request and how an answer is sent, without a framework between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from cwm.domain.errors import CwmError
+from cwm.transport.http.errors import error_body, error_headers, status_of
+
+SESSION_HEADER: Final = "cwm-session-id"
+_SESSION_HEADER_OUT: Final = b"CWM-Session-Id"
+_JSON: Final = (b"content-type", b"application/json")
+_NOT_FORWARDED: Final = frozenset({SESSION_HEADER, "authorization", "cookie"})
+# The gateway's own server writes these.
+_NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length"})
+
+
+class ClientLeftError(Exception):
+    """The client went away before its request was whole."""
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Header names in lower case; a repeated header's values joined by a comma."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name not in _NOT_FORWARDED}
+
+
+def target_of(scope: Scope, path: str) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+async def body_of(receive: Receive) -> bytes:
+    chunks: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def returned(headers: Iterable[tuple[bytes, bytes]], session_id: str | None) -> list[tuple[bytes, bytes]]:
+    """The engine's headers as the client gets them, with the session's id."""
+    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
+    if session_id is not None:
+        kept.append((_SESSION_HEADER_OUT, session_id.encode()))
+    return kept
+
+
+async def send_whole(
+    send: Send,
+    status: int,
+    headers: Iterable[tuple[bytes, bytes]],
+    content: bytes,
+    *,
+    more: bool = False,
+) -> None:
+    """``more`` leaves the response open after its last byte."""
+    length = (b"content-length", b"%d" % len(content))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+async def send_error(
+    send: Send,
+    error: CwmError,
+    status: int | None = None,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    more: bool = False,
+) -> None:
+    """``status`` where another than the error's kind says it better."""
+    out = [_JSON, *error_headers(error), *headers]
+    await send_whole(send, status or status_of(error), out, error_body(error), more=more)

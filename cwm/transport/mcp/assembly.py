@@ -1,0 +1,160 @@
+"""The MCP face: the tools and resources over streamable HTTP of both protocol eras, or over stdio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import fastmcp
+from fastmcp.server.http import StarletteWithLifespan
+from fastmcp.tools import Tool
+from sse_starlette.sse import AppStatus
+from starlette.middleware import Middleware
+
+from cwm.ports.changes import Changes
+from cwm.ports.meter import Telemetry
+from cwm.ports.resource_interest import ResourceInterest
+from cwm.ports.tracing import UNTRACED, Tracer
+from cwm.services.access.limits import Limits
+from cwm.services.catalogue import Services
+from cwm.services.upstreams.shared_answers import SharedAnswers
+from cwm.services.upstreams.upstreams import Upstreams
+from cwm.transport.mcp.context.resources import context_templates
+from cwm.transport.mcp.context.tools import context_tools
+from cwm.transport.mcp.contract.agents import agent_tools
+from cwm.transport.mcp.contract.resources import resource_templates, resources
+from cwm.transport.mcp.contract.sessions import session_tools
+from cwm.transport.mcp.contract.system import system_tools
+from cwm.transport.mcp.contract.tool import OwnTools
+from cwm.transport.mcp.contract.windows import window_tools
+from cwm.transport.mcp.listening.handshake_sessions import SessionLayer
+from cwm.transport.mcp.listening.streams import EventStreams
+from cwm.transport.mcp.listening.subscriptions import Subscriptions
+from cwm.transport.mcp.mcp_server import McpFace
+from cwm.transport.mcp.middleware.layers import Layers
+from cwm.transport.mcp.middleware.limits import Limited
+from cwm.transport.mcp.middleware.measures import Measures
+from cwm.transport.mcp.middleware.messages import Messages
+from cwm.transport.mcp.requests.agent import Agency
+from cwm.transport.mcp.requests.errors import CodedErrors
+from cwm.transport.mcp.requests.header_values import TrimmedHeaderValues
+from cwm.transport.mcp.requests.permissions import Permissions
+from cwm.transport.mcp.results.budgets import References, ResultBudgets
+from cwm.transport.mcp.results.tools import result_tools
+from cwm.transport.mcp.upstreams.calls import UpstreamCalls
+from cwm.transport.mcp.upstreams.lists import UpstreamLists
+from cwm.transport.mcp.upstreams.rounds import state_security
+
+PATH: Final = "/mcp"
+
+_INSTRUCTIONS: Final = """\
+CWM keeps the context windows of a language model: every session that runs through it, token for token.
+session_create opens a session, session_generate speaks in it. window_freeze saves its context under a
+name, window_thaw continues from there in a new session without computing it again, window_clone branches it.
+window_list and window_status show what there is. context_set keeps what one agent learned for the others of
+its workspace or tenant, context_get and context_list find it before it is looked up again. A tool result too
+large for a context comes as a preview with a handle and a cursor: result_query finds things in it, result_read
+reads on. A tool that fails answers {code, message, retryable, context}."""
+
+
+def build_mcp(
+    services: Services,
+    agency: Agency,
+    upstreams: Upstreams,
+    answers: SharedAnswers,
+    changes: Changes,
+    metrics: Telemetry,
+    *,
+    version: str,
+    limits: Limits,
+    secrets: Sequence[bytes],
+    interest: ResourceInterest | None = None,
+    tracer: Tracer = UNTRACED,
+) -> McpFace:
+    """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
+
+    ``secrets`` seal what an upstream has to remember between two rounds of a call: the first seals, all open.
+    ``interest`` instead of the upstreams is told which resources clients want to hear of.
+    """
+    # Its spans would be second ones, and tell what exceptions say.
+    fastmcp.settings.telemetry_mode = "off"
+    sessions, asked = agency.agents.store, interest or upstreams
+    tools: dict[str, Tool] = {}
+    face = McpFace(
+        services,
+        agency,
+        metrics,
+        EventStreams(agency.agents, changes, asked, admit=limits.listening),
+        Subscriptions(sessions, changes, asked, agency),
+        tools,
+        name="cwm",
+        instructions=_INSTRUCTIONS,
+        version=version,
+        request_state_security=state_security(secrets),
+        middleware=[
+            Layers(
+                CodedErrors(services.journal, agency),
+                Permissions(agency, upstreams, tools),
+                ResultBudgets(services.delivery, agency, upstreams),
+                References(services.by_reference, services.delivery, agency),
+                UpstreamCalls(upstreams, answers, agency),
+                OwnTools(tools),
+            )
+        ],
+        on_duplicate="error",
+        mask_error_details=True,
+        # The schema is the promise: "yes" is no boolean, least of all for force.
+        strict_input_validation=True,
+        # Ours are inline already; those of others are not ours to rewrite.
+        dereference_schemas=False,
+        client_log_level="error",
+        tasks=False,
+    )
+    face.watch_messages(Messages(tracer, agency))
+    for each in (
+        *window_tools(),
+        *session_tools(),
+        *system_tools(),
+        *agent_tools(),
+        *context_tools(),
+        *result_tools(),
+    ):
+        face.add_tool(each)
+    for each_resource in resources():
+        face.add_resource(each_resource)
+    for each_template in (*context_templates(), *resource_templates()):
+        face.add_template(each_template)
+    UpstreamLists(face, upstreams, agency).install()
+    Limited(face, limits, agency).install()
+    face.watch_messages(Measures(metrics, tools, upstreams.names))
+    return face
+
+
+def mcp_app(face: McpFace) -> StarletteWithLifespan:
+    """Serve ``/mcp``. Mount it last at ``/``, enter its lifespan and put :class:`~cwm.transport.http.front.Front` before it."""
+    app = face.http_app(
+        path=PATH,
+        transport="http",
+        middleware=[
+            Middleware(TrimmedHeaderValues),
+            Middleware(
+                SessionLayer,
+                path=PATH,
+                identity=face.agency.identity,
+                sessions=face.agency.agents.store,
+                journal=face.services.journal,
+                streams=face.streams,
+                subscriptions=face.subscriptions,
+            ),
+        ],
+        json_response=False,
+        stateless_http=True,
+        # The front has looked at both, for every route.
+        host_origin_protection=False,
+        session_idle_timeout="auto",
+    )
+    # It would cut the answers of running calls at the signal; ``end_streams`` ends those that only listen.
+    AppStatus.enable_automatic_graceful_drain = False
+    # FastMCP takes this one from its own environment, and it would publish tracebacks.
+    app.debug = False
+    return app

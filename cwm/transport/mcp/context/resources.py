@@ -1,0 +1,60 @@
+"""Shared context as resources: one of each key, and one of each prefix."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Final
+
+from fastmcp.resources.template import ResourceTemplate
+from fastmcp.server.dependencies import get_context
+
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.shared_context import ANY_SUFFIX, SCOPE_PATTERN, named_by, scope_of
+from cwm.services.context.shared_context import MAX_PAGE
+from cwm.transport.mcp.context import render as render_context
+from cwm.transport.mcp.mcp_server import CALLER, Caller
+from cwm.transport.mcp.requests.agent import sdk_context
+
+_TEMPLATE: Final = "cwm://context/{scope}/{key*}"
+_JSON: Final = "application/json"
+
+
+async def context(scope: str, key: str, caller: Caller = CALLER) -> str:  # noqa: ARG001 - the template has them
+    """A key of shared context, as context_get answers; subscribe to be told when it is written or deleted.
+
+    With an asterisk at its end, as in cwm://context/tenant/files/*, it stands for all keys that begin so: it
+    reads as context_list answers, the first 1000, and its subscribers are told of each write to any of them. An
+    asterisk that is part of a key is spelled %2A. session is the caller's own private scope.
+    """
+    asked = named_by(_asked_uri())
+    if asked is None:
+        raise InvalidParameterError(f"scope: must match {SCOPE_PATTERN}.", field="uri")
+    name, raw = asked
+    place = scope_of(caller.principal.tenant, caller.agent.key, name)
+    shared = caller.services.shared_context
+    if raw.endswith(ANY_SUFFIX) and _asked_uri().endswith(ANY_SUFFIX):
+        page = await shared.list(place, raw.removesuffix(ANY_SUFFIX), None, MAX_PAGE)
+        return json.dumps(render_context.keys(place, page))
+    return json.dumps(render_context.value(place, raw, await shared.get(place, raw)))
+
+
+def context_templates() -> list[ResourceTemplate]:
+    return [
+        ResourceTemplate.from_function(
+            context,
+            _TEMPLATE,
+            name="context",
+            title="Shared context",
+            description=inspect.getdoc(context),
+            mime_type=_JSON,
+            security=None,
+        )
+    ]
+
+
+def _asked_uri() -> str:
+    """As it was spelled: decoded, an asterisk of a key and one for any key look alike."""
+    request = sdk_context(get_context().request_context)
+    params = None if request is None else request.params
+    return str(params.get("uri", "")) if params else ""

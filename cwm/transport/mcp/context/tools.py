@@ -1,0 +1,247 @@
+"""Tools on shared context: what one agent learned, for the others to use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from fastmcp.tools import FunctionTool
+from pydantic import Field
+
+from cwm.domain.shared_context import (
+    DEFAULT_PRIORITY,
+    LABEL_PATTERN,
+    MAX_KEY_CHARS,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    SCOPE_PATTERN,
+    SESSION,
+    Scope,
+    scope_of,
+)
+from cwm.services.context.requests import Setting
+from cwm.services.context.shared_context import MAX_PAGE
+from cwm.transport.mcp.context import render as render_context
+from cwm.transport.mcp.context import schemas
+from cwm.transport.mcp.contract import inputs
+from cwm.transport.mcp.contract.tool import tool
+from cwm.transport.mcp.mcp_server import CALLER, Caller
+
+Key: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARS)]
+Prefix: TypeAlias = Annotated[str, Field(max_length=MAX_KEY_CHARS)]
+Label: TypeAlias = Annotated[str, Field(pattern=LABEL_PATTERN)]
+Version: TypeAlias = Annotated[int, Field(ge=0)]
+ScopeName: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=SCOPE_PATTERN,
+        description="session: private to you. workspace:<name>: all of your tenant who name it. tenant: all of it",
+    ),
+]
+Handle: TypeAlias = Annotated[
+    inputs.AgentSession | None,
+    Field(description="From agent_session_create: whose private scope is meant; for scope session only"),
+]
+
+
+async def context_set(
+    key: Annotated[
+        Key, Field(description="Name, such as files/package.json; / groups keys for context_list")
+    ],
+    value: Annotated[Any, Field(description="Any JSON", json_schema_extra=schemas.ANY_JSON)],
+    ttl: Annotated[
+        float | None,
+        Field(
+            gt=0, le=inputs.MAX_TTL_SECONDS, description="Seconds until the key is gone; never if left out"
+        ),
+    ] = None,
+    priority: Annotated[
+        int,
+        Field(
+            ge=MIN_PRIORITY,
+            le=MAX_PRIORITY,
+            description="How long memory keeps it where that goes by priority; nothing is lost either way",
+        ),
+    ] = DEFAULT_PRIORITY,
+    immutable: Annotated[
+        bool, Field(description="Refuse every later change and deletion of the key until it expires")
+    ] = False,
+    if_version: Annotated[
+        Version | None,
+        Field(description="Write only if the key is still at this version; 0: only if it is not there"),
+    ] = None,
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextSet:
+    """Keep a value under a key, for yourself or for other agents.
+
+    What is expensive to find out and others will need belongs in a workspace or the tenant. The answer's
+    entry.version is what if_version takes: read a key, change it, and write it with the version you read, and
+    no write of another agent is lost; after CWM-3007 read again and retry. Equal values are stored once.
+
+    Errors: CWM-1003 malformed field, or a value too large; CWM-2004 no such agent session; CWM-3007 the key is
+    immutable, or not at if_version (context.current_version says at which); CWM-4001/4002 the shared store
+    cannot be reached (retryable); CWM-4003 the tenant's quota is used up.
+    """
+    place = await _scope(caller, scope, agent_session)
+    setting = Setting(key, value, ttl, priority, immutable, if_version)
+    entry = await caller.services.shared_context.set(caller.principal, place, setting)
+    return render_context.written(place, entry)
+
+
+async def context_get(
+    key: Annotated[Key, Field(description="The key to read")],
+    version: Annotated[
+        Version | None, Field(description="Read the scope as it was at this version of it")
+    ] = None,
+    snapshot: Annotated[
+        Label | None, Field(description="Read the scope as it was when this snapshot was taken")
+    ] = None,
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextValue:
+    """Read a key: what every agent has written by now, or one state of the past.
+
+    Look here before you read, search or compute what another agent may have found out already. A key that
+    is not there, or has expired, is found: false. Reads with the same snapshot all show one consistent state,
+    however others write.
+
+    Errors: CWM-1003 malformed field, a version that is not kept any more, or version and snapshot both;
+    CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4001/4002 the shared store cannot be reached
+    (retryable); CWM-4004 the value was damaged and dropped.
+    """
+    place = await _scope(caller, scope, agent_session)
+    found = await caller.services.shared_context.get(place, key, version, snapshot)
+    return render_context.value(place, key, found)
+
+
+async def context_delete(
+    key: Annotated[Key, Field(description="The key to delete")],
+    if_version: Annotated[
+        Version | None, Field(description="Delete only if the key is still at this version")
+    ] = None,
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextDeleted:
+    """Delete a key; snapshots and past versions still show it.
+
+    Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the key is immutable, or not at
+    if_version; CWM-4001/4002 the shared store cannot be reached (retryable).
+    """
+    place = await _scope(caller, scope, agent_session)
+    entry = await caller.services.shared_context.delete(caller.principal, place, key, if_version)
+    return render_context.deleted(place, key, entry)
+
+
+async def context_list(
+    prefix: Annotated[Prefix, Field(description="Only keys that begin with it")] = "",
+    after: Annotated[
+        Key | None, Field(description="Only keys after this one: next_after of the page before")
+    ] = None,
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most keys to return")] = 100,
+    snapshot: Annotated[
+        Label | None, Field(description="List the scope as it was when this snapshot was taken")
+    ] = None,
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextKeys:
+    """List keys with their sizes and versions, without their values.
+
+    Pages follow each other by key, so nothing is listed twice; to see one state over all pages, list a snapshot.
+
+    Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4002 the
+    shared store cannot be reached (retryable).
+    """
+    place = await _scope(caller, scope, agent_session)
+    page = await caller.services.shared_context.list(place, prefix, after, limit, snapshot)
+    return render_context.keys(place, page)
+
+
+async def context_snapshot(
+    label: Annotated[Label, Field(description="Name of the snapshot, new in its scope")],
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextSnapshotTaken:
+    """Give the state of a scope a name, to read or restore it later. It costs nothing, however large the scope.
+
+    The oldest snapshots of a scope are dropped when there are too many.
+
+    Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the label is in use;
+    CWM-4001 the shared store cannot be reached (retryable).
+    """
+    place = await _scope(caller, scope, agent_session)
+    taken, dropped = await caller.services.shared_context.snapshot(caller.principal, place, label)
+    return {
+        "success": True,
+        "scope": place.name,
+        "snapshot": render_context.snapshot(taken),
+        "dropped": list(dropped),
+    }
+
+
+async def context_restore(
+    snapshot: Annotated[Label, Field(description="Label of the snapshot")],
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextRestored:
+    """Make every key of a scope what it was in a snapshot: all at once, as one new version, or nothing.
+
+    Keys that were set since are deleted. The states between stay readable. Keys that expired since stay gone.
+
+    Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-3007 it
+    would change an immutable key (context.key), or others never stop writing; CWM-4001/4002 the shared store cannot
+    be reached (retryable).
+    """
+    place = await _scope(caller, scope, agent_session)
+    restored = await caller.services.shared_context.restore(caller.principal, place, snapshot)
+    return render_context.restored(place, restored)
+
+
+async def context_stats(
+    scope: ScopeName = SESSION,
+    agent_session: Handle = None,
+    caller: Caller = CALLER,
+) -> schemas.ContextStats:
+    """Tell how much is in a scope, which snapshots it has, and how well memory serves reads.
+
+    Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-4002 the shared store cannot be
+    reached (retryable).
+    """
+    place = await _scope(caller, scope, agent_session)
+    return render_context.stats(place, await caller.services.shared_context.stats(place))
+
+
+def context_tools() -> list[FunctionTool]:
+    return [
+        tool(context_set, "Keep a value in shared context", schemas.ContextSet),
+        tool(context_get, "Read shared context", schemas.ContextValue, read_only=True),
+        tool(
+            context_delete,
+            "Delete from shared context",
+            schemas.ContextDeleted,
+            destructive=True,
+            idempotent=True,
+        ),
+        tool(context_list, "List shared context", schemas.ContextKeys, read_only=True),
+        tool(context_snapshot, "Name a state of shared context", schemas.ContextSnapshotTaken),
+        tool(
+            context_restore,
+            "Restore a state of shared context",
+            schemas.ContextRestored,
+            destructive=True,
+            idempotent=True,
+        ),
+        tool(context_stats, "Statistics of shared context", schemas.ContextStats, read_only=True),
+    ]
+
+
+async def _scope(caller: Caller, name: str, agent_session: str | None) -> Scope:
+    key = caller.agent.key
+    if agent_session is not None:
+        key = await caller.agents.known(caller.principal, agent_session)
+    return scope_of(caller.principal.tenant, key, name)

@@ -1,0 +1,52 @@
+"""Tools on agent sessions: for clients whose protocol has none."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastmcp.tools import FunctionTool
+from pydantic import Field
+
+from cwm.transport.mcp.contract import inputs, schemas
+from cwm.transport.mcp.contract.tool import tool
+from cwm.transport.mcp.mcp_server import CALLER, Caller
+
+
+async def agent_session_create(caller: Caller = CALLER) -> schemas.AgentSessionCreated:
+    """Open an agent session: what belongs together while one agent works, apart from your other agents.
+
+    Only clients of MCP 2026-07-28 need it, and only if several agents work for the same user: without one
+    they share their state in stateful upstream servers. Pass agent_session with every call of a tool that
+    takes it, or as dev.cwm/agent-session in a request's _meta. Clients of earlier versions have one
+    already. It ends with agent_session_end, or when it was not used for expires_in_seconds.
+
+    Errors: CWM-4001 the shared store cannot be reached (retryable).
+    """
+    handle = await caller.agents.begin(caller.principal)
+    return {"success": True, "agent_session": handle, "expires_in_seconds": caller.agents.ttl_seconds}
+
+
+async def agent_session_end(
+    agent_session: Annotated[inputs.AgentSession, Field(description="What agent_session_create returned")],
+    caller: Caller = CALLER,
+) -> schemas.AgentSessionEnded:
+    """End an agent session: upstream servers forget what they kept for it.
+
+    Errors: CWM-1003 malformed field; CWM-2004 no such agent session, or another user's; CWM-4001/4002 the
+    shared store cannot be reached (retryable).
+    """
+    await caller.agents.end(caller.principal, agent_session)
+    return {"success": True, "agent_session": agent_session}
+
+
+def agent_tools() -> list[FunctionTool]:
+    return [
+        tool(agent_session_create, "Open an agent session", schemas.AgentSessionCreated),
+        tool(
+            agent_session_end,
+            "End an agent session",
+            schemas.AgentSessionEnded,
+            destructive=True,
+            idempotent=True,
+        ),
+    ]

@@ -1,0 +1,343 @@
+"""From the services' records to what tools answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, cast
+
+from cwm.domain.engine import Tier
+from cwm.domain.session import Session
+from cwm.domain.window import Window
+from cwm.services.health.inspect import CacheStats, Health
+from cwm.services.results.savings import Savings
+from cwm.services.turns.generate import Generated
+from cwm.services.windows.browse import BlockStatus, Residency, SessionStatus, WindowPage, WindowStatus
+from cwm.services.windows.delete import Deleted
+from cwm.services.windows.freeze import Frozen
+from cwm.services.windows.receipt import Receipt
+from cwm.services.windows.thaw import Thawed
+from cwm.transport.mcp.contract import schemas
+
+# From the nearest to the engine on.
+_TIERS: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
+
+
+def moment(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def frozen(result: Frozen) -> schemas.Frozen:
+    window = result.window
+    shown: schemas.Frozen = {
+        "success": True,
+        "window_name": window.name,
+        "block_count": window.block_count,
+        "total_size_bytes": window.total_size_bytes,
+        "token_count": window.token_count,
+        "storage_tier": _tier(window.storage_tier),
+        "session_id": window.session_id,
+        "durability": window.durability.value,
+        "freeze_time_ms": result.freeze_time_ms,
+        "tiers": dict(window.tiers),
+    }
+    if result.warning is not None:
+        shown["warning"] = result.warning
+    return shown
+
+
+def thawed(result: Thawed) -> schemas.Thawed:
+    shown: schemas.Thawed = {
+        "success": True,
+        "session_id": result.session.id,
+        "window_name": result.window.name,
+        "token_count": result.session.token_count,
+        "restoration_time_ms": result.restoration_time_ms,
+        "partial": result.partial,
+        "verification": result.receipt.evidence.verification.value,
+        "receipt": receipt(result.receipt),
+    }
+    if result.warning is not None:
+        shown["warning"] = result.warning
+    if result.continuation is not None:
+        shown["continuation"] = generated(result.continuation)
+    return shown
+
+
+def receipt(result: Receipt) -> schemas.Receipt:
+    return {
+        "tokens_restored": result.tokens_restored,
+        "tokens_recomputed": result.tokens_recomputed,
+        "tokens_by_tier": dict(result.tokens_by_tier),
+        "blocks_found": result.blocks_found,
+        "blocks_total": result.blocks_total,
+        "prefetch_ms": result.prefetch_ms,
+        "engine_ms": result.engine_ms,
+        "plan": {
+            "decision": result.plan.decision.value,
+            "predicted_ms": _rounded(result.plan.predicted_ms),
+            "actual_ms": round(result.prefetch_ms + result.engine_ms, 3),
+            "alternatives": {
+                "load": _rounded(result.plan.load_ms),
+                "recompute": _rounded(result.plan.recompute_ms),
+            },
+        },
+        "engine_changes": [
+            {"field": change.field, "frozen": change.then, "now": change.now}
+            for change in result.engine_changes
+        ],
+        "verification": {
+            "tokens_compared": result.evidence.tokens_compared,
+            "first_difference": result.evidence.first_difference,
+            "deviation": result.evidence.deviation,
+            "reason": result.evidence.reason,
+            "verify_ms": result.verify_ms,
+            "recovered": None if result.recovered is None else result.recovered.value,
+        },
+    }
+
+
+def _rounded(ms: float | None) -> float | None:
+    return None if ms is None else round(ms, 3)
+
+
+def generated(result: Generated) -> schemas.Generated:
+    return {
+        "success": True,
+        "session_id": result.session_id,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "token_count": result.token_count,
+        "prompt_tokens": result.prompt_tokens,
+        "completion_tokens": result.completion_tokens,
+        "cached_tokens": result.cached_tokens,
+    }
+
+
+def window_page(page: WindowPage) -> schemas.WindowPage:
+    shown: schemas.WindowPage = {
+        "windows": [_window_item(window) for window in page.windows],
+        "total": page.total,
+        "has_more": page.has_more,
+    }
+    if not page.total_exact:
+        shown["total_is_at_least"] = True
+    if page.next_cursor is not None:
+        shown["next_cursor"] = page.next_cursor
+    return shown
+
+
+def _window_item(window: Window) -> schemas.WindowItem:
+    shown: schemas.WindowItem = {
+        "name": window.name,
+        "description": window.description,
+        "tags": list(window.tags),
+        "model": window.model,
+        "token_count": window.token_count,
+        "size_bytes": window.total_size_bytes,
+        "created_at": moment(window.created_at),
+        "parent_window": window.parent_window,
+        "updated_at": moment(window.updated_at),
+        "session_id": window.session_id,
+        "durability": window.durability.value,
+        "storage_tier": _tier(window.storage_tier),
+        "retention": window.retention.value,
+    }
+    if window.expires_at is not None:
+        shown["expires_at"] = moment(window.expires_at)
+    return shown
+
+
+def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Status:
+    window = status.window
+    kv_cache = _kv_cache(window.block_count, window.total_size_bytes, status.residency)
+    kv_cache["storage_tier"] = _tier(window.storage_tier)
+    shown: schemas.Status = {
+        "type": "window",
+        "id": window.name,
+        "state": "frozen",
+        "model": window.model,
+        "token_count": window.token_count,
+        "kv_cache": kv_cache,
+        "timestamps": {
+            "created_at": moment(window.created_at),
+            "updated_at": moment(status.updated_at),
+            "frozen_at": moment(window.created_at),
+        },
+        "description": window.description,
+        "tags": list(window.tags),
+        "session_id": window.session_id,
+        "durability": window.durability.value,
+        "retention": window.retention.value,
+        "parent_window": window.parent_window,
+    }
+    if window.expires_at is not None:
+        shown["expires_at"] = moment(window.expires_at)
+    if window.proven_at is not None:
+        shown["proven_at"] = moment(window.proven_at)
+    if window.failure is not None:
+        shown["failure"] = window.failure
+    if window.branch_token is not None:
+        shown["branch_token"] = window.branch_token
+    if include_blocks:
+        shown["blocks"] = [_block(block) for block in status.residency.blocks]
+    return shown
+
+
+def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.Status:
+    session, blocks = status.session, status.residency.blocks
+    kv_cache = _kv_cache(len(blocks), sum(block.size_bytes for block in blocks), status.residency)
+    held = _held(blocks)
+    if held:
+        # What most blocks are in, the nearest of equals.
+        kv_cache["storage_tier"] = _tier(max(_TIERS, key=lambda tier: held.get(tier, 0)))
+    shown: schemas.Status = {
+        "type": "session",
+        "id": session.id,
+        "state": _state(session),
+        "model": session.model,
+        "token_count": session.token_count,
+        "kv_cache": kv_cache,
+        "timestamps": {
+            "created_at": moment(session.created_at),
+            "updated_at": moment(session.updated_at),
+            "frozen_at": moment(session.frozen_at) if session.frozen_at else None,
+        },
+    }
+    if session.thawed_from is not None:
+        shown["parent_window"] = session.thawed_from
+    if session.branch_token is not None:
+        shown["branch_token"] = session.branch_token
+    if include_blocks:
+        shown["blocks"] = [_block(block) for block in blocks]
+    return shown
+
+
+def session_list(sessions: list[Session]) -> schemas.SessionList:
+    return {"success": True, "sessions": [_session_item(s) for s in sessions], "count": len(sessions)}
+
+
+def _session_item(session: Session) -> schemas.SessionItem:
+    shown: schemas.SessionItem = {
+        "id": session.id,
+        "model": session.model,
+        "state": _state(session),
+        "created_at": moment(session.created_at),
+        "token_count": session.token_count,
+        "updated_at": moment(session.updated_at),
+    }
+    if session.thawed_from is not None:
+        shown["thawed_from"] = session.thawed_from
+    return shown
+
+
+def session_created(session: Session) -> schemas.SessionCreated:
+    return {
+        "success": True,
+        "session_id": session.id,
+        "model": session.model,
+        "state": _state(session),
+        "created_at": moment(session.created_at),
+    }
+
+
+def cloned(clone: Window, source_window: str) -> schemas.Cloned:
+    return {
+        "success": True,
+        "source_window": source_window,
+        "target_window": clone.name,
+        "shared_blocks": clone.block_count,
+        "token_count": clone.token_count,
+    }
+
+
+def deleted(result: Deleted) -> schemas.Deleted:
+    shown: schemas.Deleted = {
+        "success": True,
+        "window_name": result.window_name,
+        "blocks_deleted": result.blocks_deleted,
+        "space_freed_bytes": result.space_freed_bytes,
+    }
+    if result.warning is not None:
+        shown["warning"] = result.warning
+    return shown
+
+
+def cache_stats(stats: CacheStats, savings: Savings) -> schemas.CacheStats:
+    tiers: list[schemas.TierUsage] = []
+    for usage in stats.tiers:
+        tiers.append({"tier": _tier(usage.tier), "used_bytes": usage.used_bytes})
+        if usage.capacity_bytes is not None:
+            tiers[-1]["capacity_bytes"] = usage.capacity_bytes
+    return {
+        "success": True,
+        "kv_store": {
+            "total_blocks": stats.total_blocks,
+            "total_bytes": stats.total_bytes,
+            "hit_rate": stats.kv_hit_rate,
+            "tiers": tiers,
+        },
+        "vllm": {
+            "connected": stats.vllm_connected,
+            "hit_rate": stats.vllm_hit_rate,
+            "cached_tokens": stats.cached_tokens,
+        },
+        "results": {
+            "had_tokens": savings.had,
+            "delivered_tokens": savings.delivered,
+            "read_later_tokens": savings.read_later,
+            "saved_tokens": savings.saved,
+            "previewed": savings.previewed,
+            "not_kept": savings.unkept,
+        },
+    }
+
+
+def health(result: Health) -> schemas.HealthStatus:
+    return {
+        "success": True,
+        "status": result.status.value,
+        "uptime_seconds": result.uptime_seconds,
+        "version": result.version,
+        "components": [
+            {
+                "name": component.name,
+                "status": component.status.value,
+                "message": component.message,
+                "latency_ms": component.latency_ms,
+            }
+            for component in result.components
+        ],
+    }
+
+
+def _kv_cache(block_count: int, total_size_bytes: int, residency: Residency) -> schemas.KvCache:
+    cache: schemas.KvCache = {"block_count": block_count, "total_size_bytes": total_size_bytes}
+    if residency.hit_rate is not None:
+        cache["hit_rate"] = residency.hit_rate
+        cache["tiers"] = {str(tier): count for tier, count in _held(residency.blocks).items()}
+    return cache
+
+
+def _held(blocks: tuple[BlockStatus, ...]) -> Mapping[Tier, int]:
+    return Counter(tier for block in blocks for tier in block.tiers)
+
+
+def _block(block: BlockStatus) -> schemas.Block:
+    shown: schemas.Block = {
+        "hash": block.hash,
+        "size_bytes": block.size_bytes,
+        "tiers": [_tier(tier) for tier in _TIERS if tier in block.tiers],
+    }
+    if shown["tiers"]:
+        shown["storage_tier"] = shown["tiers"][0]
+    return shown
+
+
+def _tier(tier: Tier) -> schemas.Tier:
+    return cast("schemas.Tier", str(tier))
+
+
+def _state(session: Session) -> schemas.SessionState:
+    return cast("schemas.SessionState", str(session.state))

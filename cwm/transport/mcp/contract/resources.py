@@ -1,0 +1,103 @@
+"""The contract's resources: what the tools of the same subject answer, to be read without a call."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastmcp.resources import Resource, ResourceContent, ResourceResult, ResourceTemplate
+
+from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.results import RESULTS_URI, Part, PartKind
+from cwm.domain.session import SessionState
+from cwm.domain.window import WindowQuery
+from cwm.services.windows.browse import MAX_PAGE
+from cwm.transport.mcp.contract import render
+from cwm.transport.mcp.mcp_server import CALLER, Caller
+
+_JSON: Final = "application/json"
+_LONGEST_INDEX: Final = 9
+
+
+async def windows(caller: Caller = CALLER) -> str:
+    """The newest 100 windows, as window_list answers; has_more says that there are others."""
+    page = await caller.services.browse.windows(caller.principal, WindowQuery(limit=MAX_PAGE))
+    return json.dumps(render.window_page(page))
+
+
+async def sessions(caller: Caller = CALLER) -> str:
+    """The newest 100 active sessions, as session_list answers."""
+    active = await caller.services.browse.sessions(caller.principal, SessionState.ACTIVE, MAX_PAGE)
+    return json.dumps(render.session_list(active))
+
+
+async def stats(caller: Caller = CALLER) -> str:
+    """Cache statistics, as cache_stats answers, and the health of every component under health."""
+    cache = await caller.services.inspect.cache_stats(caller.principal)
+    health = await caller.services.inspect.health()
+    told = render.cache_stats(cache, caller.services.delivery.savings)
+    return json.dumps({**told, "health": render.health(health)})
+
+
+async def status(caller: Caller = CALLER) -> str:
+    """The health of every component now, as health_check answers."""
+    return json.dumps(render.health(await caller.services.inspect.health()))
+
+
+async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
+    """A stored tool result, whole: every part as the tool returned it."""
+    results = caller.services.results
+    stored = await results.find(caller.principal, handle)
+    parts = [await results.part_of(stored, index) for index in range(len(stored.parts))]
+    await caller.services.delivery.read_whole(caller.agent, parts)
+    return ResourceResult([_content(part) for part in parts])
+
+
+async def result_part(handle: str, part: str, caller: Caller = CALLER) -> ResourceResult:
+    """One part of a stored tool result, whole; parts are counted from 0."""
+    if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
+        raise InvalidParameterError("Parts are counted from 0.", field="part")
+    read = await caller.services.results.part(caller.principal, handle, int(part))
+    await caller.services.delivery.read_whole(caller.agent, [read])
+    return ResourceResult([_content(read)])
+
+
+def resource_templates() -> list[ResourceTemplate]:
+    return [
+        _template(f"{RESULTS_URI}/{{handle}}", "Stored result", result),
+        _template(f"{RESULTS_URI}/{{handle}}/{{part}}", "Part of a stored result", result_part),
+    ]
+
+
+def resources() -> list[Resource]:
+    return [
+        _resource(WINDOWS_URI, "Windows", windows),
+        _resource(SESSIONS_URI, "Active sessions", sessions),
+        _resource("cwm://stats", "Statistics", stats),
+        _resource("health://status", "Health", status),
+    ]
+
+
+def _resource(uri: str, title: str, read: Callable[..., Any]) -> Resource:
+    return Resource.from_function(
+        read, uri, name=read.__name__, title=title, description=inspect.getdoc(read), mime_type=_JSON
+    )
+
+
+def _template(uri: str, title: str, read: Callable[..., Any]) -> ResourceTemplate:
+    return ResourceTemplate.from_function(
+        read,
+        uri,
+        name=read.__name__,
+        title=title,
+        description=inspect.getdoc(read),
+        mime_type="application/octet-stream",
+    )
+
+
+def _content(part: Part) -> ResourceContent:
+    text = part.kind is not PartKind.BINARY
+    return ResourceContent(part.body.decode() if text else part.body, mime_type=part.media_type)

@@ -1,0 +1,103 @@
+"""How a function becomes a published tool, and how that is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fastmcp.exceptions import FastMCPError
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import FunctionTool, Tool, ToolResult
+from mcp_types import CallToolRequestParams, ToolAnnotations
+from pydantic_core import PydanticSerializationError
+
+from cwm.transport.mcp.contract.published import input_schema, output_schema
+from cwm.transport.mcp.requests.errors import RefusedError, coded, not_text
+
+
+class CodedTool(FunctionTool):
+    """A tool whose optional fields may be sent as null, and whose failures are coded."""
+
+    async def run(self, arguments: dict[str, Any]) -> ToolResult:
+        try:
+            return await super().run(self._given(arguments))
+        except FastMCPError:
+            raise
+        except PydanticSerializationError as unreadable:
+            raise RefusedError(not_text(arguments)) from unreadable
+        except Exception as failed:
+            raise RefusedError(coded(failed)) from failed
+
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The schema names no null, but clients that fill in every field send it: it means not given."""
+        fields = self.parameters["properties"]
+        optional = fields.keys() - set(self.parameters.get("required", ()))
+        return {
+            name: whole(value) if fields.get(name, {}).get("type") == "integer" else value
+            for name, value in arguments.items()
+            if value is not None or name not in optional
+        }
+
+
+class OwnTools(Middleware):
+    """The innermost layer: ``tools`` by name.
+
+    FastMCP would look for each through providers, transforms and visibility that nothing here has.
+    """
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        tool = self._tools.get(context.message.name)
+        return await (call_next(context) if tool is None else tool.run(context.message.arguments or {}))
+
+
+def whole(value: Any) -> Any:
+    """To JSON Schema 20.0 is an integer, and clients whose numbers are all floats send it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def tool(
+    function: Callable[..., Any],
+    title: str,
+    output: Any,
+    *,
+    read_only: bool = False,
+    destructive: bool = False,
+    idempotent: bool = False,
+) -> FunctionTool:
+    """Publish ``function`` under its name, its docstring as the description, ``output`` as its result."""
+    with _documented_by_us(function) as description:
+        made = CodedTool.from_function(
+            function,
+            title=title,
+            description=description,
+            output_schema=output_schema(output),
+            annotations=ToolAnnotations(
+                title=title,
+                read_only_hint=read_only,
+                destructive_hint=destructive,
+                idempotent_hint=idempotent or read_only,
+                open_world_hint=False,
+            ),
+        )
+    made.parameters = input_schema(made.parameters)
+    return made
+
+
+@contextmanager
+def _documented_by_us(function: Callable[..., Any]) -> Iterator[str | None]:
+    """FastMCP would load three parsers to look for parameters in a docstring that has none."""
+    kept, description = function.__doc__, inspect.getdoc(function)
+    function.__doc__ = None
+    try:
+        yield description
+    finally:
+        function.__doc__ = kept

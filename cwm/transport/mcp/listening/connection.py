@@ -1,0 +1,79 @@
+"""Over stdio the connection is the agent session: notifications of the handshake era go down the same pipe.
+
+A client of 2026-07-28 asks by ``subscriptions/listen``, there as over HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from mcp.server.connection import Connection
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.subscriptions import ServerEvent
+
+from cwm.domain.errors import CwmError
+from cwm.domain.principal import Principal
+from cwm.ports.identity import Identity
+from cwm.transport.http.request_keys import AGENT_SESSION
+from cwm.transport.mcp.listening.notifications import spelled
+from cwm.transport.mcp.listening.streams import EventStreams
+
+
+def session_of(context: ServerRequestContext[Any, Any]) -> str | None:
+    """The agent session of a connection that is no HTTP request."""
+    session_id: str | None = _connection(context).state.get(AGENT_SESSION)
+    return session_id
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSessions:
+    """Middleware of the low-level server: a connection that shakes hands is told what changes."""
+
+    streams: EventStreams
+    identity: Identity
+    end_session: Callable[[Principal, str], Awaitable[None]]
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method == "initialize" and ctx.request is None:
+            await self._begin(_connection(ctx))
+        return result
+
+    async def _begin(self, connection: Connection) -> None:
+        try:
+            principal = await self.identity.authenticate({})
+            session_id = await self.streams.sessions.begin(principal)
+        except CwmError:
+            # Each request will be told why; there is nothing to say unasked.
+            return
+        connection.state[AGENT_SESSION] = session_id
+        telling = asyncio.create_task(self._tell(connection, session_id, principal))
+
+        async def end() -> None:
+            telling.cancel()
+            with suppress(asyncio.CancelledError):
+                await telling
+            with suppress(CwmError):
+                await self.end_session(principal, session_id)
+
+        connection.exit_stack.push_async_callback(end)
+
+    async def _tell(self, connection: Connection, session_id: str, principal: Principal) -> None:
+        async def write(event: ServerEvent | None) -> None:
+            if event is not None:
+                told = spelled(event)
+                await connection.outbound.notify(told["method"], told.get("params"))
+
+        await connection.initialized.wait()
+        with suppress(CwmError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async with self.streams.open(session_id, principal) as stream:
+                await self.streams.tell(stream, write)
+
+
+def _connection(context: ServerRequestContext[Any, Any]) -> Connection:
+    return context.session._connection  # noqa: SLF001

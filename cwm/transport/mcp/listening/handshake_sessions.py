@@ -1,0 +1,228 @@
+"""``Mcp-Session-Id`` is ours: minted, bound and ended in front of a transport that keeps no sessions.
+
+So any replica can serve any client of the handshake era (2025-11-25 and earlier). Later clients have no
+sessions; whatever they send in that header is dropped before anything can take it for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cwm.domain.errors import CwmError, ErrorKind, LimitError
+from cwm.domain.principal import Principal
+from cwm.ports.agent_sessions import AgentSessions
+from cwm.ports.identity import Identity
+from cwm.services.audit.journal import Journal
+from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
+from cwm.transport.mcp.listening.streams import EventStreams
+from cwm.transport.mcp.listening.subscriptions import Subscriptions
+from cwm.transport.mcp.requests.retry_after import REFUSED, Refused
+
+_SESSION_HEADER: Final = "mcp-session-id"
+_VERSION_HEADER: Final = "mcp-protocol-version"
+_MAX_INITIALIZE_BYTES: Final = 64 * 1024
+_STATUS: Final[Mapping[ErrorKind, int]] = {
+    ErrorKind.FORBIDDEN: 403,
+    ErrorKind.LIMITED: 429,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.STORAGE: 503,
+    ErrorKind.TIMEOUT: 504,
+}
+
+
+class SessionLayer:
+    """ASGI middleware of the MCP endpoint: one principal per request, one session id per handshake."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        path: str,
+        identity: Identity,
+        sessions: AgentSessions,
+        journal: Journal,
+        streams: EventStreams,
+        subscriptions: Subscriptions,
+    ) -> None:
+        self.app = app
+        self.path = path
+        self.identity = identity
+        self.sessions = sessions
+        self.journal = journal
+        self.streams = streams
+        self.subscriptions = subscriptions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != self.path:
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            principal = scope.get(PRINCIPAL) or await self.identity.authenticate(dict(headers))
+        except CwmError as refused:
+            await _refuse_coded(scope, send, INVALID_REQUEST, refused)
+            return
+        answer = Refused()
+        scope, send = {**scope, PRINCIPAL: principal, REFUSED: answer}, answer.on(send)
+        version = headers.get(_VERSION_HEADER)
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self.app(_without_session(scope), receive, send)
+        elif scope["method"] not in {"POST", "GET", "DELETE"}:
+            await self.app(scope, receive, send)
+        elif (session_id := headers.get(_SESSION_HEADER)) is not None:
+            await self._go_on(session_id, principal, scope, receive, send)
+        else:
+            await self._open(principal, scope, receive, send)
+
+    async def _go_on(
+        self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            known = await self.sessions.touch(session_id, principal)
+            if not known and await self.sessions.alive(session_id):
+                await self.journal.foreign(principal, "mcp_session")
+            if known and scope["method"] == "DELETE":
+                await self.subscriptions.end(principal, session_id)
+        except CwmError as away:
+            await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+            return
+        if not known:
+            await _refuse(scope, send, 404, INVALID_REQUEST, "Session not found: initialize again.")
+        elif scope["method"] == "DELETE":
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        elif scope["method"] == "GET":
+            await self._stream(session_id, principal, scope, receive, send)
+        else:
+            await self.app({**scope, AGENT_SESSION: session_id}, receive, send)
+
+    async def _stream(
+        self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if not _takes_events(Headers(scope=scope).get("accept", "")):
+            await _refuse(scope, send, 406, INVALID_REQUEST, "A GET must accept text/event-stream.")
+            return
+        try:
+            await self.streams.serve(session_id, principal, receive, send)
+        except CwmError as away:
+            await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+
+    async def _open(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Only ``initialize`` may come without an id; its answer carries the new one."""
+        body = await _read(receive) if scope["method"] == "POST" else b""
+        if body is None:
+            await _refuse(
+                scope,
+                send,
+                413,
+                INVALID_REQUEST,
+                f"An initialize has at most {_MAX_INITIALIZE_BYTES} bytes.",
+            )
+            return
+        try:
+            method = _method(body) if body else None
+        except ValueError:
+            await _refuse(scope, send, 400, PARSE_ERROR, "The body is not JSON.")
+            return
+        if method != "initialize":
+            await _refuse(
+                scope, send, 400, INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first, then send it."
+            )
+            return
+        await self.app(scope, _again(body, receive), self._named(principal, scope, send))
+
+    def _named(self, principal: Principal, scope: Scope, send: Send) -> Send:
+        """A ``send`` that begins a session for an answer that is no refusal, or refuses instead of it."""
+        refused = False
+
+        async def named(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                try:
+                    MutableHeaders(scope=message)[_SESSION_HEADER] = await self.sessions.begin(principal)
+                except CwmError as away:
+                    refused = True
+                    await _refuse_coded(scope, send, INTERNAL_ERROR, away)
+            if not refused:
+                await send(message)
+
+        return named
+
+
+def _without_session(scope: Scope) -> Scope:
+    kept = [(name, value) for name, value in scope["headers"] if name != _SESSION_HEADER.encode()]
+    return {**scope, "headers": kept}
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The whole body, empty for a client that left; None as soon as it is too long for an initialize."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b""
+        body += message.get("body", b"")
+        if len(body) > _MAX_INITIALIZE_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _method(body: bytes) -> Any:
+    """Raises ValueError for what is no JSON, also for JSON nested too deep to read."""
+    try:
+        request = json.loads(body)
+    except RecursionError as nested:
+        raise ValueError("nested too deep") from nested
+    return request.get("method") if isinstance(request, dict) else None
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that begins with the body that was read."""
+    waiting = [body]
+
+    async def replay() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _takes_events(accept: str) -> bool:
+    offered = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return not offered.isdisjoint({"text/event-stream", "text/*", "*/*"})
+
+
+async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
+    headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, LimitError) else None
+    await _refuse(scope, send, _STATUS.get(error.kind, 401), code, error.message, error.as_dict(), headers)
+
+
+async def _refuse(
+    scope: Scope,
+    send: Send,
+    status: int,
+    code: int,
+    message: str,
+    data: dict[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    told = {"jsonrpc": "2.0", "id": None, "error": error}
+    response = JSONResponse(told, status_code=status, headers=headers)
+    await response(scope, _nothing, send)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}

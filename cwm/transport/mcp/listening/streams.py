@@ -1,0 +1,287 @@
+"""``GET /mcp``: what a client of the handshake era is told without having asked.
+
+A session may hold several streams, on any replicas. Each notification goes out on one: the newest stream
+claims the session's voice in the shared store, and when it closes another takes over. What was told while
+nobody listened is lost, as it is after any break: a client looks for itself when it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+import structlog
+from mcp.shared.subscriptions import ServerEvent
+from starlette.types import Receive, Send
+
+from cwm.domain.changes import Change, ChangeKind
+from cwm.domain.errors import CwmError
+from cwm.domain.principal import Principal
+from cwm.ports.changes import Changes
+from cwm.ports.resource_interest import ResourceInterest
+from cwm.services.agents.agents import Agents
+from cwm.transport.mcp.listening.notifications import Subscribed, event_of, frame, subscribed, subscribed_to
+
+KEEPALIVE_SECONDS: Final = 15.0
+_MAX_PENDING: Final = 1000
+_VOICE: Final = "voice"
+_COMMENT: Final = b": \r\n\r\n"
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+Write = Callable[[ServerEvent | None], Awaitable[None]]
+"""Sends an event to the client, or nothing but a sign of life."""
+
+Admit = Callable[[Principal], AbstractAsyncContextManager[None]]
+"""Around a stream while it is open; a coded error where there are too many."""
+
+_log = structlog.get_logger("cwm.mcp")
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen.
+
+    ``due`` is when it is to show a sign of life, by the event loop's clock. ``interest`` tells of what its session
+    subscribed to, ``interested`` is what of that it began with.
+    """
+
+    session_id: str
+    principal: Principal
+    id: str = field(default_factory=lambda: uuid4().hex)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+    version: int = 1
+    known: int = 0
+    speaks: bool = False
+    due: float = 0.0
+    subscribed: Subscribed = field(default_factory=Subscribed)
+    interested: frozenset[str] = frozenset()
+    interest: asyncio.Task[None] | None = None
+    pending: dict[ServerEvent, None] = field(default_factory=dict)
+
+    @property
+    def stale(self) -> bool:
+        """Until it has looked at its session's state it cannot say what to tell, so it keeps everything."""
+        return self.known != self.version
+
+    def hear(self, change: Change) -> None:
+        """Keep it for later; one that is pending already needs no second telling."""
+        if change.kind is ChangeKind.ENDED:
+            self.end()
+        elif change.kind is ChangeKind.STATE:
+            self.version += 1
+            self.news.set()
+        elif (event := event_of(change)) is not None and (self.stale or self._tells(change)):
+            self.pending[event] = None
+            if len(self.pending) > _MAX_PENDING:
+                self.end()
+            self.news.set()
+
+    def take(self) -> list[ServerEvent]:
+        """What is to be told now."""
+        taken, self.pending = self.pending, {}
+        if not self.speaks:
+            return []
+        return list(dict.fromkeys(told for event in taken for told in self.subscribed.events(event)))
+
+    def end(self) -> None:
+        self.ended = True
+        self.news.set()
+
+    def _tells(self, change: Change) -> bool:
+        if change.kind is not ChangeKind.RESOURCE or change.uri is None:
+            return self.speaks
+        return self.speaks and bool(self.subscribed.heard_as(change.uri))
+
+
+class EventStreams:
+    """The streams that are open on this replica."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        changes: Changes,
+        interest: ResourceInterest,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        admit: Admit | None = None,
+    ) -> None:
+        self.sessions = agents.store
+        self._admit = admit or _anyone
+        self._agents = agents
+        self._changes = changes
+        self._interest = interest
+        self._keepalive_seconds = keepalive_seconds
+        self._open: dict[str, set[Stream]] = {}
+        self._closed = False
+        self._unsubscribe = changes.subscribe(self._hear)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    async def serve(self, session_id: str, principal: Principal, receive: Receive, send: Send) -> None:
+        """Answer a ``GET``: tell until the session ends, the client leaves or the gateway stops. CWM-7002."""
+
+        async def write(event: ServerEvent | None) -> None:
+            body = _COMMENT if event is None else frame(event)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        async with self._admit(principal), self.open(session_id, principal) as stream:
+            leaving = asyncio.create_task(_left(receive))
+            leaving.add_done_callback(lambda _: stream.end())
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await write(None)
+                await self.tell(stream, write)
+                await send({"type": "http.response.body", "body": b""})
+            finally:
+                leaving.cancel()
+
+    @asynccontextmanager
+    async def open(self, session_id: str, principal: Principal) -> AsyncIterator[Stream]:
+        """A stream that hears from now on, and speaks for its session. StorageReadError, StorageWriteError."""
+        stream = Stream(session_id, principal, ended=self._closed)
+        self._open.setdefault(session_id, set()).add(stream)
+        try:
+            await self._claim(stream)
+            yield stream
+        finally:
+            try:
+                await self._fall_silent(stream)
+            finally:
+                self._forget(stream)
+            if stream.interest is not None:
+                # Another stream of the session may count on what this one began to ask.
+                await stream.interest
+
+    async def tell(self, stream: Stream, write: Write) -> None:
+        """Write what is heard until the stream is ended."""
+        stream.due = self._next_sign()
+        while not stream.ended:
+            await self._next(stream, write)
+
+    def close(self) -> None:
+        """End every stream, and any that opens from now on."""
+        self._closed = True
+        self._unsubscribe()
+        for stream in self._all():
+            stream.end()
+
+    async def _next(self, stream: Stream, write: Write) -> None:
+        """Wait for news, or until it is time to show that both ends are still there."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(stream.due):
+                await stream.news.wait()
+        # What is told is no use of the session, however much it is.
+        if asyncio.get_running_loop().time() >= stream.due:
+            await self._still_there(stream)
+            await write(None)
+            stream.due = self._next_sign()
+        stream.news.clear()
+        if stream.stale:
+            await self._look(stream)
+        if not stream.stale:
+            for event in stream.take():
+                await write(event)
+
+    def _next_sign(self) -> float:
+        return asyncio.get_running_loop().time() + self._keepalive_seconds
+
+    async def _still_there(self, stream: Stream) -> None:
+        """An open stream is use. That a session ended may have been told while nobody could hear."""
+        with suppress(CwmError):
+            if await self._agents.listens(stream.principal, stream.session_id):
+                stream.version += 1
+            else:
+                stream.end()
+
+    async def _claim(self, stream: Stream) -> None:
+        """Be the one that speaks, whoever did before."""
+        state = await self.sessions.recall(stream.session_id)
+        before = state.get(_VOICE)
+        while True:
+            kept = await self.sessions.remember(stream.session_id, _VOICE, stream.id, instead_of=before)
+            if kept in {stream.id, None}:
+                break
+            before = kept
+        await self._tell_state(stream)
+
+    async def _look(self, stream: Stream) -> None:
+        """Learn what the session subscribed to, and whether this stream speaks. Stays stale without the store."""
+        version = stream.version
+        try:
+            state = await self.sessions.recall(stream.session_id)
+            voice = state.get(_VOICE) or await self.sessions.remember(stream.session_id, _VOICE, stream.id)
+        except CwmError as away:
+            _log.warning("stream_state_unknown", error=away.code)
+            return
+        stream.speaks = voice == stream.id
+        stream.subscribed = subscribed(subscribed_to(state))
+        stream.known = version
+        if stream.interest is None or stream.interest.done():
+            # Who is asked may take long to answer: what others tell is told meanwhile.
+            stream.interest = asyncio.create_task(self._be_interested(stream))
+
+    async def _be_interested(self, stream: Stream) -> None:
+        """The session's interest may have been told to another replica only."""
+        while (now := stream.subscribed.uris) != (before := stream.interested):
+            stream.interested = now
+            begun = (self._tell_interest(stream, self._interest.watch, uri) for uri in now - before)
+            ended = (self._tell_interest(stream, self._interest.unwatch, uri) for uri in before - now)
+            await asyncio.gather(*begun, *ended)
+
+    async def _tell_interest(
+        self, stream: Stream, tell: Callable[[Principal, str | None, str], Awaitable[None]], uri: str
+    ) -> None:
+        try:
+            await tell(stream.principal, stream.session_id, uri)
+        except CwmError as refused:
+            _log.warning("interest_not_told", error=refused.code)
+        except Exception:
+            logging.getLogger(__name__).exception("the interest in a resource could not be told")
+
+    async def _fall_silent(self, stream: Stream) -> None:
+        """Leave the voice to another stream of the session, if it is still this one's."""
+        with suppress(CwmError):
+            state = await self.sessions.recall(stream.session_id)
+            if state.get(_VOICE) == stream.id:
+                await self.sessions.forget(stream.session_id, _VOICE)
+                await self._tell_state(stream)
+
+    async def _tell_state(self, stream: Stream) -> None:
+        await self._changes.publish(Change(ChangeKind.STATE, agent_session=stream.session_id))
+
+    def _hear(self, change: Change) -> None:
+        for stream in self._concerned(change):
+            if change.concerns(stream.principal.tenant, stream.session_id, stream.session_id):
+                stream.hear(change)
+
+    def _concerned(self, change: Change) -> Iterable[Stream]:
+        return self._all() if change.agent_session is None else self._open.get(change.agent_session, ())
+
+    def _all(self) -> list[Stream]:
+        return [stream for streams in self._open.values() for stream in streams]
+
+    def _forget(self, stream: Stream) -> None:
+        streams = self._open[stream.session_id]
+        streams.discard(stream)
+        if not streams:
+            del self._open[stream.session_id]
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@asynccontextmanager
+async def _anyone(_principal: Principal) -> AsyncIterator[None]:
+    yield

@@ -1,0 +1,89 @@
+"""The MCP server, and how a tool learns who calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastmcp import FastMCP
+from fastmcp.dependencies import Depends
+from fastmcp.server.dependencies import get_context
+from fastmcp.tools import Tool
+from mcp.server.context import ServerMiddleware
+
+from cwm.domain.errors import InternalError
+from cwm.domain.principal import Principal
+from cwm.ports.meter import Metrics
+from cwm.services.agents.agents import Agents
+from cwm.services.agents.context_manager import ContextManager
+from cwm.services.catalogue import Services
+from cwm.transport.mcp.listening.cancellation import Cancellations
+from cwm.transport.mcp.listening.streams import EventStreams
+from cwm.transport.mcp.listening.subscriptions import Subscriptions
+from cwm.transport.mcp.requests.agent import Agency, sdk_context
+
+
+class McpFace(FastMCP[Any]):
+    """A FastMCP server that carries what its tools ask of the gateway, and tells clients what changes.
+
+    ``tools`` are those that were added, for whoever finds them by their names.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        agency: Agency,
+        metrics: Metrics,
+        streams: EventStreams,
+        subscriptions: Subscriptions,
+        tools: dict[str, Tool],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._own_tools = tools
+        self.services = services
+        self.agency = agency
+        self.metrics = metrics
+        self.streams = streams
+        self.subscriptions = subscriptions
+        subscriptions.serve_on(self, streams)
+        self._mcp_server.middleware.append(Cancellations(subscriptions.changes))
+
+    def add_tool(self, tool: Tool | Callable[..., Any]) -> Tool:
+        added = super().add_tool(tool)
+        self._own_tools[added.name] = added
+        return added
+
+    def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
+        """Have ``middleware`` see every message first."""
+        self._mcp_server.middleware.insert(0, middleware)
+
+    def end_streams(self) -> None:
+        """Let go of every client that only listens, so that a stopping gateway need not wait for them."""
+        self.streams.close()
+        self.subscriptions.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and whom they can ask."""
+
+    principal: Principal
+    agent: ContextManager
+    agents: Agents
+    services: Services
+    metrics: Metrics
+
+
+async def _caller() -> Caller:
+    context = get_context()
+    face, request = context.fastmcp, context.request_context
+    if not isinstance(face, McpFace):
+        raise InternalError("This tool needs CWM's own MCP server.")
+    asked = sdk_context(request)
+    principal, asks = await face.agency.principal(asked), await face.agency.caller(asked)
+    return Caller(principal, asks.agent, face.agency.agents, face.services, face.metrics)
+
+
+CALLER: Final[Caller] = Depends(_caller)

@@ -1,0 +1,81 @@
+"""Limits on what clients ask for, whoever answers it: tools, resources, prompts and completions, our own and upstreams'.
+
+Lists, pings and handshakes count nowhere; who listens takes one of the places for open streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult
+
+from cwm.domain.errors import CwmError, LimitError
+from cwm.services.access.limits import Limits
+from cwm.services.aside import held_by_its_work
+from cwm.transport.mcp.mcp_server import McpFace
+from cwm.transport.mcp.requests.agent import HANDLE_META, Agency, meta_of
+from cwm.transport.mcp.requests.errors import error_result
+from cwm.transport.mcp.requests.retry_after import tell_limit
+
+_TOOLS: Final = "tools/call"
+_LISTEN: Final = "subscriptions/listen"
+_LIMITED: Final = (_TOOLS, "resources/read", "prompts/get", "completion/complete")
+
+_Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
+
+
+class Limited:
+    """Handlers that let a request through to the one they take the place of, or refuse it."""
+
+    def __init__(self, face: McpFace, limits: Limits, agency: Agency) -> None:
+        self._face = face
+        self._limits = limits
+        self._agency = agency
+
+    def install(self) -> None:
+        """To be done last: what is installed later is not limited."""
+        server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
+        for method in (*_LIMITED, _LISTEN):
+            entry = server.get_request_handler(method)
+            assert entry is not None
+            own = entry.handler
+            limited = self._listening(own) if method == _LISTEN else self._limited(method, own)
+            server.add_request_handler(method, entry.params_type, limited)
+
+    def _listening(self, own: _Handler) -> _Handler:
+        async def listening(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            try:
+                async with self._limits.listening(await self._agency.principal(context)):
+                    return await own(context, params)
+            except LimitError as refused:
+                return _refusal(context, _LISTEN, refused)
+
+        return listening
+
+    def _limited(self, method: str, own: _Handler) -> _Handler:
+        async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            tool = params.name if isinstance(params, CallToolRequestParams) else None
+            try:
+                principal, session = await self._agency.asking(context)
+                # A handle is not looked up: one that is made up is counted for nobody else.
+                handle = meta_of(context).get(HANDLE_META)
+                named = handle if isinstance(handle, str) else session
+                release = await self._limits.admit(principal, named, tool)
+            except CwmError as refused:
+                return _refusal(context, method, refused)
+            with held_by_its_work(release):
+                return await own(context, params)
+
+        return limited
+
+
+def _refusal(context: ServerRequestContext[Any, Any], method: str, refused: CwmError) -> CallToolResult:
+    """A tool's result that says why; the other methods have no other form than a JSON-RPC error."""
+    tell_limit(context, refused, as_429=method == _LISTEN)
+    if method != _TOOLS:
+        raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
+    result = error_result(refused)
+    return CallToolResult(content=result.content, is_error=True, meta=result.meta)

@@ -1,0 +1,114 @@
+"""Every MCP request counted and timed by method, era and outcome, every tool call by tool; over HTTP and stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
+
+from mcp import MCPError
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.streamable_http import REQUEST_CANCELLED
+from mcp_types import INTERNAL_ERROR
+from mcp_types.methods import SPEC_CLIENT_METHODS, SPEC_CLIENT_NOTIFICATION_METHODS
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ValidationError
+
+from cwm.domain.errors import CwmError, ErrorKind, StorageQuotaExceededError
+from cwm.ports.meter import RequestMeter
+from cwm.transport.mcp.requests.errors import META_KEY
+
+SUCCESS: Final = "success"
+REFUSED: Final = "refused"
+"""The caller was told no: what it asked for is wrong, missing, forbidden or over a limit, or an upstream's tool failed."""
+ERROR: Final = "error"
+"""CWM failed, or something that it needs."""
+CANCELLED: Final = "cancelled"
+
+_OTHER: Final = "other"
+_METHODS: Final = frozenset(SPEC_CLIENT_METHODS) | frozenset(SPEC_CLIENT_NOTIFICATION_METHODS)
+# They last for as long as a client wants to hear something.
+_LISTENING: Final = frozenset({"subscriptions/listen"})
+_OURS: Final = frozenset({ErrorKind.STORAGE, ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.INTERNAL})
+
+
+class Measures:
+    """Middleware of the low-level server, outside of all others.
+
+    ``tools`` are CWM's own; the tools of an upstream that is configured count as ``<upstream>_*``.
+    """
+
+    def __init__(
+        self, meter: RequestMeter, tools: Collection[str], upstreams: Callable[[], Collection[str]]
+    ) -> None:
+        self._meter = meter
+        self._tools = frozenset(tools)
+        self._upstreams = upstreams
+        self._outcomes = dict(_outcomes())
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        started, outcome = time.perf_counter(), ERROR
+        self._meter.mcp_begun()
+        try:
+            result = await call_next(ctx)
+            outcome = self._outcome_of(result)
+            return result
+        except MCPError as failed:
+            outcome = self._outcome_of_error(failed)
+            raise
+        except ValidationError:
+            outcome = REFUSED
+            raise
+        except asyncio.CancelledError:
+            outcome = CANCELLED
+            raise
+        finally:
+            self._tell(ctx, outcome, time.perf_counter() - started)
+
+    def _tell(self, ctx: ServerRequestContext[Any, Any], outcome: str, seconds: float) -> None:
+        method = ctx.method if ctx.method in _METHODS else _OTHER
+        era = "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "handshake"
+        self._meter.mcp_ended(method, era, outcome, None if method in _LISTENING else seconds)
+        if method == "tools/call":
+            self._meter.tool_called(self._tool(ctx.params), era, outcome, seconds)
+
+    def _tool(self, params: Mapping[str, Any] | None) -> str:
+        name = (params or {}).get("name")
+        if not isinstance(name, str):
+            return _OTHER
+        if name in self._tools:
+            return name
+        upstream, underscore, _ = name.partition("_")
+        return f"{upstream}_*" if underscore and upstream in self._upstreams() else _OTHER
+
+    def _outcome_of(self, result: HandlerResult) -> str:
+        if isinstance(result, BaseModel):
+            failed, meta = getattr(result, "is_error", False), getattr(result, "meta", None)
+        else:
+            failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
+        if not failed:
+            return SUCCESS
+        told = (meta or {}).get(META_KEY)
+        return REFUSED if told is None else self._coded(told)
+
+    def _outcome_of_error(self, failed: MCPError) -> str:
+        if failed.error.code == REQUEST_CANCELLED:
+            return CANCELLED
+        if isinstance(failed.error.data, Mapping) and "code" in failed.error.data:
+            return self._coded(failed.error.data)
+        return ERROR if failed.error.code == INTERNAL_ERROR else REFUSED
+
+    def _coded(self, told: Mapping[str, Any]) -> str:
+        code = str(told.get("code"))
+        known = code in self._outcomes
+        self._meter.mcp_failed(code if known else _OTHER)
+        return self._outcomes[code] if known else REFUSED
+
+
+def _outcomes(error: type[CwmError] = CwmError) -> Iterator[tuple[str, str]]:
+    """What each code means for whoever watches the gateway."""
+    ours = error.kind in _OURS and not issubclass(error, StorageQuotaExceededError)
+    yield error.code, ERROR if ours else REFUSED
+    for narrower in error.__subclasses__():
+        yield from _outcomes(narrower)

@@ -1,0 +1,117 @@
+"""Each request that a client sends, as a span by the conventions for MCP, whichever way it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+from mcp import MCPError
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp_types import CallToolResult
+from structlog.contextvars import bound_contextvars
+
+from cwm.domain.errors import CwmError
+from cwm.ports.tracing import Carrier, Span, Tracer, named
+from cwm.transport.http.correlation import ARRIVAL, Arrival
+from cwm.transport.http.request_keys import PRINCIPAL
+from cwm.transport.mcp.requests.agent import Agency, meta_of
+from cwm.transport.mcp.requests.errors import META_KEY
+
+_TOOL_CALL: Final = "tools/call"
+_PROMPT: Final = "prompts/get"
+# Open for as long as the client likes: a span would end with it.
+_STREAMS: Final = frozenset({"subscriptions/listen"})
+_OTHER: Final = "_OTHER"
+_OF_OURS: Final = "CWM-"
+
+_Context = ServerRequestContext[Any, Any]
+
+
+class Messages:
+    """Middleware of the low-level server, the outermost.
+
+    The parent is what ``_meta`` names, else what the HTTP request named. Over stdio there is no HTTP request to
+    give lines of log an id and a tenant, so the message's own do.
+    """
+
+    def __init__(self, tracer: Tracer, agency: Agency) -> None:
+        self._tracer = tracer
+        self._agency = agency
+
+    async def __call__(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is None or ctx.method in _STREAMS:
+            return await call_next(ctx)
+        with ExitStack() as around:
+            if ctx.request is None:
+                around.enter_context(bound_contextvars(request_id=str(ctx.request_id)))
+                # Who may not ask is told so by whoever answers.
+                with suppress(CwmError):
+                    tenant = (await self._agency.principal(ctx)).tenant
+                    around.enter_context(bound_contextvars(tenant=tenant))
+            if not self._tracer.on:
+                return await call_next(ctx)
+            return await self._traced(ctx, call_next)
+
+    async def _traced(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        arrival = None if ctx.request is None else ctx.request.scope.get(ARRIVAL)
+        started_ns = None
+        if isinstance(arrival, Arrival):
+            arrival.spanned, started_ns = True, arrival.started_ns
+        name, described = _described(ctx)
+        with self._tracer.request(name, _carrier(meta_of(ctx)), described, started_ns) as span:
+            try:
+                result = await call_next(ctx)
+            except MCPError as refused:
+                _refused(span, refused)
+                raise
+            if (code := _error_of(result)) is not None:
+                span.failed(code)
+            return result
+
+
+def _described(ctx: _Context) -> tuple[str, dict[str, Any]]:
+    """Name and attributes. Of the params only what a tool or a prompt is called; a resource's URI can hold more."""
+    method = named(ctx.method) or _OTHER
+    target = named((ctx.params or {}).get("name")) if method in {_TOOL_CALL, _PROMPT} else None
+    told: dict[str, Any] = {"mcp.method.name": method, "network.transport": "pipe"}
+    if ctx.protocol_version:
+        told["mcp.protocol.version"] = ctx.protocol_version
+    if (request_id := named(str(ctx.request_id))) is not None:
+        told["jsonrpc.request.id"] = request_id
+    if ctx.request is not None:
+        told |= {"network.transport": "tcp", "network.protocol.name": "http"}
+        if (principal := ctx.request.scope.get(PRINCIPAL)) is not None:
+            told["cwm.tenant"] = principal.tenant
+    if method == _TOOL_CALL:
+        told["gen_ai.operation.name"] = "execute_tool"
+    if target is not None:
+        told["gen_ai.tool.name" if method == _TOOL_CALL else "gen_ai.prompt.name"] = target
+    return method if target is None else f"{method} {target}", told
+
+
+def _carrier(meta: Mapping[str, Any]) -> Carrier:
+    kept = {key: meta.get(key) for key in ("traceparent", "tracestate")}
+    return {key: value for key, value in kept.items() if isinstance(value, str)}
+
+
+def _refused(span: Span, refused: MCPError) -> None:
+    span.note({"rpc.response.status_code": str(refused.error.code)})
+    span.failed(_code(refused.error.data) or str(refused.error.code))
+
+
+def _error_of(result: HandlerResult) -> str | None:
+    """The code of a tool that failed, ``tool_error`` where it is an upstream's, which has none."""
+    if isinstance(result, CallToolResult):
+        failed, meta = result.is_error, result.meta
+    elif isinstance(result, dict):
+        failed, meta = result.get("isError") is True, result.get("_meta")
+    else:
+        return None
+    return (_code((meta or {}).get(META_KEY)) or "tool_error") if failed else None
+
+
+def _code(error: Any) -> str | None:
+    """CWM's, of the published error object."""
+    code = named(error.get("code")) if isinstance(error, Mapping) else None
+    return code if code is not None and code.startswith(_OF_OURS) else None

@@ -1,0 +1,114 @@
+"""Which ContextManager serves a request, and with whose credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastmcp.server.dependencies import FastMCPRequestContext
+from fastmcp.server.middleware import MiddlewareContext
+from mcp.server.context import ServerRequestContext
+
+from cwm.domain.access import Scope
+from cwm.domain.api_key import MARK
+from cwm.domain.errors import InsufficientScopeError, InternalError, InvalidParameterError
+from cwm.domain.principal import Principal
+from cwm.ports.identity import Identity
+from cwm.services.access.refusals import Refusals
+from cwm.services.agents.agents import Agents
+from cwm.services.upstreams.upstreams import CallerOf
+from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
+from cwm.transport.mcp.listening.connection import session_of
+
+HANDLE_META: Final = "dev.cwm/agent-session"
+"""Key of ``_meta`` by which a request names the agent session it belongs to."""
+
+_LONGEST_HANDLE: Final = 128
+
+Context = ServerRequestContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Agency:
+    """Finds the ContextManager of a request: by its handle, its MCP session, or else its principal."""
+
+    identity: Identity
+    agents: Agents
+    refusals: Refusals | None = None
+
+    async def principal(self, context: Context | None) -> Principal:
+        """Who asks, with the scopes of this request.
+
+        Over HTTP the session layer has authenticated the request; over stdio there is nothing to show.
+        """
+        request = None if context is None else context.request
+        if request is None:
+            return await self.identity.authenticate({})
+        principal: Principal | None = request.scope.get(PRINCIPAL)
+        if principal is None:
+            raise InternalError("Nobody has authenticated the request.")
+        return principal
+
+    async def require(self, context: Context | None, needed: frozenset[Scope], where: str) -> None:
+        """Raises CWM-9002, and has it written down, when the request lacks a scope. ``where`` is what was asked for."""
+        principal = await self.principal(context)
+        try:
+            principal.require(needed)
+        except InsufficientScopeError as refused:
+            if self.refusals is not None:
+                await self.refusals.note(refused, where, principal)
+            raise
+
+    async def caller(self, context: Context | None, handle: str | None = None) -> CallerOf:
+        """Raises CWM-2004 for a handle that is not one of this principal's, CWM-1003 for what is none.
+
+        Over stdio the connection is the agent session.
+        """
+        request = None if context is None else context.request
+        principal, agent_session = await self.asking(context)
+        given = handle if handle is not None else meta_of(context).get(HANDLE_META)
+        if given is not None:
+            agent_session = await self.agents.known(principal, _checked(given))
+        return CallerOf(
+            await self.agents.get(principal, agent_session),
+            None if request is None else _to_tell(request.headers.get("authorization")),
+        )
+
+    async def asking(self, context: Context | None) -> tuple[Principal, str | None]:
+        """The principal, and the agent session that goes with the connection."""
+        principal = await self.principal(context)
+        request = None if context is None else context.request
+        if request is not None:
+            return principal, request.scope.get(AGENT_SESSION)
+        return principal, None if context is None else session_of(context)
+
+
+def sdk_context(request: FastMCPRequestContext | None) -> Context | None:
+    """What FastMCP wraps; it has no other way to reach the connection."""
+    return None if request is None else request._srctx  # noqa: SLF001
+
+
+def request_of(context: MiddlewareContext[Any]) -> Context | None:
+    """The request that a layer sees; None where the server itself asks."""
+    asked = context.fastmcp_context
+    return None if asked is None else sdk_context(asked.request_context)
+
+
+def meta_of(context: Context | None) -> Mapping[str, Any]:
+    """The whole ``_meta`` of a request; the SDK's own field holds only what it knows."""
+    params = None if context is None else context.params
+    meta = params.get("_meta") if params else None
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def _to_tell(authorization: str | None) -> str | None:
+    """An API key is between its machine and us: no upstream gets to see it."""
+    is_key = authorization is not None and authorization.partition(" ")[2].lstrip().startswith(MARK)
+    return None if is_key else authorization
+
+
+def _checked(given: Any) -> str:
+    if isinstance(given, str) and 0 < len(given) <= _LONGEST_HANDLE:
+        return given
+    raise InvalidParameterError("agent_session: what agent_session_create returned.", field="agent_session")

@@ -1,0 +1,241 @@
+"""Coded errors as an MCP client reads them: ``{code, message, retryable, context}`` and ``isError``.
+
+The object is the text and, for programs, in ``_meta`` under ``dev.cwm/error``. It is never
+``structuredContent``: some clients hold that against the tool's output schema and show nothing at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+from fastmcp.exceptions import NotFoundError, ResourceError, ToolError, ValidationError
+from fastmcp.resources import ResourceResult
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from mcp import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    ReadResourceRequestParams,
+    TextContent,
+)
+from pydantic import ValidationError as ArgumentsError
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
+
+from cwm.domain.errors import (
+    CwmError,
+    InternalError,
+    InvalidParameterError,
+    InvalidSessionIdError,
+    InvalidWindowNameError,
+)
+from cwm.services.audit.journal import Journal
+from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.retry_after import tell_limit
+
+META_KEY: Final = "dev.cwm/error"
+
+_CODED: Final[dict[str, type[CwmError]]] = {
+    "session_id": InvalidSessionIdError,
+    "new_session_id": InvalidSessionIdError,
+    "window_name": InvalidWindowNameError,
+    "source_window": InvalidWindowNameError,
+    "target_window": InvalidWindowNameError,
+}
+_OWN_WORDS: Final = {
+    "missing_argument": "is required",
+    "missing_keyword_only_argument": "is required",
+    "missing": "is required",
+    "unexpected_keyword_argument": "is not a field of this tool",
+    "extra_forbidden": "is not a field of this tool",
+}
+_MOST_FAULTS: Final = 5
+_LONGEST_NAME: Final = 64
+_DEEPEST: Final = 64
+
+_log = structlog.get_logger("cwm.mcp")
+
+
+class RefusedError(ToolError):
+    """A coded error on its way through FastMCP, which would write a traceback for any other."""
+
+    def __init__(self, error: CwmError) -> None:
+        super().__init__(error.message, log_level=logging.DEBUG)
+        self.error = error
+
+
+class CodedErrors(Middleware):
+    """Every failure of a tool becomes a result with ``isError``; only an unknown tool is a protocol error.
+
+    What was refused and looked like an attack is written down here, once, whatever refused it.
+    """
+
+    def __init__(self, journal: Journal, agency: Agency) -> None:
+        self._journal = journal
+        self._agency = agency
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        if (deep := _too_deep(context.message.arguments)) is not None:
+            return error_result(deep)
+        try:
+            return await call_next(context)
+        except RefusedError as refused:
+            _tell(refused, context.message.name)
+            tell_limit(request_of(context), refused.error)
+            await self._note(context, context.message.name, refused.error)
+            return error_result(refused.error)
+        except ValidationError as invalid:
+            if (suspect := _suspect(invalid)) is not None:
+                await self._note(context, context.message.name, suspect)
+            return error_result(_of_arguments(invalid))
+        except NotFoundError:
+            unknown = InvalidParameterError("There is no such tool.", field="name")
+            raise MCPError(INVALID_PARAMS, "Unknown tool", unknown.as_dict()) from None
+        except ToolError as failed:
+            _log.exception("tool_failed", tool=context.message.name)
+            return error_result(coded(failed))
+
+    async def on_read_resource(
+        self,
+        context: MiddlewareContext[ReadResourceRequestParams],
+        call_next: CallNext[ReadResourceRequestParams, ResourceResult],
+    ) -> ResourceResult:
+        try:
+            return await call_next(context)
+        except ResourceError as failed:
+            error = coded(failed)
+            tell_limit(request_of(context), error)
+            await self._note(context, "resource", error)
+            if isinstance(error, InternalError):
+                _log.exception("resource_failed", uri=str(context.message.uri)[:_LONGEST_NAME])
+            raise MCPError(INTERNAL_ERROR, error.message, error.as_dict()) from failed
+
+    async def _note(self, context: MiddlewareContext[Any], where: str, error: CwmError) -> None:
+        if error.injection is None:
+            return
+        with suppress(CwmError):
+            await self._journal.injection(await self._agency.principal(request_of(context)), where, error)
+
+
+def error_result(error: CwmError) -> ToolResult:
+    described = error.as_dict()
+    return ToolResult(
+        content=[TextContent(type="text", text=json.dumps(described))],
+        meta={META_KEY: described},
+        is_error=True,
+    )
+
+
+def internal_error() -> InternalError:
+    """All that a caller learns of a fault of ours."""
+    return InternalError("CWM failed unexpectedly; its log has the details.")
+
+
+def coded(failed: BaseException) -> CwmError:
+    """The coded error behind a failure, which FastMCP wraps once or twice; else a fault of ours."""
+    behind: BaseException | None = failed
+    while behind is not None:
+        if isinstance(behind, CwmError):
+            return behind
+        behind = behind.__cause__
+    return internal_error()
+
+
+def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
+    """CWM-1001, 1002 or 1003 by the first field that is wrong. Names fields, repeats no value."""
+    told: dict[str, str] = {}
+    for fault in faults[:_MOST_FAULTS]:
+        told.setdefault(_path(fault), _fault(fault))
+    first = str(faults[0]["loc"][0]) if faults[0]["loc"] else ""
+    kind = _CODED.get(first, InvalidParameterError)
+    context: dict[str, Any] = {"field": _shown(first)}
+    if len(told) > 1:
+        context["fields"] = list(told)
+    return kind("; ".join(f"{path}: {wrong}" for path, wrong in told.items()) + ".", **context)
+
+
+def not_text(arguments: Mapping[str, Any]) -> CwmError:
+    """For arguments with half of a surrogate pair in them, which JSON can spell and no text can hold."""
+    broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
+    kind = _CODED.get(broken, InvalidParameterError)
+    field = _shown(broken)
+    return kind(f"{field}: holds half of a surrogate pair, which is no text.", field=field)
+
+
+def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
+    """Python copies and writes JSON by recursion, so what is nested deeper than this cannot be worked with."""
+    for name, value in (arguments or {}).items():
+        level, depth = [value], 0
+        while level and depth <= _DEEPEST:
+            level, depth = [inner for each in level for inner in _inside(each)], depth + 1
+        if level:
+            return InvalidParameterError(
+                f"{_shown(name)}: is nested deeper than {_DEEPEST}.", field=_shown(name)
+            )
+    return None
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        to_json(value)
+    except PydanticSerializationError:
+        return False
+    return True
+
+
+def _of_arguments(invalid: ValidationError) -> CwmError:
+    cause = invalid.__cause__
+    if not isinstance(cause, ArgumentsError):
+        return InvalidParameterError("The arguments are not what this tool takes.")
+    return argument_error(cause.errors(include_url=False, include_context=False, include_input=False))
+
+
+def _suspect(invalid: ValidationError) -> CwmError | None:
+    """The refusal of the first value that looks like an attack, of those that have to match a pattern."""
+    cause = invalid.__cause__
+    if not isinstance(cause, ArgumentsError):
+        return None
+    for fault in cause.errors(include_url=False, include_context=False):
+        given = fault["input"]
+        if fault["type"] == "string_pattern_mismatch" and isinstance(given, str):
+            error = argument_error([fault]).refusing(given)
+            if error.injection is not None:
+                return error
+    return None
+
+
+def _tell(refused: RefusedError, tool: str) -> None:
+    """A refusal is the caller's business; a fault of ours is told with its cause."""
+    if isinstance(refused.error, InternalError):
+        _log.error("tool_failed", tool=tool, exc_info=refused.__cause__ or refused)
+
+
+def _path(fault: ErrorDetails) -> str:
+    return ".".join(_shown(str(part)) for part in fault["loc"]) or "arguments"
+
+
+def _fault(fault: ErrorDetails) -> str:
+    message = fault["msg"].removeprefix("Value error, ")
+    return _OWN_WORDS.get(fault["type"], message[:1].lower() + message[1:])
+
+
+def _shown(name: str) -> str:
+    """A name the caller may have made up: short, and nothing in it that a terminal or a log would act on."""
+    shown = name[:_LONGEST_NAME].encode("unicode_escape").decode()
+    return shown if len(name) <= _LONGEST_NAME else f"{shown}…"

@@ -1,0 +1,165 @@
+"""Which scopes a tool and a resource need, and the middleware that asks for them.
+
+What a caller may not use is absent from its lists, and refused with CWM-9002 when it is used all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
+
+from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import Tool, ToolResult
+from mcp import MCPError
+from mcp_types import (
+    INVALID_REQUEST,
+    CallToolRequestParams,
+    ListResourcesRequest,
+    ListResourceTemplatesRequest,
+    ListToolsRequest,
+    ReadResourceRequestParams,
+)
+
+from cwm.domain.access import NOTHING, Scope
+from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
+from cwm.domain.errors import InsufficientScopeError
+from cwm.domain.results import RESULTS_URI
+from cwm.services.upstreams.upstreams import Upstreams
+from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.errors import RefusedError
+
+ADMIN: Final = frozenset({Scope.ADMIN})
+OF_UPSTREAMS: Final = frozenset({Scope.TOOLS_CALL})
+
+_READ: Final = frozenset({Scope.WINDOWS_READ})
+_WRITE: Final = frozenset({Scope.WINDOWS_WRITE})
+_TALK: Final = frozenset({Scope.SESSIONS_WRITE})
+_LOOK_UP: Final = frozenset({Scope.CONTEXT_READ})
+_KEEP: Final = frozenset({Scope.CONTEXT_WRITE})
+
+TOOLS: Final[Mapping[str, frozenset[Scope]]] = {
+    "window_list": _READ,
+    "window_status": _READ,
+    "window_freeze": _WRITE,
+    "window_clone": _WRITE,
+    "window_delete": _WRITE,
+    "window_thaw": _READ | _TALK,
+    "session_list": _READ,
+    "session_create": _TALK,
+    "session_generate": _TALK,
+    "session_delete": _TALK,
+    "context_get": _LOOK_UP,
+    "context_list": _LOOK_UP,
+    "context_stats": _LOOK_UP,
+    "context_set": _KEEP,
+    "context_delete": _KEEP,
+    "context_snapshot": _KEEP,
+    "context_restore": _KEEP,
+    "cache_stats": _READ,
+    "get_metrics_data": ADMIN,
+    # Of no one but the caller: its own agent sessions, and what tools have given to it.
+    "agent_session_create": NOTHING,
+    "agent_session_end": NOTHING,
+    "result_read": NOTHING,
+    "result_query": NOTHING,
+    "health_check": NOTHING,
+}
+"""Of every tool of ours; one that is missing here is for ``admin`` alone."""
+
+_RESOURCES: Final[Mapping[str, frozenset[Scope]]] = {
+    WINDOWS_URI: _READ,
+    SESSIONS_URI: _READ,
+    "cwm://stats": _READ,
+    "health://status": NOTHING,
+    RESULTS_URI: NOTHING,
+    "cwm://context": _LOOK_UP,
+}
+_OWN_SCHEMES: Final = ("cwm://", "health://")
+
+
+def of_resource(uri: str) -> frozenset[Scope]:
+    """What a resource or a template needs, by its URI."""
+    # Schemes and hosts come in any case.
+    uri = uri.lower()
+    if not uri.startswith(_OWN_SCHEMES):
+        return OF_UPSTREAMS
+    for known, needed in _RESOURCES.items():
+        if uri == known or uri.startswith(f"{known}/"):
+            return needed
+    return ADMIN
+
+
+class Permissions(Middleware):
+    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments.
+
+    ``tools`` has the names of CWM's own.
+    """
+
+    def __init__(self, agency: Agency, upstreams: Upstreams, tools: Container[str]) -> None:
+        self._agency = agency
+        self._tools = tools
+        self._upstreams = upstreams
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        name = context.message.name
+        try:
+            await self._agency.require(request_of(context), self._needed(name), name)
+        except InsufficientScopeError as refused:
+            raise RefusedError(refused) from refused
+        return await call_next(context)
+
+    async def on_read_resource(
+        self,
+        context: MiddlewareContext[ReadResourceRequestParams],
+        call_next: CallNext[ReadResourceRequestParams, ResourceResult],
+    ) -> ResourceResult:
+        try:
+            await self._agency.require(
+                request_of(context), of_resource(str(context.message.uri)), "resources/read"
+            )
+        except InsufficientScopeError as refused:
+            raise protocol_error(refused) from refused
+        return await call_next(context)
+
+    async def on_list_tools(
+        self,
+        context: MiddlewareContext[ListToolsRequest],
+        call_next: CallNext[ListToolsRequest, Sequence[Tool]],
+    ) -> Sequence[Tool]:
+        held = await self._held(context)
+        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= held]
+
+    async def on_list_resources(
+        self,
+        context: MiddlewareContext[ListResourcesRequest],
+        call_next: CallNext[ListResourcesRequest, Sequence[Resource]],
+    ) -> Sequence[Resource]:
+        held = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= held]
+
+    async def on_list_resource_templates(
+        self,
+        context: MiddlewareContext[ListResourceTemplatesRequest],
+        call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
+    ) -> Sequence[ResourceTemplate]:
+        held = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
+
+    def _needed(self, name: str) -> frozenset[Scope]:
+        of_upstream = OF_UPSTREAMS if name.partition("_")[0] in self._upstreams.names() else NOTHING
+        if name in TOOLS:
+            return TOOLS[name] | of_upstream
+        return ADMIN if name in self._tools else of_upstream
+
+    async def _held(self, context: MiddlewareContext[Any]) -> frozenset[Scope]:
+        return (await self._agency.principal(request_of(context))).scopes
+
+
+def protocol_error(refused: InsufficientScopeError) -> MCPError:
+    """For methods whose results have no way to say that they failed."""
+    return MCPError(INVALID_REQUEST, refused.message, refused.as_dict())

@@ -1,0 +1,219 @@
+"""Every tool result on its way to an agent: within its budget the very same, over it a preview."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fastmcp.exceptions import FastMCPError
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from mcp_types import SERVER_INFO_META_KEY, CallToolRequestParams, CallToolResult
+from mcp_types.version import is_version_at_least
+
+from cwm.domain.errors import CwmError, InternalError
+from cwm.ports.upstream import UpstreamError
+from cwm.services.results.answers import Answer
+from cwm.services.results.delivery import Call, Delivery, Shown, Weighed
+from cwm.services.results.preview.fitting import dumped
+from cwm.services.results.preview.plain import plain_preview
+from cwm.services.results.references import ByReference, have_reference
+from cwm.services.upstreams.upstreams import CallerOf, Upstreams
+from cwm.transport.mcp.contract.tool import whole
+from cwm.transport.mcp.requests.agent import Agency, Context, request_of
+from cwm.transport.mcp.requests.errors import RefusedError
+from cwm.transport.mcp.results.preview_notes import META_KEY, link, meta, note
+from cwm.transport.mcp.results.tools import DEFAULT_TOKENS, MIN_TOKENS
+from cwm.transport.mcp.upstreams.calls import SHARED_META
+from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT
+
+_FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
+_FIRST_WITH_LINKS: Final = "2025-06-18"
+# Of the connection that a result came by, of how it came, and of how FastMCP's clients unwrap it.
+_NOT_THE_TOOLS: Final = frozenset({SERVER_INFO_META_KEY, SHARED_META, "fastmcp"})
+_BYTES_A_TOKEN: Final = 4
+_NOT_ITS_FAULT: Final = (
+    "The tool did not fail, do not call it again for that: this counts as an error because its structured content "
+    "could not be shown."
+)
+
+
+class ResultBudgets(Middleware):
+    """Outside of what calls tools, so that it sees every result; inside of what codes errors."""
+
+    def __init__(self, delivery: Delivery, agency: Agency, upstreams: Upstreams) -> None:
+        self._delivery = delivery
+        self._agency = agency
+        self._upstreams = upstreams
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        if not self._delivery.budgets.enabled:
+            return await call_next(context)
+        caller = await self._caller(context)
+        if context.message.name in _FOLLOW_UPS:
+            context = await self._lowered(context, caller)
+        result = await call_next(context)
+        if type(result) is not ToolResult:
+            return result
+        try:
+            return await self._within_budget(context, caller, result)
+        except Exception:
+            logging.getLogger(__name__).exception("the budget of %s failed", context.message.name)
+            return self._uncounted(context.message.name, result)
+
+    async def _lowered(
+        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf
+    ) -> MiddlewareContext[CallToolRequestParams]:
+        """What reads on in a stored result asks for no more than the budget has."""
+        message = context.message
+        arguments = dict(message.arguments or {})
+        given = whole(arguments.get("max_tokens"))
+        wanted = DEFAULT_TOKENS[message.name] if given is None else given
+        allowance = await self._delivery.allowance(caller.agent, message.name)
+        if allowance is None or type(wanted) is not int or wanted <= allowance:
+            return context
+        arguments["max_tokens"] = max(MIN_TOKENS, allowance)
+        return context.copy(message=message.model_copy(update={"arguments": arguments}))
+
+    async def _within_budget(
+        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf, result: ToolResult
+    ) -> ToolResult:
+        call = Call(caller.agent, context.message.name, context.message.arguments or {})
+        follow_up = call.tool in _FOLLOW_UPS
+        answer = _answer(result, with_structured=not follow_up)
+        weighed = await self._delivery.weigh(call, answer)
+        # What reads a stored result was told the budget; to store its answer would go round in circles.
+        if weighed.fits or follow_up:
+            await self._delivery.whole(call, weighed, follow_up=follow_up)
+            return result
+        schema = await self._output_schema(context, caller)
+        shown = await self._delivery.shown(call, answer, weighed, schema)
+        return await self._rendered(call, weighed, shown, result, _request(context))
+
+    def _uncounted(self, tool: str, result: ToolResult) -> ToolResult:
+        """Whole if it is within the budget whatever it takes: a text has no more tokens than bytes."""
+        most = self._delivery.budgets.policies.of(tool).max_tokens
+        answer = _answer(result, with_structured=True)
+        size = len(dumped([answer.content, answer.structured]).encode())
+        if most is None or size <= most or tool in _FOLLOW_UPS:
+            return result
+        refusal = InternalError("The gateway failed to count it.")
+        shown = Shown(plain_preview(answer.content, answer.structured, most), None, refusal)
+        tokens, delivered = size // _BYTES_A_TOKEN, shown.preview.account.tokens
+        content = [*shown.preview.content, note(shown, tokens, by_reference=False)]
+        is_error = _told_as_error(content, result, shown)
+        told = {**(result.meta or {}), META_KEY: meta(shown, tokens, delivered)}
+        return _result(content, None, told, is_error=is_error)
+
+    async def _rendered(
+        self, call: Call, weighed: Weighed, shown: Shown, result: ToolResult, request: Context
+    ) -> ToolResult:
+        by_reference = self._delivery.budgets.some_take_references
+        content = [*shown.preview.content, note(shown, weighed.tokens, by_reference=by_reference)]
+        if shown.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
+            content.append(link(shown.kept))
+        is_error = _told_as_error(content, result, shown)
+        seen = Answer(content, shown.preview.structured, is_error)
+        delivered = await self._delivery.tell(call, weighed, seen, kept=shown.kept is not None)
+        told = {**(result.meta or {}), META_KEY: meta(shown, weighed.tokens, delivered)}
+        return _result(content, shown.preview.structured, told, is_error=is_error)
+
+    async def _caller(self, context: MiddlewareContext[CallToolRequestParams]) -> CallerOf:
+        """As the tool itself finds it: a handle among the arguments counts where tools of upstreams take it."""
+        request, message = _request(context), context.message
+        handle = (message.arguments or {}).get(HANDLE_ARGUMENT) if self._is_upstreams(message.name) else None
+        try:
+            if isinstance(handle, str):
+                try:
+                    return await self._agency.caller(request, handle)
+                except CwmError:
+                    # The tool's own argument of that name, or a mistake, which it will tell.
+                    pass
+            return await self._agency.caller(request)
+        except CwmError as refused:
+            raise RefusedError(refused) from refused
+
+    async def _output_schema(
+        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf
+    ) -> Mapping[str, Any] | None:
+        """What a strict client holds the structured content against."""
+        name = context.message.name
+        try:
+            if self._is_upstreams(name):
+                offer = await self._upstreams.tool(caller, name)
+                return None if offer is None else offer.definition.get("outputSchema")
+            assert context.fastmcp_context is not None
+            tool = await context.fastmcp_context.fastmcp.get_tool(name)
+            return None if tool is None else tool.output_schema
+        except (CwmError, UpstreamError, FastMCPError):
+            # It was there a moment ago; what it answered is not to be lost for it.
+            return None
+
+    def _is_upstreams(self, tool: str) -> bool:
+        return tool.partition("_")[0] in self._upstreams.names()
+
+
+class References(Middleware):
+    """Puts values in the place of by-reference arguments, before anybody looks at the arguments."""
+
+    def __init__(self, by_reference: ByReference, delivery: Delivery, agency: Agency) -> None:
+        self._by_reference = by_reference
+        self._delivery = delivery
+        self._agency = agency
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        message = context.message
+        if not message.arguments or not have_reference(message.arguments):
+            return await call_next(context)
+        budgets = self._delivery.budgets
+        try:
+            caller = await self._agency.caller(_request(context))
+            filled = await self._by_reference.filled(
+                caller.agent.principal,
+                message.name,
+                message.arguments,
+                allowed=budgets.policies.of(message.name).references,
+                bounds=budgets.references,
+            )
+        except CwmError as refused:
+            raise RefusedError(refused) from refused
+        return await call_next(context.copy(message=message.model_copy(update={"arguments": filled})))
+
+
+def _request(context: MiddlewareContext[CallToolRequestParams]) -> Context:
+    request = request_of(context)
+    if request is None:
+        raise RefusedError(InternalError("A call without a request."))
+    return request
+
+
+def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
+    """Follow-ups say in two texts what their structured content says."""
+    content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
+    structured = result.structured_content if with_structured else None
+    meta = {name: value for name, value in (result.meta or {}).items() if name not in _NOT_THE_TOOLS}
+    return Answer(content, structured, result.is_error, meta)
+
+
+def _told_as_error(content: list[Mapping[str, Any]], result: ToolResult, shown: Shown) -> bool:
+    """Clients throw away what lacks the structured content that its schema promises, unless it is an error."""
+    if result.is_error or result.structured_content is None or shown.preview.structured is not None:
+        return result.is_error
+    content.append({"type": "text", "text": _NOT_ITS_FAULT})
+    return True
+
+
+def _result(
+    content: Sequence[Mapping[str, Any]], structured: Any, told: Mapping[str, Any], *, is_error: bool
+) -> ToolResult:
+    answer = {"content": content, "structuredContent": structured, "isError": is_error, "_meta": told}
+    return ToolResult.from_mcp_result(CallToolResult.model_validate(answer))

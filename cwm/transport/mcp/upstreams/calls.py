@@ -1,0 +1,142 @@
+"""Calls of upstream servers' tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from typing import Any, Final
+
+from fastmcp import Context
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.tools import ToolResult
+from fastmcp.tools.base import InputRequiredToolResult
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp_types import CallToolRequestParams, CallToolResult
+from pydantic_core import to_json
+
+from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.upstream import may_repeat, with_exposed_uris
+from cwm.ports.upstream import UpstreamRefusedError
+from cwm.services.upstreams.shared_answers import Given, SharedAnswers
+from cwm.services.upstreams.upstreams import Upstreams
+from cwm.transport.mcp.requests.agent import Agency, meta_of, request_of
+from cwm.transport.mcp.requests.errors import RefusedError
+from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT, asked_for, forwarded, takes_handle, valid
+from cwm.transport.mcp.upstreams.rounds import asks_for_input, given_now
+
+SHARED_META: Final = "dev.cwm/shared"
+"""Key of a result's ``_meta``: it was made for another call, so long ago."""
+
+
+class UpstreamCalls(Middleware):
+    """Passes calls of upstream tools on. Within the chain, so that what holds for every result holds for theirs."""
+
+    def __init__(self, upstreams: Upstreams, answers: SharedAnswers, agency: Agency) -> None:
+        self._upstreams = upstreams
+        self._answers = answers
+        self._agency = agency
+
+    async def on_call_tool(
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        call_next: CallNext[CallToolRequestParams, ToolResult],
+    ) -> ToolResult:
+        name = context.message.name
+        if name.partition("_")[0] not in self._upstreams.names():
+            return await call_next(context)
+        asked, request = context.fastmcp_context, request_of(context)
+        if asked is None or request is None:
+            raise RefusedError(InternalError("A call without a request."))
+        try:
+            result = await self._call(asked, request, name, dict(context.message.arguments or {}))
+        except CwmError as refused:
+            raise RefusedError(refused) from refused
+        except UpstreamRefusedError as refused:
+            raise MCPError(refused.code, str(refused), refused.data) from refused
+        return result if result is not None else await call_next(context)
+
+    async def _call(
+        self, asked: Context, request: ServerRequestContext[Any, Any], name: str, arguments: dict[str, Any]
+    ) -> ToolResult | None:
+        meta = meta_of(request)
+        handle = arguments.get(HANDLE_ARGUMENT) if isinstance(arguments.get(HANDLE_ARGUMENT), str) else None
+        caller = await self._agency.caller(request)
+        offer = await self._upstreams.tool(caller, name)
+        if offer is None:
+            return None
+        if handle is not None and takes_handle(self._upstreams, offer):
+            del arguments[HANDLE_ARGUMENT]
+            caller = await self._agency.caller(request, handle)
+        relay = _Relay(asked) if meta.get("progressToken") is not None else None
+        params = {"name": offer.own_name, "arguments": arguments, **forwarded(request)}
+
+        async def ask() -> dict[str, Any]:
+            answer = await self._upstreams.request(
+                caller,
+                offer.upstream,
+                "tools/call",
+                params,
+                repeatable=may_repeat(offer.definition),
+                on_progress=relay,
+            )
+            if relay is not None:
+                await relay.told()
+            return answer
+
+        given = await self._answers.call(caller, offer, name, arguments, ask, alone=bool(given_now(request)))
+        if asks_for_input(given.answer):
+            return InputRequiredToolResult(asked_for(request, offer.upstream, given.answer))
+        return _result(offer.upstream, given)
+
+
+class _Relay:
+    """Tells the caller of an upstream's progress, in order and before the answer."""
+
+    def __init__(self, asked: Context) -> None:
+        self._asked = asked
+        # FastMCP looks up whom to tell in the running context, which is not the caller's when a program speaks.
+        self._context = contextvars.copy_context()
+        self._last: asyncio.Task[None] | None = None
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        telling = self._tell(self._last, progress, total, message)
+        self._last = asyncio.create_task(telling, context=self._context)
+        await asyncio.wait({self._last})
+
+    async def told(self) -> None:
+        if self._last is not None:
+            await asyncio.wait({self._last})
+
+    async def _tell(
+        self, before: asyncio.Task[None] | None, progress: float, total: float | None, message: str | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        # A caller that is gone is told nothing, and misses nothing.
+        with contextlib.suppress(Exception):
+            await self._asked.report_progress(progress, total, message)
+
+
+def _result(upstream: str, given: Given) -> ToolResult:
+    content = with_exposed_uris(upstream, list(given.answer.get("content", ())))
+    result = valid(CallToolResult, upstream, {**given.answer, "content": content})
+    if given.age_seconds is not None:
+        told = {SHARED_META: {"age_seconds": round(given.age_seconds, 3)}}
+        result = result.model_copy(update={"meta": {**(result.meta or {}), **told}})
+    return _wrapped(result)
+
+
+def _wrapped(result: CallToolResult) -> ToolResult:
+    """FastMCP makes all structured content anew, which takes long, to refuse numbers that JSON has not."""
+    structured = result.structured_content
+    if not isinstance(structured, dict):
+        return ToolResult.from_mcp_result(result)
+    spelled = to_json(structured, inf_nan_mode="constants")
+    if b"NaN" in spelled or b"Infinity" in spelled:
+        return ToolResult.from_mcp_result(result)
+    wrapped = ToolResult(content=result.content, meta=result.meta, is_error=result.is_error)
+    wrapped.structured_content = structured
+    wrapped._raw_mcp_result = result  # noqa: SLF001 - only from_mcp_result sets it
+    return wrapped

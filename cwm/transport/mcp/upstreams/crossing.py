@@ -1,0 +1,87 @@
+"""What of requests and answers crosses between a client's connection and an upstream's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    InputRequiredResult,
+    Result,
+)
+from pydantic import ValidationError
+
+from cwm.domain.upstream import Offer
+from cwm.services.upstreams.upstreams import Upstreams
+from cwm.transport.mcp.requests.agent import meta_of
+from cwm.transport.mcp.upstreams.rounds import can_be_asked, given_now, takes_rounds
+
+HANDLE_ARGUMENT: Final = "agent_session"
+
+# These describe one connection, ours or the upstream's, and never cross from one to the other.
+_OF_A_CONNECTION: Final = frozenset(
+    {
+        PROTOCOL_VERSION_META_KEY,
+        CLIENT_INFO_META_KEY,
+        CLIENT_CAPABILITIES_META_KEY,
+        SERVER_INFO_META_KEY,
+        "progressToken",
+    }
+)
+# What CWM says itself, to its own clients; an upstream that says such things would be taken for it.
+_OURS: Final = "dev.cwm/"
+_Result = TypeVar("_Result", bound=Result)
+
+
+def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
+    """Where it makes a difference, and the tool has no argument of that name itself."""
+    schema = offer.definition.get("inputSchema") or {}
+    return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
+
+
+def forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
+    """What the request says beside what it asks for; not what it says of the connection that it came by."""
+    meta = meta_of(context)
+    kept = {name: value for name, value in meta.items() if _crosses(name)}
+    kept |= can_be_asked(context, meta)
+    return {**given_now(context), "_meta": kept} if kept else given_now(context)
+
+
+def _crosses(name: str) -> bool:
+    return name not in _OF_A_CONNECTION and not name.startswith(_OURS)
+
+
+def _crossing(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer as the upstream gave it, but for what in its ``_meta`` is not its own to say."""
+    meta = answer.get("_meta")
+    if not isinstance(meta, Mapping) or all(map(_crosses, meta)):
+        return answer
+    others = {name: value for name, value in answer.items() if name != "_meta"}
+    kept = {name: value for name, value in meta.items() if _crosses(name)}
+    return {**others, "_meta": kept} if kept else others
+
+
+def asked_for(
+    context: ServerRequestContext[Any, Any], upstream: str, answer: Mapping[str, Any]
+) -> InputRequiredResult:
+    if not takes_rounds(context):
+        raise MCPError(
+            INVALID_PARAMS,
+            f"Upstream {upstream} asks for input, which only a client of 2026-07-28 can be asked for.",
+        )
+    return valid(InputRequiredResult, upstream, answer)
+
+
+def valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _Result:
+    try:
+        return result.model_validate(_crossing(answer))
+    except ValidationError:
+        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} answered something that is not MCP.") from None

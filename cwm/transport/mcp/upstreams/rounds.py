@@ -1,0 +1,66 @@
+"""Calls that take several rounds: a server asks for input, and the client calls again with what it asked for.
+
+Between the rounds nothing is kept here. The upstream's ``requestState`` travels through the client, sealed for the
+principal, the method, the target and its arguments: any replica with the same secret opens it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mcp.server.request_state import RequestStateSecurity
+from mcp_types import CLIENT_CAPABILITIES_META_KEY
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from cwm.domain.principal import Principal
+from cwm.transport.http.request_keys import PRINCIPAL
+from cwm.transport.mcp.requests.agent import Context
+
+_STATE_SECONDS: Final = 3600.0
+"""How long a person may take to answer."""
+_LABEL: Final = b"cwm/request-state"
+_GIVEN: Final = ("inputResponses", "requestState")
+_ANSWERED: Final = ("elicitation", "sampling", "roots")
+"""What a client can be asked for in a round, as its capabilities name it."""
+
+
+def state_security(secrets: Sequence[bytes]) -> RequestStateSecurity:
+    """``secrets``: the first seals, all open."""
+    keys = dict.fromkeys(hmac.digest(secret, _LABEL, hashlib.sha256) for secret in secrets)
+    return RequestStateSecurity(keys=list(keys), ttl=_STATE_SECONDS, bind_principal=_principal)
+
+
+def takes_rounds(context: Context) -> bool:
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def asks_for_input(answer: Mapping[str, Any]) -> bool:
+    return answer.get("resultType") == "input_required"
+
+
+def given_now(context: Context) -> dict[str, Any]:
+    """What this round brings: answers to what was asked, and the state of the round before, opened."""
+    params = (context.params or {}) if takes_rounds(context) else {}
+    return {name: params[name] for name in _GIVEN if params.get(name) is not None}
+
+
+def can_be_asked(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the client's capabilities that an upstream may make use of, as ``_meta`` has it."""
+    told = meta.get(CLIENT_CAPABILITIES_META_KEY)
+    if not takes_rounds(context) or not isinstance(told, Mapping):
+        return {}
+    able = {name: told[name] for name in _ANSWERED if isinstance(told.get(name), Mapping)}
+    return {CLIENT_CAPABILITIES_META_KEY: able} if able else {}
+
+
+def _principal(context: Context) -> str | None:
+    """Over stdio whoever started the process is its only client."""
+    request = context.request
+    if request is None:
+        return None
+    principal: Principal | None = request.scope.get(PRINCIPAL)
+    return None if principal is None else json.dumps([principal.tenant, principal.subject])

@@ -1,0 +1,132 @@
+"""Counting tokens: how far the estimate is off, how long a count takes, and what memory."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cwm.adapters.tokens.bpe import BpeTokenCounter
+from cwm.domain.token_estimate import COUNTED_CHARS
+from cwm.stack.child import on_leash
+from cwm_bench.harness import token_corpus
+from cwm_bench.harness.figures import Section, median
+
+_LENGTHS: Final = (300_000, 600_000, 2_000_000)
+_SEEDS: Final = 4
+_SPEED_BYTES: Final = (100_000, 1_000_000)
+_SPEED_ROUNDS: Final = 7
+_RSS_PROGRAM: Final = """
+from pathlib import Path
+from cwm.adapters.tokens.bpe import BpeTokenCounter
+from cwm_bench.harness import token_corpus
+from cwm_bench.context.tokens import rss_mb
+texts = [token_corpus.text(kind, 300_000, seed) for kind in token_corpus.KINDS for seed in range(3)]
+before = rss_mb()
+counter = BpeTokenCounter()
+counter.load()
+loaded = rss_mb()
+for text in texts:
+    counter.count_whole(text)
+print(loaded - before, rss_mb() - before)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Relative errors against counting the same texts whole, by kind; below 0 is under the truth."""
+
+    errors: Mapping[str, Sequence[float]]
+
+    @property
+    def p95(self) -> float:
+        """Absolute."""
+        sizes = sorted(abs(error) for errors in self.errors.values() for error in errors)
+        return round(sizes[max(0, -(-95 * len(sizes) // 100) - 1)], 4)
+
+    def within(self, share: float) -> float:
+        """The share of texts whose estimate is off by ``share`` at most."""
+        sizes = [abs(error) for errors in self.errors.values() for error in errors]
+        return round(sum(size <= share for size in sizes) / len(sizes), 4)
+
+    @property
+    def worst_under(self) -> float:
+        """0.0 where none is under."""
+        return round(-min(0.0, *(min(errors) for errors in self.errors.values())), 4)
+
+
+def estimates(counter: BpeTokenCounter, lengths: Sequence[int] = _LENGTHS, seeds: int = _SEEDS) -> Estimates:
+    """Of texts that are too long to be counted whole; shorter ones have no error against their vocabulary."""
+    assert min(lengths) > COUNTED_CHARS
+    errors: dict[str, list[float]] = {}
+    for kind in token_corpus.KINDS:
+        for length in lengths:
+            for seed in range(seeds):
+                text = token_corpus.text(kind, length, seed)
+                off = counter.count(text) / counter.count_whole(text) - 1
+                errors.setdefault(kind, []).append(off)
+    return Estimates(errors)
+
+
+def milliseconds(
+    counter: BpeTokenCounter, size: int = _SPEED_BYTES[0], rounds: int = _SPEED_ROUNDS
+) -> dict[str, float]:
+    """Of processor time for each 100 KB of a text of ``size`` bytes never seen before, by kind: medians."""
+    counter.load()
+    return {
+        kind: median([_timed(counter, kind, size, seed) for seed in range(rounds)])
+        for kind in token_corpus.KINDS
+    }
+
+
+async def memory() -> tuple[float, float]:
+    """MB that a process of its own takes for the loaded vocabulary, and after 9 MB of text were counted."""
+    child = await asyncio.create_subprocess_exec(
+        *on_leash([sys.executable, "-c", _RSS_PROGRAM]), stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await child.communicate()
+    loaded, used = (round(float(figure), 1) for figure in told.split())
+    return loaded, used
+
+
+async def measure(
+    lengths: Sequence[int] = _LENGTHS, seeds: int = _SEEDS, rounds: int = _SPEED_ROUNDS
+) -> tuple[Section, dict[str, Any]]:
+    """A table, and a summary: errors are relative, ``estimate_ms_100kb`` is the slowest kind's median."""
+    counter = BpeTokenCounter()
+    short, long = (milliseconds(counter, size, rounds) for size in _SPEED_BYTES)
+    loaded, used = await memory()
+    found = estimates(counter, lengths, seeds)
+    section = Section(
+        "counting tokens (o200k_base)",
+        ("kind", "estimate off by %, lowest", "highest", "ms per 100 KB, of 100 KB", "of 1 MB"),
+        note=f"estimates of {', '.join(f'{length:,}' for length in lengths)} characters against the whole count; "
+        f"ms: processor time, text not seen before; memory {loaded} MB loaded, {used} MB after 9 MB of text",
+    )
+    for kind, errors in found.errors.items():
+        lowest, highest = (round(100 * error, 2) for error in (min(errors), max(errors)))
+        section.rows.append((kind, lowest, highest, short[kind], long[kind]))
+    return section, {
+        "estimate_error_p95": found.p95,
+        "estimate_worst_under": found.worst_under,
+        "estimate_within_20_percent": found.within(0.2),
+        "estimate_ms_100kb": max(*short.values(), *long.values()),
+        "estimate_memory_mb": used,
+    }
+
+
+def rss_mb() -> float:
+    """Resident memory of this process."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def _timed(counter: BpeTokenCounter, kind: str, size: int, seed: int) -> float:
+    text = token_corpus.text(kind, size, 1_000 + seed).encode()[:size].decode(errors="ignore")
+    started = time.thread_time()
+    counter.count(text)
+    return (time.thread_time() - started) * 1000 * 100_000 / size

@@ -1,0 +1,226 @@
+"""Faults in stored chunks: the cases of a run, who noticed each, and the report."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+from cwm.domain.engine import Tier
+from cwm_bench.harness.damage import Fault
+from cwm_bench.harness.figures import Section
+
+TIERS = (Tier.REDIS, Tier.DISK)
+BLOCKS = range(3, 9)
+_ANOTHER = {Fault.SWAP_CHUNKS, Fault.SWAP_WINDOWS, Fault.FORGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A chunk: the number of blocks of the window it is in, which names the window, and its index there."""
+
+    blocks: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.index + 1}/{self.blocks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``sound_copy``: the other tier keeps its chunks. ``share`` (0 to 1) is where in the value."""
+
+    fault: Fault
+    tier: Tier
+    sound_copy: bool
+    at: Place
+    other: Place | None
+    share: float
+
+    @property
+    def other_tier(self) -> Tier:
+        return Tier.DISK if self.tier is Tier.REDIS else Tier.REDIS
+
+
+def deal(count: int, random: Random) -> list[Case]:
+    """Cases in rounds: every fault in every tier alone, then each with a sound copy in the other tier."""
+    return [_case(*kind, random) for kind in itertools.islice(_kinds(random), count)]
+
+
+def _kinds(random: Random) -> Iterator[tuple[Fault, Tier, bool]]:
+    for sound_copy in itertools.cycle((False, True)):
+        kinds = [(fault, tier, sound_copy) for fault in Fault for tier in TIERS]
+        random.shuffle(kinds)
+        yield from kinds
+
+
+def _case(fault: Fault, tier: Tier, sound_copy: bool, random: Random) -> Case:
+    blocks = random.choice(BLOCKS)
+    at = Place(blocks, _index(fault, blocks, random))
+    other = _another(fault, at, random) if fault in _ANOTHER else None
+    return Case(fault, tier, sound_copy, at, other, random.random())
+
+
+def _index(fault: Fault, blocks: int, random: Random) -> int:
+    match fault:
+        case Fault.DELETE_FIRST:
+            return 0
+        case Fault.DELETE_MIDDLE:
+            return random.randrange(1, blocks - 1)
+        case Fault.DELETE_LAST:
+            return blocks - 1
+        case _:
+            return random.randrange(blocks)
+
+
+def _another(fault: Fault, at: Place, random: Random) -> Place:
+    """The chunk whose value comes to lie here."""
+    places = [Place(blocks, index) for blocks in BLOCKS for index in range(blocks)]
+    match fault:
+        case Fault.SWAP_CHUNKS:
+            places = [place for place in places if place.blocks == at.blocks]
+        case Fault.SWAP_WINDOWS:
+            places = [place for place in places if place.blocks != at.blocks]
+    return random.choice([place for place in places if place != at])
+
+
+class Detector(StrEnum):
+    """What noticed a fault first.
+
+    ``seal``: LMCache found the chunk and did not accept it. ``prefetch``: it did not find it. ``canary``: the
+    chunk was loaded, and the replay did not continue as the window had. ``other_tier``: a sound copy was loaded.
+    ``nothing_to_detect``: what is stored is what was stored. ``undetected``: the damaged value was loaded and
+    the replay showed nothing.
+    """
+
+    SEAL = "seal"
+    PREFETCH = "prefetch"
+    CANARY = "canary"
+    OTHER_TIER = "other_tier"
+    NOTHING_TO_DETECT = "nothing_to_detect"
+    UNDETECTED = "undetected"
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a thaw left behind: its answer, and the chunks that LMCache refused meanwhile."""
+
+    changed: bool
+    verification: str
+    blocks_found: int
+    blocks_total: int
+    tokens_restored: int
+    tokens_recomputed: int
+    refused: int
+    tokens_by_tier: dict[Tier, int]
+
+
+def detector(case: Case, signs: Signs) -> Detector:
+    if signs.verification == "mismatch":
+        return Detector.CANARY
+    if not signs.changed:
+        return Detector.NOTHING_TO_DETECT
+    if signs.refused:
+        return Detector.SEAL
+    if signs.blocks_found < signs.blocks_total:
+        return Detector.PREFETCH
+    if signs.tokens_by_tier[case.other_tier]:
+        return Detector.OTHER_TIER
+    return Detector.UNDETECTED
+
+
+def where(noticed: Detector, case: Case) -> str:
+    match noticed:
+        case Detector.SEAL | Detector.PREFETCH:
+            return str(case.tier)
+        case Detector.CANARY:
+            return "engine"
+        case Detector.OTHER_TIER:
+            return str(case.other_tier)
+        case _:
+            return "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case and how it ended; ``right``: the thawed session continued as the uninterrupted one."""
+
+    case: Case
+    signs: Signs
+    right: bool
+
+    @property
+    def detector(self) -> Detector:
+        return detector(self.case, self.signs)
+
+    def row(self) -> tuple[Any, ...]:
+        case, signs = self.case, self.signs
+        return (
+            case.fault.value,
+            case.tier.value,
+            case.other_tier.value if case.sound_copy else "-",
+            str(case.at),
+            str(case.other or "-"),
+            signs.verification,
+            signs.tokens_restored,
+            signs.tokens_recomputed,
+            self.detector.value,
+            where(self.detector, case),
+            "right" if self.right else "WRONG",
+        )
+
+
+def sections(outcomes: Sequence[Outcome]) -> list[Section]:
+    every = Section(
+        "cases",
+        (
+            "case",
+            "fault",
+            "tier",
+            "sound in",
+            "chunk",
+            "with",
+            "verification",
+            "restored",
+            "recomputed",
+            "detected at",
+            "where",
+            "continued",
+        ),
+        [(number, *outcome.row()) for number, outcome in enumerate(outcomes, 1)],
+        "chunk and with: which of how many in its window; restored and recomputed in tokens",
+    )
+    by_fault = {**_by_fault(outcomes), "all": _counted(outcomes)}
+    table = Section("by fault", ("fault", *by_fault["all"]))
+    table.rows.extend((fault, *counted.values()) for fault, counted in by_fault.items())
+    return [every, table]
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    counted = _counted(outcomes)
+    return {
+        "cases": counted.pop("cases"),
+        "wrong_served": counted.pop("wrong_served"),
+        "detected_at": counted,
+        "by_fault": _by_fault(outcomes),
+    }
+
+
+def _by_fault(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
+    return {
+        fault.value: _counted([outcome for outcome in outcomes if outcome.case.fault is fault])
+        for fault in Fault
+    }
+
+
+def _counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    noticed = Counter(outcome.detector for outcome in outcomes)
+    return {
+        "cases": len(outcomes),
+        "wrong_served": sum(not outcome.right for outcome in outcomes),
+        **{detector.value: noticed[detector] for detector in Detector},
+    }

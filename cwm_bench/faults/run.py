@@ -1,0 +1,251 @@
+"""``cwm bench faults``: damage what a window is stored as, thaw it, and see what is continued from."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Protocol
+from uuid import uuid4
+
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+
+from cwm import __version__
+from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.adapters.lmcache.hashes import chunk_hashes
+from cwm.domain.engine import Tier
+from cwm.settings import Engine, Settings
+from cwm.stack.local import LocalStack
+from cwm.stack.plan import plan_from_settings
+from cwm_bench.faults import cases as faults
+from cwm_bench.faults.cases import TIERS, Case, Outcome, Place, Signs
+from cwm_bench.harness.agent import Agent, agent
+from cwm_bench.harness.caches import empty_memory, stored
+from cwm_bench.harness.damage import (
+    Copies,
+    Fault,
+    Forger,
+    InRedis,
+    LowerTier,
+    OnDisk,
+    copies,
+    flipped,
+    truncated,
+    zeroed,
+)
+from cwm_bench.harness.figures import Report
+from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
+
+_COMPARED_TOKENS = 32  # twice a canary: what it did not see is compared too
+_SAMPLED = 8
+_VOCABULARY = range(300, 1800)  # no special token of any model that is served here
+_REFUSED = "lmcache_mp_l2_prefetch_failure_chunks_total"
+_DURABLE_SECONDS = 60.0
+_TOLD_EVERY = 10
+
+
+class Stack(Protocol):
+    """A running engine with vLLM's development endpoints; ``storage_path`` holds its disk tier and keyring."""
+
+    vllm_url: str
+    lmcache_url: str
+    coordinator_url: str
+    redis_url: str
+    model_name: str
+    chunk_size: int
+    storage_path: Path
+
+
+async def run(settings: Settings, report: Callable[[str], None], cases: int, seed: int | None) -> Report:
+    """Run ``cases`` random cases on a stack of its own in a temporary folder; ``report`` gets progress."""
+    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    report(f"seed {seed}")
+    async with own_folder(settings.local_engine.home.absolute(), report) as folder:
+        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
+        plan = plan_from_settings(
+            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
+        )
+        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+
+        def tell(line: str) -> None:
+            # LMCache logs a traceback for each chunk that does not open, and that is what is done to it here.
+            if not line.startswith("lmcache: "):
+                report(line)
+
+        async with (
+            LocalStack(plan, report=tell) as stack,
+            gateway({**engine_variables(stack, folder), **QUIET}, folder / "gateway.log") as served,
+        ):
+            outcomes = await climb(stack, served.url, cases, seed, report)
+            context = {"cwm": __version__, "model": stack.model_name, "machine": platform.machine()}
+    return Report(
+        "faults",
+        {**context, "dtype": plan.dtype, "seed": seed},
+        faults.sections(outcomes),
+        faults.summary(outcomes),
+    )
+
+
+async def climb(
+    stack: Stack, gateway_url: str, cases: int, seed: int, report: Callable[[str], None]
+) -> list[Outcome]:
+    """Run ``cases`` cases of ``seed`` on a running engine through a running gateway, one after the other.
+
+    Nobody else may use the engine meanwhile, and the gateway's variables hold ``QUIET``: the engine's memory is
+    emptied and what it refuses is counted.
+    """
+    random = Random(seed)  # noqa: S311 - repeatable, not secret
+    outcomes = []
+    async with _ladder(stack, gateway_url, random) as ladder:
+        for number, case in enumerate(faults.deal(cases, random), 1):
+            outcomes.append(await ladder.outcome(case))
+            if number % _TOLD_EVERY == 0 or number == cases:
+                report(f"{number} of {cases} cases, {sum(not o.right for o in outcomes)} served wrong")
+    return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """A window, how its session would have gone on, and what is stored of it in each tier."""
+
+    name: str
+    token_ids: list[int]
+    continuation: list[int]
+    stored: Mapping[Tier, Copies]
+
+
+@asynccontextmanager
+async def _ladder(stack: Stack, gateway_url: str, random: Random) -> AsyncIterator[_Ladder]:
+    engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
+    async with (
+        aclosing(LmcacheTier(engine)) as kv_tier,
+        agent(gateway_url, stack.model_name) as talking,
+        Redis.from_url(stack.redis_url) as client,
+    ):
+        tiers: dict[Tier, LowerTier] = {
+            Tier.REDIS: InRedis(client),
+            Tier.DISK: OnDisk(stack.storage_path / "kv"),
+        }
+        forger = Forger(stack.storage_path / "kv.keys")
+        yield _Ladder(stack, talking, kv_tier, tiers, forger, random)
+
+
+@dataclass(slots=True)
+class _Ladder:
+    """Windows are used again: after each case what is stored of them is put back, byte for byte."""
+
+    stack: Stack
+    agent: Agent
+    kv_tier: LmcacheTier
+    tiers: Mapping[Tier, LowerTier]
+    forger: Forger
+    random: Random
+    windows: dict[int, _Frozen] = field(default_factory=dict)
+
+    async def outcome(self, case: Case) -> Outcome:
+        window = await self._window(case.at)
+        other = await self._window(case.other) if case.other else window
+        if not case.sound_copy:
+            await self.tiers[case.other_tier].remove(window.stored[case.other_tier].names)
+        changed = await self._damage(case, window.stored[case.tier], other.stored[case.tier])
+        await empty_memory(self.agent.http, self.stack)
+        signs, session = await self._thaw(window, changed=changed)
+        continued = await self.agent.complete(window.token_ids, _COMPARED_TOKENS, session=session)
+        if signs.verification == "mismatch":
+            # What was quarantined is stored again under a salt of its own: the window is another one now.
+            await self._durable(window)
+            del self.windows[case.at.blocks]
+        await stored(self.kv_tier)
+        for used in self.windows.values():
+            if used in (window, other):
+                await self._put_back(used)
+        return Outcome(case, signs, continued == window.continuation)
+
+    async def _window(self, place: Place) -> _Frozen:
+        if place.blocks not in self.windows:
+            self.windows[place.blocks] = await self._freeze(place.blocks)
+        return self.windows[place.blocks]
+
+    async def _freeze(self, blocks: int) -> _Frozen:
+        tail = self.random.randrange(self.stack.chunk_size)
+        size = blocks * self.stack.chunk_size + tail - _SAMPLED
+        session, ids = await self.agent.fill(self.random.choices(_VOCABULARY, k=size), _SAMPLED)
+        continuation = await self.agent.complete(ids, _COMPARED_TOKENS)
+        name = f"faults-{uuid4().hex[:12]}"
+        await self.agent.tool("window_freeze", session_id=session, window_name=name)
+        await stored(self.kv_tier)
+        hashes = chunk_hashes(ids, self.stack.chunk_size)
+        held = {tier: await copies(store, hashes) for tier, store in self.tiers.items()}
+        return _Frozen(name, ids, continuation, held)
+
+    async def _damage(self, case: Case, mine: Copies, others: Copies) -> bool:
+        """Whether what is stored is another value now."""
+        tier, name = self.tiers[case.tier], mine.names[case.at.index]
+        values = self._damaged(case, mine, others)
+        if not values:
+            await tier.remove([name])
+            return True
+        for damaged, value in values.items():
+            await tier.write(damaged, value)
+        return values[name] != mine.values[case.at.index]
+
+    def _damaged(self, case: Case, mine: Copies, others: Copies) -> dict[str, bytes]:
+        """New values by name; none for a chunk that is deleted."""
+        name, value = mine.names[case.at.index], mine.values[case.at.index]
+        if case.other is not None:
+            taken, donated = others.names[case.other.index], others.values[case.other.index]
+            if case.fault is Fault.FORGE:
+                return {name: self.forger.forged(donated, taken, name)}
+            return {name: donated, taken: value}
+        match case.fault:
+            case Fault.FLIP:
+                return {name: flipped(value, case.share)}
+            case Fault.ZERO:
+                return {name: zeroed(value)}
+            case Fault.TRUNCATE:
+                return {name: truncated(value, case.share)}
+            case _:
+                return {}
+
+    async def _thaw(self, window: _Frozen, *, changed: bool) -> tuple[Signs, str]:
+        refused = await self._refused()
+        thawed = await self.agent.tool("window_thaw", window_name=window.name)
+        receipt = thawed["receipt"]
+        signs = Signs(
+            changed,
+            thawed["verification"],
+            receipt["blocks_found"],
+            receipt["blocks_total"],
+            receipt["tokens_restored"],
+            receipt["tokens_recomputed"],
+            await self._refused() - refused,
+            {tier: receipt["tokens_by_tier"].get(tier, 0) for tier in TIERS},
+        )
+        return signs, thawed["session_id"]
+
+    async def _refused(self) -> int:
+        """Chunks that LMCache found in a lower tier and could not load, since it started."""
+        metrics = (await self.agent.http.get(f"{self.stack.lmcache_url}/metrics")).text
+        lines = [line for line in metrics.splitlines() if line.startswith(_REFUSED)]
+        families = text_string_to_metric_families("\n".join([*lines, ""]))
+        samples = (sample for family in families for sample in family.samples)
+        return round(sum(sample.value for sample in samples if sample.labels.get("reason") == "not_found"))
+
+    async def _durable(self, window: _Frozen) -> None:
+        async with asyncio.timeout(_DURABLE_SECONDS):
+            while (await self.agent.tool("window_status", window_name=window.name))[
+                "durability"
+            ] != "durable":
+                pass
+
+    async def _put_back(self, window: _Frozen) -> None:
+        for tier, held in window.stored.items():
+            for name, value in zip(held.names, held.values, strict=True):
+                await self.tiers[tier].write(name, value)

@@ -1,0 +1,155 @@
+"""Programs that a benchmark starts: a gateway as ``cwm serve`` runs it, an upstream, a Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from cwm.stack.child import Child, on_leash
+from cwm.stack.commands import valkey_binary
+from cwm.stack.errors import StackError
+from cwm.stack.health import redis_answers
+from cwm.stack.ports import LOOPBACK
+from cwm.stack.redis_url import RedisAddress
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.02
+_NOWHERE: Final = "http://127.0.0.1:9"
+_URL: Final = re.compile(rb"http://[^/\s]+/mcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``url`` is where it speaks MCP."""
+
+    url: str
+    pid: int
+
+    def rss_mb(self) -> float:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@asynccontextmanager
+async def library(folder: Path) -> AsyncIterator[Server]:
+    """The upstream of ``cwm_bench.harness.library``, with the files of ``folder``."""
+    async with _started(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
+        yield server
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path, document: Mapping[str, Any], store_url: str | None, database_url: str | None = None
+) -> AsyncIterator[Server]:
+    """Everything on but the engine, which is not there; ``document`` is its ``cwm.yaml``, in ``folder``.
+
+    Its registry is ``cwm.db`` in ``folder`` unless it has a URL.
+    """
+    configure(folder, document)
+    variables = {
+        "CWM_CONFIG": str(folder / "cwm.yaml"),
+        "CWM_DB_PATH": str(folder / "cwm.db"),
+        "CWM_SECRET_FILE": str(folder / "secret"),
+        "CWM_VLLM_URL": _NOWHERE,
+        "CWM_LMCACHE_URL": "none",
+        "CWM_COORDINATOR_URL": "none",
+        **({} if store_url is None else {"CWM_SHARED_STORE_URL": store_url}),
+        **({} if database_url is None else {"CWM_DATABASE_URL": database_url}),
+    }
+    async with _started(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
+        yield server
+
+
+def configure(folder: Path, document: Mapping[str, Any]) -> None:
+    """Write ``cwm.yaml``: whole or not at all."""
+    beside = folder / "cwm.yaml.new"
+    beside.write_text(yaml.safe_dump(dict(document)), encoding="utf-8")
+    beside.replace(folder / "cwm.yaml")
+
+
+@asynccontextmanager
+async def valkey(folder: Path) -> AsyncIterator[str]:
+    """The URL of one of its own that keeps nothing; its log is in ``folder``. Raises StackError where there is none."""
+    port = free_port()
+    argv = [str(valkey_binary()), "--bind", LOOPBACK, "--port", str(port), "--dir", str(folder), "--save", ""]
+    server = await Child.start(argv, {}, folder / "valkey.log")
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while not await redis_answers(RedisAddress(LOOPBACK, port)):
+                if not server.alive:
+                    raise StackError("the embedded Valkey does not start.")
+                await asyncio.sleep(_POLL_SECONDS)
+        yield f"redis://{LOOPBACK}:{port}"
+    finally:
+        await server.stop(_STOP_SECONDS)
+
+
+async def told(module: str, *arguments: str) -> dict[str, Any]:
+    """What a program of ours, run to its end, says as JSON on its last line."""
+    process = await asyncio.create_subprocess_exec(
+        *on_leash([sys.executable, "-m", module, *arguments]),
+        env=_environment({}),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        await _ended(process)
+    if process.returncode:
+        raise RuntimeError(f"{module} ended with {process.returncode}.")
+    figures: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return figures
+
+
+@asynccontextmanager
+async def _started(
+    arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
+) -> AsyncIterator[Server]:
+    """A Python program, from when its first line tells its URL."""
+    log = folder / "servers.log"
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *on_leash([sys.executable, *arguments]),
+            cwd=folder,
+            env=_environment(variables),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=output,
+        )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(_START_SECONDS):
+            found = _URL.search(await process.stdout.readline())
+        if found is None:
+            raise RuntimeError(f"a server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
+        yield Server(found.group().decode(), process.pid)
+    finally:
+        await _ended(process)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    await process.wait()
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
+    return {**kept, "FASTMCP_ENABLE_RICH_LOGGING": "false", **variables}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,196 @@
+"""The same requests through the gateway and straight to vLLM, taken in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+from uuid import uuid4
+
+import httpx2
+
+from cwm_bench.harness.figures import Section, median, ratio
+
+_PROMPT_WORDS = 40
+_MAX_TOKENS = 24
+# Batches of the same requests to the same vLLM take 10 % more or less: of fewer a ratio says little.
+_LEAST_ROUNDS = 17
+# One request's first byte varies by 30 ms where the engine computes its prompt.
+_LEAST_REQUESTS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one request: until its first body byte, and whole."""
+
+    first: float
+    whole: float
+
+
+async def compare(direct: str, through: str, model: str, requests: int) -> tuple[Section, dict[str, Any]]:
+    """Latency and throughput, 1 and 16 clients, streaming and not; ratios are through / direct.
+
+    vLLM is also taken twice, as if one of the two were a gateway: what differs then is the noise of the measurement.
+    """
+    section = Section(
+        "pass-through: gateway against the same vLLM",
+        (
+            "case",
+            "direct ms",
+            "gateway ms",
+            "ratio",
+            "direct req/s",
+            "gateway req/s",
+            "ratio ",
+            "first byte +ms",
+            "vLLM against itself",
+            " ",
+            "+ms",
+        ),
+        note=f"medians; {_MAX_TOKENS} tokens out; rounds alternate between direct, gateway and direct again; a session "
+        "is recorded; no prompt is asked twice, save where the engine is said to have it. vLLM against itself: latency, "
+        "throughput and first byte of one direct arm against the other",
+    )
+    summary: dict[str, Any] = {}
+    async with clients() as http:
+        for load in LOADS:
+            figures = _figures(await _alternate(http, direct, through, model, load, requests))
+            section.rows.append((load.name, *figures.values()))
+            summary[f"latency_ratio_{load.key}"] = figures["latency_ratio"]
+            summary[f"throughput_ratio_{load.key}"] = figures["throughput_ratio"]
+            summary[f"latency_ratio_{load.key}_noise"] = figures["latency_noise"]
+            summary[f"throughput_ratio_{load.key}_noise"] = figures["throughput_noise"]
+            if load.stream:
+                summary[f"first_byte_added_ms_{load.key}"] = figures["first_added_ms"]
+                summary[f"first_byte_added_ms_{load.key}_noise"] = figures["first_noise_ms"]
+    return section, summary
+
+
+def clients() -> httpx2.AsyncClient:
+    """Connections for all clients of a load. vLLM closes one after 5 idle seconds, and a request that meets the close fails."""
+    limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
+    return httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``clients`` ask at once and wait for each other; with ``known``, each always the same.
+
+    ``nonce`` begins its prompts: an engine may have been measured before.
+    """
+
+    clients: int
+    stream: bool
+    known: bool = False
+    nonce: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def name(self) -> str:
+        who = "1 client" if self.clients == 1 else f"{self.clients} clients"
+        known = ", the engine has the prompt" if self.known else ""
+        return f"{who}, {'streaming' if self.stream else 'whole'}{known}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.clients}_{'stream' if self.stream else 'whole'}{'_known' if self.known else ''}"
+
+    def rounds(self, requests: int) -> int:
+        """How many batches make ``requests``, or as many more as say something."""
+        return max(_LEAST_ROUNDS, _LEAST_REQUESTS // self.clients, requests // max(self.clients, 2))
+
+    def prompt(self, number: int, client: int) -> str:
+        """Of the ``number``-th batch."""
+        asked = client if self.known else number * self.clients + client
+        return f"{self.nonce} {asked} " + " ".join(
+            f"word{(asked * 7 + i) % 997}" for i in range(_PROMPT_WORDS)
+        )
+
+
+LOADS: Final = (
+    Load(1, stream=False),
+    Load(1, stream=True),
+    Load(1, stream=True, known=True),
+    Load(16, stream=False),
+    Load(16, stream=True),
+    Load(16, stream=True, known=True),
+)
+
+
+@dataclass(slots=True)
+class _Rounds:
+    timings: dict[str, list[Timing]]
+    seconds: dict[str, float]
+
+
+async def _alternate(
+    http: httpx2.AsyncClient,
+    direct: str,
+    through: str,
+    model: str,
+    load: Load,
+    requests: int,
+) -> _Rounds:
+    sides = [("direct", direct), ("gateway", through), ("again", direct)]
+    rounds = _Rounds({side: [] for side, _ in sides}, dict.fromkeys(dict(sides), 0.0))
+    batches = count()
+    for number in range(load.rounds(requests)):
+        turn = number % len(sides)
+        for side, url in (*sides[turn:], *sides[:turn]):
+            asked = next(batches)
+            started = time.perf_counter()
+            batch = await asyncio.gather(
+                *(_one(http, url, model, load, asked, client) for client in range(load.clients))
+            )
+            if number:  # the first round warms connections up
+                rounds.seconds[side] += time.perf_counter() - started
+                rounds.timings[side].extend(batch)
+    return rounds
+
+
+async def _one(
+    http: httpx2.AsyncClient, url: str, model: str, load: Load, number: int, client: int
+) -> Timing:
+    body = body_of(load, model, number, client)
+    started = time.perf_counter()
+    first = None
+    async with http.stream(
+        "POST", f"{url}/v1/completions", json=body, headers={"CWM-Session-Id": f"bench-{load.key}-{client}"}
+    ) as response:
+        async for _ in response.aiter_raw():
+            first = first or time.perf_counter() - started
+        if response.status_code != 200:
+            raise RuntimeError(f"{url} answered {response.status_code}")
+    whole = time.perf_counter() - started
+    return Timing(first or whole, whole)
+
+
+def body_of(load: Load, model: str, number: int, client: int) -> dict[str, Any]:
+    """What ``client`` asks in the ``number``-th batch."""
+    return {
+        "model": model,
+        "prompt": load.prompt(number, client),
+        "max_tokens": _MAX_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": load.stream,
+    }
+
+
+def _figures(rounds: _Rounds) -> dict[str, float]:
+    whole = {side: median([t.whole * 1000 for t in rounds.timings[side]]) for side in rounds.timings}
+    rate = {side: round(len(rounds.timings[side]) / rounds.seconds[side], 2) for side in rounds.timings}
+    first = {side: median([t.first * 1000 for t in rounds.timings[side]]) for side in rounds.timings}
+    return {
+        "direct_ms": whole["direct"],
+        "gateway_ms": whole["gateway"],
+        "latency_ratio": ratio(whole["gateway"], whole["direct"]),
+        "direct_rps": rate["direct"],
+        "gateway_rps": rate["gateway"],
+        "throughput_ratio": ratio(rate["gateway"], rate["direct"]),
+        "first_added_ms": round(first["gateway"] - first["direct"], 3),
+        "latency_noise": ratio(whole["again"], whole["direct"]),
+        "throughput_noise": ratio(rate["again"], rate["direct"]),
+        "first_noise_ms": round(first["again"] - first["direct"], 3),
+    }

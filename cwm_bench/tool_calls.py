@@ -1,0 +1,314 @@
+"""``cwm bench gateway``: tool calls through CWM, beside bare FastMCP and beside the upstream itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from cwm import __version__
+from cwm.domain.access import Scope
+from cwm.settings import Database, Settings
+from cwm.stack.child import on_leash
+from cwm.wiring.access import opened_keys
+from cwm_bench.context import reload
+from cwm_bench.harness import rpc
+from cwm_bench.harness.figures import Report, Section, median
+from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.servers import free_port, valkey
+
+_START_SECONDS: Final = 30.0
+_TEXT_BYTES: Final = 2048
+_SESSIONS: Final = (1, 8, 32)
+_CALLS: Final = 400
+_IDLE_SESSIONS: Final = 5_000
+_WARM_SESSIONS: Final = 500
+_OPENING_AT_ONCE: Final = 16
+_COLUMNS: Final = (
+    "case",
+    "bare ms",
+    "own ms",
+    "upstream ms",
+    "bare calls/s",
+    "own calls/s",
+    "upstream calls/s",
+    "own/bare",
+    "upstream +ms",
+)
+_NOTE: Final = (
+    "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own is a tool of CWM's, upstream "
+    "the bare server through CWM; own/bare: throughput, the goal is 0.8 with the defaults and as a replica; upstream +ms: median latency over "
+    "calling the upstream directly, the goal is 3 with one session; both are medians of what each round gave"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One side of a comparison: a server, the name of its echo, and what its caller proves who it is with."""
+
+    name: str
+    url: str
+    tool: str
+    credentials: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Rounds:
+    milliseconds: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Report:
+    """Measure. Needs no engine: the gateway's other parts run, and find none.
+
+    StackError where there is no Valkey.
+    """
+    report = Report("gateway", {"cwm": __version__, "cores": os.cpu_count(), "text_bytes": _TEXT_BYTES})
+    async with own_folder(home, progress) as folder:
+        log = folder / "servers.log"
+        for title, started, suffix in (
+            ("CWM with its defaults", _alone, ""),
+            ("CWM as one of several replicas, with Valkey", _one_of_several, "_replica"),
+            ("CWM with API keys, limits, Valkey and traces", _team, "_team"),
+        ):
+            async with server(log, "bare") as bare, started(log, bare.url) as (cwm, credentials):
+                targets = (
+                    Target("bare", bare.url, "echo"),
+                    Target("own", cwm.url, "echo", credentials),
+                    Target("upstream", cwm.url, "bare_echo", credentials),
+                )
+                section = Section(f"tools/call of a 2 KB echo: {title}, beside bare FastMCP", _COLUMNS)
+                section.note = _NOTE.format(rounds=rounds, calls=_CALLS)
+                summary = await _compare(section, targets, rounds, partial(_told, progress, title))
+                report.sections.append(section)
+                report.summary |= {f"{key}{suffix}": value for key, value in summary.items()}
+        async with server(log, "bare") as bare:
+            section, summary = await reload.measure(bare.url, folder, progress)
+            report.sections.append(section)
+            report.summary |= summary
+        progress(f"{_IDLE_SESSIONS} idle sessions")
+        # Memory that a busy process freed would be taken before any new: this one has not been busy.
+        async with server(log, "bare") as bare, _alone(log, bare.url) as (cwm, _):
+            report.summary["bytes_per_session"] = await _bytes_per_session(cwm)
+    return report
+
+
+def _told(progress: Callable[[str], None], title: str, what: str) -> None:
+    progress(f"{title}: {what}")
+
+
+@asynccontextmanager
+async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    """A gateway on a registry of its own, and nothing to prove."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        async with server(log, "gateway", upstream_url, folder) as cwm:
+            yield cwm, {}
+
+
+@asynccontextmanager
+async def _one_of_several(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    """The same, with what replicas share in a store."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        async with (
+            valkey(Path(folder)) as store_url,
+            server(log, "replica", upstream_url, folder, store_url) as cwm,
+        ):
+            yield cwm, {}
+
+
+@asynccontextmanager
+async def _team(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        async with (
+            server(log, "collector") as collector,
+            valkey(Path(folder)) as store_url,
+            team(log, upstream_url, store_url, collector.origin) as (cwm, credentials),
+        ):
+            yield cwm, credentials
+
+
+@asynccontextmanager
+async def team(
+    log: Path, upstream_url: str, store_url: str, otlp_url: str
+) -> AsyncIterator[tuple[Server, dict[str, str]]]:
+    """The same with API keys, limits, a shared store and traces; and the headers of who has a key."""
+    with tempfile.TemporaryDirectory(dir=log.parent) as folder:
+        key = await _key(Path(folder) / "cwm.db")
+        async with server(log, "team", upstream_url, folder, store_url, otlp_url) as cwm:
+            yield cwm, {"authorization": f"Bearer {key}"}
+
+
+async def _key(registry: Path) -> str:
+    """An API key for everything, in a registry that is made for it."""
+    settings = Settings(database=Database(db_path=registry))
+    async with opened_keys(settings) as keys:
+        everything = frozenset({Scope.ADMIN, Scope.TOOLS_CALL, Scope.WINDOWS_READ})
+        _, text = await keys.create(settings.isolation.tenant, "bench", everything, None)
+    return text
+
+
+async def _compare(
+    section: Section, targets: tuple[Target, ...], rounds: int, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Fill the section, and sum it up."""
+    limits = httpx2.Limits(max_connections=128, max_keepalive_connections=128, keepalive_expiry=2)
+    async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
+        return await _rows(http, section, targets, rounds, progress)
+
+
+async def _rows(
+    http: httpx2.AsyncClient,
+    section: Section,
+    targets: tuple[Target, ...],
+    rounds: int,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    ratios, added = [], []
+    for era in (rpc.MODERN, rpc.LEGACY):
+        for sessions in _SESSIONS:
+            progress(f"{sessions} sessions, {era}")
+            taken = {target.name: _Rounds() for target in targets}
+            for number in range(rounds + 1):
+                for target in targets if number % 2 else reversed(targets):
+                    one = await _round(http, target, era, sessions)
+                    if number:  # the first round warms connections up
+                        taken[target.name].milliseconds.append(one[0])
+                        taken[target.name].rates.append(one[1])
+            ms = {name: median(each.milliseconds) for name, each in taken.items()}
+            rates = {name: median(each.rates) for name, each in taken.items()}
+            kept, more = _kept(taken), _more(taken)
+            ratios.append(kept)
+            if sessions == _SESSIONS[0]:
+                added.append(more)
+            section.rows.append(
+                (f"{era}, {sessions}", *ms.values(), *(round(r, 1) for r in rates.values()), kept, more)
+            )
+    return {"throughput_ratio": min(ratios), "added_ms_upstream": max(added)}
+
+
+def _kept(taken: Mapping[str, _Rounds]) -> float:
+    """Median of the rounds' own throughput over bare: both of one round met the same machine."""
+    pairs = zip(taken["own"].rates, taken["bare"].rates, strict=True)
+    return round(statistics.median(own / bare for own, bare in pairs), 3)
+
+
+def _more(taken: Mapping[str, _Rounds]) -> float:
+    """Median of the rounds' milliseconds that the way through the gateway takes longer."""
+    pairs = zip(taken["upstream"].milliseconds, taken["bare"].milliseconds, strict=True)
+    return round(statistics.median(through - bare for through, bare in pairs), 3)
+
+
+async def _round(http: httpx2.AsyncClient, target: Target, era: str, sessions: int) -> tuple[float, float]:
+    """Median milliseconds of a call, and calls a second."""
+    headers = [await rpc.opened(http, target.url, era, target.credentials) for _ in range(sessions)]
+    milliseconds: list[float] = []
+    started = time.perf_counter()
+    await asyncio.gather(
+        *(_calls(http, target, era, one, _CALLS // sessions, milliseconds) for one in headers)
+    )
+    seconds = time.perf_counter() - started
+    return median(milliseconds), len(milliseconds) / seconds
+
+
+async def _calls(
+    http: httpx2.AsyncClient,
+    target: Target,
+    era: str,
+    headers: Mapping[str, str],
+    count: int,
+    milliseconds: list[float],
+) -> None:
+    for number in range(count):
+        text = f"{number} {time.perf_counter_ns()} ".ljust(_TEXT_BYTES, "x")
+        body = rpc.request(era, "tools/call", {"name": target.tool, "arguments": {"text": text}})
+        began = time.perf_counter()
+        answer = await http.post(target.url, json=body, headers={**headers, "mcp-name": target.tool})
+        milliseconds.append((time.perf_counter() - began) * 1000)
+        if text not in answer.text:
+            raise RuntimeError(f"{target.name} answered {answer.status_code}: {answer.text[:300]}")
+
+
+async def _bytes_per_session(cwm: Server) -> int:
+    """Resident memory that sessions take which spoke once and are idle: RSS after less before."""
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
+        await _speak_once(http, cwm.url, _WARM_SESSIONS)
+        before = cwm.rss_bytes()
+        await _speak_once(http, cwm.url, _IDLE_SESSIONS)
+        return round((cwm.rss_bytes() - before) / _IDLE_SESSIONS)
+
+
+async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None:
+    left = iter(range(sessions))
+
+    async def open_some() -> None:
+        for _ in left:
+            headers = await rpc.opened(http, url, rpc.LEGACY)
+            body = rpc.request(rpc.LEGACY, "tools/call", {"name": "session_list", "arguments": {"limit": 1}})
+            (await http.post(url, json=body, headers=headers)).raise_for_status()
+
+    await asyncio.gather(*(open_some() for _ in range(_OPENING_AT_ONCE)))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``url`` is where it speaks MCP, if it does."""
+
+    origin: str
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/mcp"
+
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def server(log: Path, which: str, *arguments: str) -> AsyncIterator[Server]:
+    port = free_port()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
+    environ["FASTMCP_ENABLE_RICH_LOGGING"] = "false"
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *on_leash([sys.executable, "-m", "cwm_bench.harness.echo", which, str(port), *arguments]),
+            env=environ,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        started = Server(f"http://127.0.0.1:{port}", process.pid)
+        await _answering(started.url, process, log)
+        yield started
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
+        while True:
+            if process.returncode is not None:
+                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
+            try:
+                await http.get(url)
+            except httpx2.TransportError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+def _tail(log: Path) -> str:
+    return log.read_text()[-2000:]

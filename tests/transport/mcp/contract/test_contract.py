@@ -1,0 +1,143 @@
+"""What ``tools/list`` and ``resources/list`` publish is the contract, in both eras."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from mcp_types import Tool
+
+from tests.transport.mcp.contract.fields import (
+    ADDED_INPUTS,
+    INPUTS,
+    MOMENTS,
+    OUTPUT_ENUMS,
+    OUTPUTS,
+    RESOURCES,
+)
+from tests.transport.mcp.gateway import Agent
+
+READ_ONLY = {
+    "window_list",
+    "window_status",
+    "session_list",
+    "cache_stats",
+    "health_check",
+    "get_metrics_data",
+    "result_read",
+    "result_query",
+    "context_get",
+    "context_list",
+    "context_stats",
+}
+OURS = {
+    "session_create",
+    "session_generate",
+    "session_delete",
+    "agent_session_create",
+    "agent_session_end",
+    "result_read",
+    "result_query",
+    "context_set",
+    "context_get",
+    "context_delete",
+    "context_list",
+    "context_snapshot",
+    "context_restore",
+    "context_stats",
+}
+DELETING = {
+    "window_delete",
+    "session_delete",
+    "agent_session_end",
+    "context_delete",
+    "context_restore",
+}
+
+
+@pytest.fixture
+async def tools(agent: Agent) -> dict[str, Tool]:
+    return {tool.name: tool for tool in await agent.client.list_tools()}
+
+
+async def test_the_ten_tools_and_those_on_sessions_are_there(tools: dict[str, Tool]) -> None:
+    assert set(tools) == set(INPUTS) | OURS
+
+
+@pytest.mark.parametrize("name", INPUTS)
+async def test_a_tool_takes_exactly_the_fields_of_the_contract(tools: dict[str, Tool], name: str) -> None:
+    required, fields = INPUTS[name]
+    schema = tools[name].input_schema
+    assert without_descriptions(schema["properties"]) == {**fields, **ADDED_INPUTS.get(name, {})}
+    assert sorted(schema.get("required", [])) == sorted(required)
+
+
+async def test_no_tool_takes_unknown_fields_or_publishes_alternatives_at_the_top(
+    tools: dict[str, Tool],
+) -> None:
+    for tool in tools.values():
+        schema = tool.input_schema
+        assert schema["type"] == "object"
+        assert schema["additionalProperties"] is False
+        assert not {"oneOf", "anyOf", "allOf", "$ref", "$defs"} & schema.keys()
+
+
+async def test_no_optional_field_publishes_null(tools: dict[str, Tool]) -> None:
+    for tool in tools.values():
+        required = tool.input_schema.get("required", [])
+        for name, field in tool.input_schema["properties"].items():
+            assert name in required or {"type": "null"} not in field.get("anyOf", [])
+            assert field.get("default", ...) is not None
+
+
+async def test_every_field_and_tool_says_what_it_is_for(tools: dict[str, Tool]) -> None:
+    for tool in tools.values():
+        assert tool.title
+        assert "Errors: CWM-" in str(tool.description)
+        for name, field in tool.input_schema["properties"].items():
+            assert field.get("description"), f"{tool.name}.{name}"
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_a_tool_declares_every_field_of_its_answer(tools: dict[str, Tool], name: str) -> None:
+    schema = tools[name].output_schema
+    assert schema is not None
+    assert {path: type_of(at(schema, path)) for path in OUTPUTS[name]} == OUTPUTS[name]
+    for path, values in OUTPUT_ENUMS.get(name, {}).items():
+        assert at(schema, path)["enum"] == values
+    for path in MOMENTS.get(name, []):
+        assert "'format': 'date-time'" in str(at(schema, path))
+
+
+async def test_hints_tell_what_reads_what_destroys_and_what_may_be_repeated(tools: dict[str, Tool]) -> None:
+    hints = {name: tool.annotations for name, tool in tools.items()}
+    assert {n for n, h in hints.items() if h and h.read_only_hint} == READ_ONLY
+    assert {n for n, h in hints.items() if h and h.destructive_hint} == DELETING
+    assert {n for n, h in hints.items() if h and h.idempotent_hint} == READ_ONLY | DELETING
+    assert {n for n, h in hints.items() if h and h.open_world_hint} == set()
+
+
+async def test_the_four_resources_are_json(agent: Agent) -> None:
+    listed = {str(r.uri): r.mime_type for r in await agent.client.list_resources()}
+    assert listed == dict.fromkeys(RESOURCES, "application/json")
+
+
+def without_descriptions(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {k: v for k, v in field.items() if k != "description"} for name, field in properties.items()
+    }
+
+
+def at(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    for step in re.findall(r"[a-z_]+|\[\]", path):
+        schema = schema["items"] if step == "[]" else schema["properties"][step]
+    return schema
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    if "anyOf" not in schema:
+        return str(schema["type"])
+    types = [choice["type"] for choice in schema["anyOf"]]
+    assert types.pop() == "null"
+    return f"{types.pop()}?"

@@ -1,0 +1,39 @@
+"""What an upstream answers on its way through FastMCP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastmcp.exceptions import ToolError
+from mcp_types import CallToolResult
+
+from cwm.services.upstreams.shared_answers import Given
+from cwm.transport.mcp.upstreams.calls import _result
+
+SAID = {"type": "text", "text": "see there"}
+
+
+def answer(structured: Any) -> Given:
+    return Given({"content": [SAID], "structuredContent": structured, "_meta": {"a": 1}, "isError": False})
+
+
+def test_structured_content_is_passed_on_and_not_made_anew() -> None:
+    rows = [{"id": 1, "text": "äöü\ud7ff", "share": 0.1}]
+    result = _result("notes", answer({"rows": rows}))
+    assert result.structured_content is not None
+    assert result.structured_content["rows"] is rows
+    told = result.to_mcp_result()
+    assert isinstance(told, CallToolResult)
+    wire = told.model_dump(by_alias=True, mode="json", exclude_none=True)
+    assert wire["structuredContent"] == {"rows": rows}
+    assert wire["content"] == [SAID]
+    assert wire["_meta"] == {"a": 1}
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_has_not_is_refused_and_one_in_a_text_is_not(number: float) -> None:
+    with pytest.raises(ToolError):
+        _result("notes", answer({"rows": [number]}))
+    said = {"rows": ["NaN", "Infinity"]}
+    assert _result("notes", answer(said)).structured_content == said
