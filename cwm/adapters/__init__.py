@@ -1,0 +1,1 @@
+"""Adapters: what stands behind the ports, a folder per thing outside."""

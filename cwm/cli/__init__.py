@@ -1,0 +1,1 @@
+"""The command line; no logic of its own."""

@@ -1,0 +1,1 @@
+"""Nouns and rules; standard library only, no I/O."""

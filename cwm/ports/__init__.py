@@ -1,0 +1,1 @@
+"""Protocols: what the services need from outside."""

@@ -1,0 +1,1 @@
+"""What CWM does: a folder per noun, one verb per file."""

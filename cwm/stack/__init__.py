@@ -1,0 +1,1 @@
+"""`cwm up`: local engines that CWM starts, watches and stops."""

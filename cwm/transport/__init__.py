@@ -1,0 +1,1 @@
+"""Faces: a folder per protocol; unpack, call a service, render."""

@@ -146,7 +146,7 @@ def build_parts(settings: Settings) -> Parts:
     )
     quarantine = Quarantine(registry, engine, directory, scopes, verify, journal, release, freeze.store_again)
     delete = Delete(registry, kv_tier, journal, clock, release, replicas)
-    end_session = EndSession(registry, kv_tier, directory, turns, journal, clock, release)
+    end_session = EndSession(registry, kv_tier, directory, turns.in_flight, journal, clock, release)
     reconcile = Reconcile(
         registry,
         kv_tier,

@@ -1,0 +1,1 @@
+"""Benchmarks of shared context and result budgets."""

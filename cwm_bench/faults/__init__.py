@@ -1,0 +1,1 @@
+"""Benchmark of fault detection in stored chunks."""

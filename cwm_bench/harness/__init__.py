@@ -1,0 +1,1 @@
+"""What benchmarks share: servers, clients, data, figures."""

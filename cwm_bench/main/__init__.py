@@ -1,0 +1,1 @@
+"""The main benchmark: pass-through, freeze, thaw, lists, memory, start."""

@@ -1,0 +1,1 @@
+"""LMCache: the KV tiers beside an engine, through its HTTP API."""

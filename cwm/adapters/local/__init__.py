@@ -1,0 +1,1 @@
+"""The local machine: clock, secrets, identity on loopback, and subprocesses."""

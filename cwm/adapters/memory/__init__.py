@@ -1,0 +1,1 @@
+"""In-process stores, for a gateway without Redis."""

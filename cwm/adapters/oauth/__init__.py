@@ -1,0 +1,1 @@
+"""OAuth: access tokens checked by signature or introspection."""

@@ -1,0 +1,1 @@
+"""MCP clients for the upstream servers, over HTTP and stdio."""

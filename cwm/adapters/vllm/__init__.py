@@ -1,0 +1,1 @@
+"""vLLM: its HTTP API, and the request and answer formats of a turn."""

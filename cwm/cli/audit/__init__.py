@@ -1,0 +1,1 @@
+"""`cwm audit`: verify and export the audit log."""

@@ -1,0 +1,1 @@
+"""`cwm demo`: freeze a context, kill the engine, thaw it."""

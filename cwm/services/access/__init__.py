@@ -1,0 +1,1 @@
+"""Access: authentication, API keys, rate limits, refusals."""

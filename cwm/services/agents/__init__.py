@@ -1,0 +1,1 @@
+"""Agent sessions and the ContextManager that serves each."""

@@ -1,0 +1,1 @@
+"""Audit: who did what, recorded, checked and kept up."""

@@ -1,0 +1,1 @@
+"""Shared context: keys, versions, scopes and snapshots."""

@@ -1,0 +1,1 @@
+"""Engines: which engine serves a model, and its identity."""

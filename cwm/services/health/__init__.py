@@ -1,0 +1,1 @@
+"""Health: what is up, what doctor finds, what is counted."""

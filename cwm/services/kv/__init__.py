@@ -1,0 +1,1 @@
+"""KV: storing, verifying, planning and releasing the chunks of a prefix."""

@@ -1,0 +1,1 @@
+"""Tool results: token budgets, previews, stored results and queries over them."""

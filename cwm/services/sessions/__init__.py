@@ -1,0 +1,1 @@
+"""Sessions: opening, ending and the salt scope of each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cwm.domain.engine import EngineIdentity
@@ -18,15 +19,16 @@ from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
-from cwm.services.turns.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
+    """``in_flight(tenant, session_id)``: whether a turn of the session is running in this gateway."""
+
     registry: Registry
     kv_tier: KvTier
     directory: EngineDirectory
-    turns: Turns
+    in_flight: Callable[[str, str], bool]
     journal: Journal
     clock: Clock
     release: Release
@@ -43,7 +45,7 @@ class EndSession:
             if session is None:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
             details.update(of_another(principal, session.owner))
-            if session.state is SessionState.FROZEN or self.turns.in_flight(principal.tenant, session_id):
+            if session.state is SessionState.FROZEN or self.in_flight(principal.tenant, session_id):
                 reason = (
                     "is frozen: delete its windows instead"
                     if session.state is SessionState.FROZEN

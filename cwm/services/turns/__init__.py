@@ -1,0 +1,1 @@
+"""Turns: requests to the model and what they leave in a session."""

@@ -1,0 +1,1 @@
+"""Upkeep: reconciliation, retention, patrol and the watchdog."""

@@ -1,0 +1,1 @@
+"""Upstreams: the MCP servers behind CWM, their links, calls and listings."""

@@ -1,0 +1,1 @@
+"""Windows: freeze, thaw, clone, delete, list, quarantine."""

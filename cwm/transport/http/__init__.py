@@ -1,0 +1,1 @@
+"""HTTP: what every face stands on, and the plain endpoints."""

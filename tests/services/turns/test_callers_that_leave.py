@@ -243,7 +243,7 @@ async def test_a_session_whose_deletion_nobody_waits_for_owes_nothing(
         registry,
         kv_tier,
         cast("Any", OneEngine()),
-        Turns(registry, audit_log, SystemClock()),
+        Turns(registry, audit_log, SystemClock()).in_flight,
         journal,
         SystemClock(),
         Release(registry, kv_tier, replicas),

@@ -1,0 +1,1 @@
+"""Agent sessions and change notifications in Redis."""

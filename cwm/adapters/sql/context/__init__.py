@@ -1,0 +1,1 @@
+"""Shared context and stored results in SQL."""

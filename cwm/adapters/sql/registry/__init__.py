@@ -1,0 +1,1 @@
+"""The registry in SQL: windows, sessions, snapshots, pins and intents."""

@@ -1,0 +1,1 @@
+"""Listing and searching windows in SQL."""

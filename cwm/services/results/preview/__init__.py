@@ -1,0 +1,1 @@
+"""Previews: what a result over its budget shows."""

@@ -1,0 +1,1 @@
+"""Shared context over MCP: tools, resources, schemas."""

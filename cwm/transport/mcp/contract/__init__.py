@@ -1,0 +1,1 @@
+"""The published contract: tools, schemas, resources and how results are rendered."""

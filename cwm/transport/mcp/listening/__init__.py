@@ -1,0 +1,1 @@
+"""Clients that listen: sessions, streams, subscriptions, notifications."""

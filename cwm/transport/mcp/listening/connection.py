@@ -22,12 +22,7 @@ from cwm.ports.identity import Identity
 from cwm.transport.http.request_keys import AGENT_SESSION
 from cwm.transport.mcp.listening.notifications import spelled
 from cwm.transport.mcp.listening.streams import EventStreams
-
-
-def session_of(context: ServerRequestContext[Any, Any]) -> str | None:
-    """The agent session of a connection that is no HTTP request."""
-    session_id: str | None = _connection(context).state.get(AGENT_SESSION)
-    return session_id
+from cwm.transport.mcp.requests.agent import connection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class ConnectionSessions:
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)
         if ctx.method == "initialize" and ctx.request is None:
-            await self._begin(_connection(ctx))
+            await self._begin(connection_of(ctx))
         return result
 
     async def _begin(self, connection: Connection) -> None:
@@ -73,7 +68,3 @@ class ConnectionSessions:
         with suppress(CwmError, anyio.ClosedResourceError, anyio.BrokenResourceError):
             async with self.streams.open(session_id, principal) as stream:
                 await self.streams.tell(stream, write)
-
-
-def _connection(context: ServerRequestContext[Any, Any]) -> Connection:
-    return context.session._connection  # noqa: SLF001

@@ -1,0 +1,1 @@
+"""Layers around every MCP message: limits, metrics, spans."""

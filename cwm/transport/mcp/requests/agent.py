@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fastmcp.server.dependencies import FastMCPRequestContext
 from fastmcp.server.middleware import MiddlewareContext
+from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 
 from cwm.domain.access import Scope
@@ -19,7 +20,6 @@ from cwm.services.access.refusals import Refusals
 from cwm.services.agents.agents import Agents
 from cwm.services.upstreams.upstreams import CallerOf
 from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
-from cwm.transport.mcp.listening.connection import session_of
 
 HANDLE_META: Final = "dev.cwm/agent-session"
 """Key of ``_meta`` by which a request names the agent session it belongs to."""
@@ -82,6 +82,17 @@ class Agency:
         if request is not None:
             return principal, request.scope.get(AGENT_SESSION)
         return principal, None if context is None else session_of(context)
+
+
+def connection_of(context: Context) -> Connection:
+    """The SDK's connection; it has no public name."""
+    return context.session._connection  # noqa: SLF001
+
+
+def session_of(context: Context) -> str | None:
+    """The agent session of a connection that is no HTTP request."""
+    session_id: str | None = connection_of(context).state.get(AGENT_SESSION)
+    return session_id
 
 
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:

@@ -1,0 +1,1 @@
+"""Tool results over MCP: budgets, previews, `result_read` and `result_query`."""

@@ -1,0 +1,1 @@
+"""Upstream servers over MCP: their lists and calls."""
