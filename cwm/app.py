@@ -30,9 +30,9 @@ from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import guard, refuse_open_socket
 from cwm.wiring.front import stand_before
+from cwm.wiring.lifetime import Drain, kept_up, require_schema
 from cwm.wiring.memory import settle_memory
 from cwm.wiring.parts import Parts, build_parts
-from cwm.wiring.upkeep import Drain, kept_up, require_schema
 
 
 @asynccontextmanager

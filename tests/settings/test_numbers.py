@@ -19,8 +19,8 @@ from cwm.settings import GROUPS, Settings, SettingsError, load
 from cwm.settings.load import settings_from
 from cwm.settings.tools import BudgetFields, CacheFields, ReferenceFields
 from cwm.settings.upstreams import UpstreamFields
+from cwm.wiring.lifetime import Drain, kept_up
 from cwm.wiring.parts import build_parts
-from cwm.wiring.upkeep import Drain, kept_up
 from tests.transport.mcp.gateway import nobody_listens
 
 FILE: Final = Path("cwm.yaml")

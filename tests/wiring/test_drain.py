@@ -18,8 +18,8 @@ from cwm.domain.principal import Principal
 from cwm.services.turns.generate import TurnInput
 from cwm.services.turns.pass_through import PassThrough
 from cwm.settings import Database, Http, Settings
+from cwm.wiring.lifetime import Drain, kept_up
 from cwm.wiring.parts import Parts, build_parts
-from cwm.wiring.upkeep import Drain, kept_up
 from tests.adapters.vllm.fake_vllm import Behaviour, FakeVllm, fake_vllm
 from tests.services.replicas_of import HandClock
 from tests.transport.openai.gateway import settings_for
