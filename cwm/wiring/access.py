@@ -49,12 +49,12 @@ def build_access(
         return Access(LocalIdentity(tenant), refusals, _nothing)
     tokens = None if auth.oauth_issuer is None else _access_tokens(auth, auth.oauth_issuer, clock)
     identity = Authentication(
-        tenant,
-        clock,
-        tokens,
-        SqlApiKeys(database) if auth.api_keys else None,
-        auth.oauth_tenant_claim,
-        auth.oauth_scope_prefix,
+        tenant=tenant,
+        clock=clock,
+        tokens=tokens,
+        keys=SqlApiKeys(database) if auth.api_keys else None,
+        tenant_claim=auth.oauth_tenant_claim,
+        scope_prefix=auth.oauth_scope_prefix,
     )
     return Access(identity, refusals, _nothing if tokens is None else tokens.aclose)
 

@@ -33,14 +33,14 @@ def build_limits(
     """``client`` reaches the shared store and sends nothing twice. Only who has it to themselves on loopback is not limited by default."""
     counts, running = _store(client)
     return Limits(
-        _rules(settings, identity),
-        settings.budgets.policies,
-        counts,
-        running,
-        CountStore(settings.limits.rate_limit_on_failure == "refuse", meter, clock),
-        audit,
-        meter,
-        clock,
+        rules=_rules(settings, identity),
+        policies=settings.budgets.policies,
+        counts=counts,
+        running=running,
+        store=CountStore(refuse=settings.limits.rate_limit_on_failure == "refuse", meter=meter, clock=clock),
+        audit=audit,
+        meter=meter,
+        clock=clock,
     )
 
 

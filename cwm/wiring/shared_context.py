@@ -20,12 +20,12 @@ def shared_contents(
 ) -> SharedContents:
     context = settings.context
     return SharedContents(
-        shared.contents,
-        ContentCache(context.memory_bytes(), context.context_eviction),
-        shared.changes,
-        audit,
-        meter,
-        clock,
+        store=shared.contents,
+        cache=ContentCache(context.memory_bytes(), context.context_eviction),
+        changes=shared.changes,
+        audit=audit,
+        meter=meter,
+        clock=clock,
         compress_above=context.context_compress_bytes,
         quota_bytes=context.quota_bytes(),
     )
@@ -42,10 +42,20 @@ def shared_context(
     context = settings.context
     views = ContextViews(shared.context, bytes_for_keys(context), contents.cache.reserve)
     limits = ContextLimits(
-        context.context_value_kb * 1024, context.context_versions, context.context_snapshots
+        value_bytes=context.context_value_kb * 1024,
+        versions=context.context_versions,
+        snapshots=context.context_snapshots,
     )
     return SharedContext(
-        shared.context, contents, views, shared.changes, meter, clock, limits, context.quota_bytes(), tracer
+        index=shared.context,
+        contents=contents,
+        views=views,
+        changes=shared.changes,
+        meter=meter,
+        clock=clock,
+        limits=limits,
+        quota_bytes=context.quota_bytes(),
+        tracer=tracer,
     )
 
 

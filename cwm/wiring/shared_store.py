@@ -47,11 +47,18 @@ class SharedStore:
 def shared_store(settings: Settings, database: Database, clock: Clock, tracer: Tracer) -> SharedStore:
     shared, url = settings.shared, settings.shared_store_url()
     if url is None:
-        kept = InProcessAgentSessions(shared.agent_session_ttl_seconds, shared.agent_session_limit)
-        here = InProcessChanges()
-        contents, context = SqlContentStore(database, clock), SqlContextIndex(database)
-        results = SqlResultRecords(database)
-        return SharedStore(kept, here, contents, context, results, here.read, here.close)
+        local_changes = InProcessChanges()
+        return SharedStore(
+            agent_sessions=InProcessAgentSessions(
+                shared.agent_session_ttl_seconds, shared.agent_session_limit
+            ),
+            changes=local_changes,
+            contents=SqlContentStore(database, clock),
+            context=SqlContextIndex(database),
+            results=SqlResultRecords(database),
+            read=local_changes.read,
+            close=local_changes.close,
+        )
     # Its client takes more memory than a gateway on its own has to give away.
     from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
     from cwm.adapters.redis.agents.changes import RedisChanges
@@ -71,13 +78,13 @@ def shared_store(settings: Settings, database: Database, clock: Clock, tracer: T
         await client.aclose()
 
     return SharedStore(
-        sessions,
-        changes,
-        RedisContentStore(client),
-        RedisContextIndex(client),
-        RedisResultRecords(client),
-        changes.read,
-        close,
-        counting,
-        partial(ping, client),
+        agent_sessions=sessions,
+        changes=changes,
+        contents=RedisContentStore(client),
+        context=RedisContextIndex(client),
+        results=RedisResultRecords(client),
+        read=changes.read,
+        close=close,
+        counting=counting,
+        ping=partial(ping, client),
     )

@@ -17,14 +17,14 @@ from cwm.wiring.shared_store import SharedStore
 def stored_results(
     settings: Settings, shared: SharedStore, contents: SharedContents, counter: TokenCounter, journal: Journal
 ) -> Results:
-    kept = settings.stored_results
+    limits = settings.stored_results
     return Results(
-        shared.results,
-        contents,
-        counter,
-        Cursors(signing_secrets(settings.isolation)),
-        journal.clock,
-        kept.quota_bytes(),
-        timedelta(seconds=kept.cursor_ttl_seconds),
-        journal,
+        records=shared.results,
+        contents=contents,
+        tokens=counter,
+        cursors=Cursors(signing_secrets(settings.isolation)),
+        clock=journal.clock,
+        quota_bytes=limits.quota_bytes(),
+        cursor_ttl=timedelta(seconds=limits.cursor_ttl_seconds),
+        journal=journal,
     )

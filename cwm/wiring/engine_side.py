@@ -1,0 +1,200 @@
+"""The engine side: sessions, turns, windows and the KV beneath them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cwm.adapters.lmcache.client import LmcacheTier
+from cwm.adapters.local.secret import load_secret
+from cwm.adapters.sql.speeds import SqlSpeeds
+from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.origins import Origins
+from cwm.services.kv.planner import Planner
+from cwm.services.kv.release import Release
+from cwm.services.kv.store import Store
+from cwm.services.kv.verify import Verify
+from cwm.services.sessions.end_session import EndSession
+from cwm.services.sessions.open_session import OpenSession
+from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.turns.generate import Generate
+from cwm.services.turns.grow import Grow
+from cwm.services.turns.pass_through import PassThrough
+from cwm.services.turns.turns import Turns
+from cwm.services.upkeep.retention import RetentionPolicy
+from cwm.services.windows.browse import Browse
+from cwm.services.windows.clone import Clone
+from cwm.services.windows.delete import Delete
+from cwm.services.windows.freeze import Freeze
+from cwm.services.windows.quarantine import Quarantine
+from cwm.services.windows.thaw import Thaw
+from cwm.settings import Settings
+from cwm.wiring.foundation import Foundation
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSide:
+    engine: VllmEngine
+    kv_tier: LmcacheTier
+    directory: EngineDirectory
+    policy: RetentionPolicy
+    turns: Turns
+    release: Release
+    open_session: OpenSession
+    end_session: EndSession
+    generate: Generate
+    pass_through: PassThrough
+    freeze: Freeze
+    quarantine: Quarantine
+    thaw: Thaw
+    clone: Clone
+    delete: Delete
+    browse: Browse
+
+
+def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
+    clock, registry, journal, replicas = base.clock, base.registry, base.journal, base.replicas
+    engine = VllmEngine(settings.engine, base.tracer)
+    kv_tier = LmcacheTier(settings.engine, base.tracer)
+    directory = EngineDirectory(
+        engine,
+        kv_tier,
+        secret=load_secret(settings.isolation),
+        weights_digest=settings.engine.weights_digest,
+    )
+    retention, verification = settings.retention, settings.verification
+    policy = RetentionPolicy(
+        session_ttl=retention.session_ttl_seconds,
+        session_kept=retention.session_kept_seconds,
+        auto_freeze=retention.auto_freeze,
+    )
+    turns = Turns(registry=registry, audit=base.audit, clock=clock, touch_after=policy.touch_after)
+    scopes = Scopes(registry=registry, clock=clock)
+    release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
+    verify = Verify(
+        engine=engine,
+        token_count=verification.canary_tokens,
+        tolerance=verification.canary_tolerance,
+    )
+    open_session = OpenSession(
+        registry=registry,
+        directory=directory,
+        journal=journal,
+        clock=clock,
+        scopes=scopes,
+        cache_scope=settings.isolation.cache_scope,
+    )
+    end_session = EndSession(
+        registry=registry,
+        kv_tier=kv_tier,
+        directory=directory,
+        in_flight=turns.in_flight,
+        journal=journal,
+        clock=clock,
+        release=release,
+    )
+    generate = Generate(
+        registry=registry,
+        engine=engine,
+        directory=directory,
+        turns=turns,
+        grow=Grow(engine),
+        journal=journal,
+        meter=base.meter,
+        limits=base.limits,
+    )
+    freeze = Freeze(
+        registry=registry,
+        kv_tier=kv_tier,
+        directory=directory,
+        store=Store(
+            engine=engine,
+            kv_tier=kv_tier,
+            directory=directory,
+            clock=clock,
+            timeout_seconds=settings.engine.store_timeout_seconds,
+        ),
+        turns=turns,
+        journal=journal,
+        clock=clock,
+        verify=verify,
+        release=release,
+        replicas=replicas,
+        quota_bytes=retention.quota_bytes(),
+    )
+    quarantine = Quarantine(
+        registry=registry,
+        engine=engine,
+        directory=directory,
+        scopes=scopes,
+        verify=verify,
+        journal=journal,
+        release=release,
+        store_again=freeze.store_again,
+    )
+    return EngineSide(
+        engine=engine,
+        kv_tier=kv_tier,
+        directory=directory,
+        policy=policy,
+        turns=turns,
+        release=release,
+        open_session=open_session,
+        end_session=end_session,
+        generate=generate,
+        pass_through=PassThrough(
+            engine=engine,
+            wire=OpenAiWire(),
+            registry=registry,
+            directory=directory,
+            open_session=open_session,
+            scopes=scopes,
+            turns=turns,
+            journal=journal,
+            limits=base.limits,
+        ),
+        freeze=freeze,
+        quarantine=quarantine,
+        thaw=Thaw(
+            registry=registry,
+            engine=engine,
+            kv_tier=kv_tier,
+            directory=directory,
+            generate=generate,
+            verify=verify,
+            quarantine=quarantine,
+            planner=Planner(
+                engine=engine,
+                kv_tier=kv_tier,
+                records=SqlSpeeds(base.database),
+                meter=base.meter,
+                clock=clock,
+                choice=settings.thaw.thaw_plan,
+            ),
+            origins=Origins(engine),
+            replicas=replicas,
+            journal=journal,
+            meter=base.meter,
+            clock=clock,
+            end_session=end_session,
+        ),
+        clone=Clone(
+            registry=registry,
+            kv_tier=kv_tier,
+            journal=journal,
+            clock=clock,
+            release=release,
+            replicas=replicas,
+            quota_bytes=retention.quota_bytes(),
+        ),
+        delete=Delete(
+            registry=registry,
+            kv_tier=kv_tier,
+            journal=journal,
+            clock=clock,
+            release=release,
+            replicas=replicas,
+        ),
+        browse=Browse(registry=registry, kv_tier=kv_tier, directory=directory),
+    )

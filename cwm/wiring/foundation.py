@@ -1,0 +1,75 @@
+"""What every other part stands on: clock, telemetry, database, shared store, access, limits, journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cwm.adapters.local import process
+from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.local.secret import audit_keys
+from cwm.adapters.sql.audit.log import SqlAuditLog
+from cwm.adapters.sql.audit.trail import SqlAuditTrail
+from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.leases import SqlLeases
+from cwm.adapters.sql.registry.registry import SqlRegistry
+from cwm.adapters.sql.traced import traced
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.adapters.telemetry.tracing import open_tracer
+from cwm.ports.clock import Clock
+from cwm.ports.tracing import Tracer
+from cwm.services.access.limits import Limits
+from cwm.services.audit.journal import Journal
+from cwm.services.audit.upkeep import AuditUpkeep
+from cwm.services.replicas import Replicas
+from cwm.settings import Settings
+from cwm.wiring.access import Access, build_access
+from cwm.wiring.limits import build_limits
+from cwm.wiring.shared_store import SharedStore, shared_store
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """``replicas`` are the gateways that share the registry; ``shared`` is what they share of their agents."""
+
+    clock: Clock
+    meter: PrometheusMeter
+    tracer: Tracer
+    database: Database
+    registry: SqlRegistry
+    replicas: Replicas
+    shared: SharedStore
+    access: Access
+    audit: SqlAuditLog
+    audit_upkeep: AuditUpkeep
+    journal: Journal
+    limits: Limits
+
+
+def build_foundation(settings: Settings) -> Foundation:
+    clock, meter, tracer = SystemClock(), PrometheusMeter(), open_tracer(settings.tracing)
+    database = traced(open_database(settings.database.url()), tracer)
+    replicas = Replicas(SqlLeases(database), process.holder(), process.has_ended)
+    keys = audit_keys(settings.isolation)
+    audit = SqlAuditLog(database, keys)
+    shared = shared_store(settings, database, clock, tracer)
+    access = build_access(settings, database, audit, clock, meter)
+    return Foundation(
+        clock=clock,
+        meter=meter,
+        tracer=tracer,
+        database=database,
+        registry=SqlRegistry(database, replicas.me),
+        replicas=replicas,
+        shared=shared,
+        access=access,
+        audit=audit,
+        audit_upkeep=AuditUpkeep(
+            ends=audit,
+            trail=SqlAuditTrail(database, keys),
+            keys=keys,
+            clock=clock,
+            keep_for=settings.audit.keep_for(),
+        ),
+        journal=Journal(audit=audit, clock=clock, meter=meter, changes=shared.changes, tracer=tracer),
+        limits=build_limits(settings, shared.counting, access.identity, audit, meter, clock),
+    )
