@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from ipaddress import ip_address
-from typing import Final
 from urllib.parse import urlsplit
 
 import structlog
 from fastapi import FastAPI
 
 from cwm.adapters.telemetry.redaction import HIDDEN
-from cwm.domain.audit import AuditEvent, Severity
-from cwm.domain.errors import CwmError, SecurityError
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
+from cwm.services.access.refusals import HeaderRefusals
 from cwm.settings import Settings
-from cwm.transport.http.front import Front, Refusal
-
-# Whoever refuses must not write a line for each of a million requests.
-_EVENT_SECONDS: Final = 10.0
-
-_log = structlog.get_logger("cwm.front")
+from cwm.transport.http.front import Front
 
 
 def stand_before(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock) -> None:
     """Add the front to ``app``; what is added later stands before it."""
-    refusals = AuditedRefusals(audit, clock, settings.isolation.tenant)
+    refusals = HeaderRefusals(audit, clock, settings.isolation.tenant, structlog.get_logger("cwm.front"))
     security = settings.security
     hosts = [*security.allowed_hosts, *_own_names(settings)]
-    app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, told=refusals.tell)
+    app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, told=refusals.note)
 
 
 def _own_names(settings: Settings) -> list[str]:
@@ -48,35 +40,3 @@ def _stands_for_all(host: str) -> bool:
 async def hide_secrets(settings: Settings) -> None:
     """From now on no log line shows a secret of these settings; those of earlier ones stay hidden."""
     HIDDEN.hide(settings.secrets())
-
-
-class AuditedRefusals:
-    """Writes down who was kept out: the first at once, of more of a kind how many they were, every few seconds."""
-
-    def __init__(self, audit: AuditLog, clock: Clock, tenant: str) -> None:
-        self._audit = audit
-        self._clock = clock
-        self._tenant = tenant
-        self._since: Counter[Refusal] = Counter()
-        self._next: dict[Refusal, float] = {}
-
-    async def tell(self, why: Refusal, value: str) -> None:
-        self._since[why] += 1
-        if self._clock.monotonic() < self._next.get(why, 0.0):
-            return
-        self._next[why] = self._clock.monotonic() + _EVENT_SECONDS
-        count = self._since.pop(why)
-        _log.warning("request_refused", why=why.value, value=value, count=count)
-        event = AuditEvent(
-            timestamp=self._clock.now(),
-            tenant=self._tenant,
-            subject="unknown",
-            event="security.request_refused",
-            outcome=SecurityError.code,
-            severity=Severity.WARNING,
-            details={"header": why.value, "value": value, "count": count},
-        )
-        try:
-            await self._audit.record(event)
-        except CwmError:
-            _log.exception("audit_not_written", event_name=event.event)

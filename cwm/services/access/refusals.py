@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError, SecurityError, UnauthenticatedError
@@ -22,6 +22,8 @@ _MOST: Final = 60
 _MOST_OF_ONE: Final = 20
 _MOST_TENANTS: Final = 1_000
 _LONGEST: Final = 128
+# Of requests for another host or from another site's page: one log line and one event in this time for each kind.
+_HEADER_EVENT_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -95,3 +97,47 @@ class Refusals:
         if tenant not in self._written and len(self._written) >= _MOST_TENANTS:
             del self._written[next(iter(self._written))]
         return self._written.setdefault(tenant, _Written())
+
+
+class EventLog(Protocol):
+    """A structured log: the name of an event and its fields."""
+
+    def warning(self, event: str, **fields: object) -> object: ...
+
+    def exception(self, event: str, **fields: object) -> object: ...
+
+
+class HeaderRefusals:
+    """``security.request_refused``: requests refused for a header's value, at most one record in ten seconds for each header.
+
+    The first is recorded at once; a later record carries how many came since.
+    """
+
+    def __init__(self, audit: AuditLog, clock: Clock, tenant: str, log: EventLog) -> None:
+        self._audit = audit
+        self._clock = clock
+        self._tenant = tenant
+        self._log = log
+        self._counts: Counter[str] = Counter()
+        self._next: dict[str, float] = {}
+
+    async def note(self, header: str, value: str) -> None:
+        self._counts[header] += 1
+        if self._clock.monotonic() < self._next.get(header, 0.0):
+            return
+        self._next[header] = self._clock.monotonic() + _HEADER_EVENT_SECONDS
+        count = self._counts.pop(header)
+        self._log.warning("request_refused", why=header, value=value, count=count)
+        event = AuditEvent(
+            timestamp=self._clock.now(),
+            tenant=self._tenant,
+            subject="unknown",
+            event="security.request_refused",
+            outcome=SecurityError.code,
+            severity=Severity.WARNING,
+            details={"header": header, "value": value, "count": count},
+        )
+        try:
+            await self._audit.record(event)
+        except CwmError:
+            self._log.exception("audit_not_written", event_name=event.event)
