@@ -29,15 +29,15 @@ from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.stdio import serve_stdio
 from cwm.transport.openai.routes import routes as openai_routes
 from cwm.wiring.access import guard, refuse_open_socket
-from cwm.wiring.front import stand_before
-from cwm.wiring.lifetime import Drain, kept_up, require_schema
+from cwm.wiring.front import add_front
+from cwm.wiring.lifetime import Drain, require_schema, running
 from cwm.wiring.memory import settle_memory
 from cwm.wiring.parts import Parts, build_parts
 
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Parts]:
-    """The parts without a face, for work beside a gateway or without one."""
+    """The parts without a face, for commands that work beside a gateway or without one."""
     parts = build_parts(settings)
     async with parts.close():
         await require_schema(settings, parts)
@@ -45,13 +45,13 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The gateway as an ASGI application; its lifespan checks the schema and opens the pools."""
+    """The gateway as an ASGI application. Its lifespan checks the schema and opens the pools."""
     refuse_open_socket(settings)
     return assemble(settings, build_parts(settings))
 
 
 def assemble(settings: Settings, parts: Parts) -> FastAPI:
-    """Put the faces before the parts."""
+    """Add the faces and the middleware to the parts."""
     face = _face(settings, parts, parts.identity)
     mcp = mcp_app(face)
     drain = Drain(settings.http.drain_seconds, SystemClock())
@@ -62,7 +62,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with kept_up(settings, parts, drain), mcp.lifespan(mcp):
+        async with running(settings, parts, drain), mcp.lifespan(mcp):
             settle_memory()
             yield
 
@@ -73,7 +73,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        # Its spans, metrics and logs would be second ones.
+        # CWM has its own spans, metrics and logs; FastAPI's would duplicate them.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.parts, app.state.face, app.state.end_streams = parts, face, end_streams
@@ -85,7 +85,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
     app.router.routes.extend(openai_routes(parts.pass_through, parts.identity))
     guard(app, settings, parts.access)
     app.mount("/", mcp)
-    stand_before(app, settings, parts.audit, SystemClock())
+    add_front(app, settings, parts.audit, SystemClock())
     app.add_middleware(OriginLayer, trusted=settings.http.proxies())
     app.add_middleware(Measured, meter=parts.meter, paths=_paths(app))
     app.add_middleware(Correlated, tracer=parts.tracer, messages_at=MCP_PATH)
@@ -93,7 +93,7 @@ def assemble(settings: Settings, parts: Parts) -> FastAPI:
 
 
 def _paths(app: FastAPI) -> frozenset[str]:
-    """Of every route that has no parameter, and of MCP."""
+    """The paths of all routes without a parameter, and the MCP path."""
     own = (getattr(route, "path", "") for route in app.router.routes)
     return frozenset(path for path in own if path and "{" not in path) | {MCP_PATH}
 
@@ -101,14 +101,14 @@ def _paths(app: FastAPI) -> frozenset[str]:
 async def run_stdio(settings: Settings) -> None:
     """Serve MCP on standard input and output until the client closes them, or until cancelled."""
     parts = build_parts(settings)
-    async with kept_up(settings, parts, Drain(settings.http.drain_seconds, SystemClock())):
+    async with running(settings, parts, Drain(settings.http.drain_seconds, SystemClock())):
         settle_memory()
-        # Whoever started this process is its only client.
+        # The process that started this one is its only client.
         await serve_stdio(_face(settings, parts, LocalIdentity(settings.isolation.tenant)))
 
 
 async def run(settings: Settings, *, ready: Callable[[str], None] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, then let running streams finish. ``ready`` gets the URL."""
+    """Serve until SIGINT or SIGTERM, then let running streams finish. ``ready`` is called with the URL."""
     await GatewayServer(settings, create_app(settings), ready or (lambda _url: None)).serve()
 
 

@@ -1,1 +1,1 @@
-"""Parts of the composition root that are long enough for a file of their own; like ``app.py`` they see both sides."""
+"""The longer parts of the composition root. Like ``app.py`` they may import adapters, services and transport."""

@@ -1,4 +1,4 @@
-"""Who may use the gateway: adapters of authentication into the ASGI layer in front of every route."""
+"""Authentication: builds its adapters and adds the ASGI layer in front of every route."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cwm.transport.http.challenge import ProtectedResource
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``identity`` of the HTTP faces, and where refusals are written down."""
+    """``identity`` authenticates HTTP requests; ``refusals`` records those that were refused."""
 
     identity: Identity
     refusals: Refusals
@@ -42,7 +42,7 @@ class Access:
 def build_access(
     settings: Settings, database: Database, audit: AuditLog, clock: Clock, meter: Meter
 ) -> Access:
-    """Opens nothing yet. Without an issuer and API keys everyone is the local principal."""
+    """Opens no connection. Without an issuer and API keys every caller is the local principal."""
     auth, tenant = settings.auth, settings.isolation.tenant
     refusals = Refusals(audit, clock, meter, tenant)
     if not auth.required:
@@ -60,7 +60,7 @@ def build_access(
 
 
 def guard(app: Starlette, settings: Settings, access: Access) -> None:
-    """Put the layer in front of everything that was added to ``app`` so far, and serve the metadata it points to."""
+    """Require authentication for everything added to ``app`` so far, and serve the resource metadata (RFC 9728)."""
     auth = settings.auth
     resource = ProtectedResource(auth.public_url or "", auth.oauth_issuer, auth.oauth_scope_prefix)
     app.add_middleware(
@@ -74,7 +74,7 @@ def guard(app: Starlette, settings: Settings, access: Access) -> None:
 
 
 def refuse_open_socket(settings: Settings) -> None:
-    """Without authentication the socket stays on this machine, unless told otherwise in so many words."""
+    """Without authentication listen on loopback only, unless CWM_ALLOW_UNAUTHENTICATED is set."""
     host = settings.http.host
     if settings.auth.required or settings.http.allow_unauthenticated or on_loopback(host):
         return
@@ -87,7 +87,7 @@ def refuse_open_socket(settings: Settings) -> None:
 
 @asynccontextmanager
 async def opened_keys(settings: Settings) -> AsyncIterator[MachineKeys]:
-    """API keys without a gateway around them. An empty SQLite file is filled; SchemaError for another schema."""
+    """The API keys without a gateway. Creates the schema in an empty SQLite file; SchemaError for another schema."""
     database = open_database(settings.database.url())
     try:
         if settings.database.database_url is None and await schema.is_empty(database):
@@ -101,7 +101,7 @@ async def opened_keys(settings: Settings) -> AsyncIterator[MachineKeys]:
 
 
 def _access_tokens(auth: Auth, issuer: str, clock: Clock) -> AccessTokens:
-    # What checks signatures takes memory that a gateway without an issuer has no use for.
+    # Imported on use: the signature libraries take memory that a gateway without an issuer does not need.
     from cwm.adapters.oauth.claims import Expected
     from cwm.adapters.oauth.fetch import Fetch
     from cwm.adapters.oauth.introspected_tokens import IntrospectedTokens

@@ -46,7 +46,7 @@ class AgentSide:
 
 
 def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> AgentSide:
-    """``engine`` counts tokens, so that the drift of our own count is known."""
+    """``engine`` counts tokens exactly; ``token_drift`` compares our own count with it."""
     clock, meter, shared = base.clock, base.meter, base.shared
     session_seconds = settings.shared.agent_session_ttl_seconds
     agents = Agents(

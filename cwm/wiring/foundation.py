@@ -1,4 +1,4 @@
-"""What every other part stands on: clock, telemetry, database, shared store, access, limits, journal."""
+"""The foundation of all other parts: clock, telemetry, database, shared store, access, limits, journal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cwm.wiring.shared_store import SharedStore, shared_store
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """``replicas`` are the gateways that share the registry; ``shared`` is what they share of their agents."""
+    """``replicas``: the gateways that use the same registry. ``shared``: the stores of agent data that they use together."""
 
     clock: Clock
     meter: PrometheusMeter

@@ -1,4 +1,4 @@
-"""What stands before every route, and what is kept out of every log line."""
+"""Adds the host and origin check in front of every route, and masks secrets in logs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cwm.settings import Settings
 from cwm.transport.http.front import Front
 
 
-def stand_before(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock) -> None:
-    """Add the front to ``app``; what is added later stands before it."""
+def add_front(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock) -> None:
+    """Add the host and origin check to ``app``. Middleware added later runs before it."""
     refusals = HeaderRefusals(audit, clock, settings.isolation.tenant, structlog.get_logger("cwm.front"))
     security = settings.security
     hosts = [*security.allowed_hosts, *_own_names(settings)]
@@ -25,12 +25,12 @@ def stand_before(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock
 
 
 def _own_names(settings: Settings) -> list[str]:
-    """The host that the gateway listens on, unless that stands for every address, and that of its public URL."""
+    """The listening host, unless it is a wildcard address, and the host of the public URL."""
     host, public = settings.http.host.lower(), urlsplit(settings.auth.public_url or "").hostname
-    return [name for name in (host, public) if name and not _stands_for_all(name)]
+    return [name for name in (host, public) if name and not _is_wildcard(name)]
 
 
-def _stands_for_all(host: str) -> bool:
+def _is_wildcard(host: str) -> bool:
     try:
         return ip_address(host).is_unspecified
     except ValueError:
@@ -38,5 +38,5 @@ def _stands_for_all(host: str) -> bool:
 
 
 async def hide_secrets(settings: Settings) -> None:
-    """From now on no log line shows a secret of these settings; those of earlier ones stay hidden."""
+    """Mask the secrets of these settings in every log line. Secrets of earlier settings stay masked."""
     HIDDEN.hide(settings.secrets())

@@ -1,4 +1,4 @@
-"""What runs beside the requests, from the first to the last of them."""
+"""Background tasks of a gateway, and its shutdown."""
 
 from __future__ import annotations
 
@@ -20,40 +20,39 @@ from cwm.settings.watch import Outcome, watch
 from cwm.wiring.front import hide_secrets
 from cwm.wiring.parts import Parts
 
-# Shorter than any vLLM takes to restart, so that a changed engine is always noticed.
+# Shorter than the restart of any vLLM, so that a changed engine is always detected.
 _WATCH_SECONDS: Final = 1.0
 _CANCEL_AGAIN_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class Drain:
-    """How long running work may still take: ``seconds`` in all, from when the gateway was told to stop."""
+    """The time that running work has left: ``seconds`` from the signal to stop."""
 
     seconds: float
     clock: Clock
     _until: float | None = None
 
     def begin(self) -> None:
-        """The first call counts."""
+        """Start the clock. Later calls have no effect."""
         if self._until is None:
             self._until = self.clock.monotonic() + self.seconds
 
     @property
-    def left(self) -> float:
-        """Seconds."""
+    def seconds_left(self) -> float:
         return self.seconds if self._until is None else max(0.0, self._until - self.clock.monotonic())
 
 
 @asynccontextmanager
-async def kept_up(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterator[None]:
-    """Open what must be open and look after it, whichever way clients come in; then let running work finish."""
+async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterator[None]:
+    """Open the parts and run the background tasks, for every face; on exit let running work finish."""
     await hide_secrets(settings)
     async with parts.close():
         await require_schema(settings, parts)
         await parts.replicas.beat()
         await parts.upstreams.configure(settings.upstreams)
         if settings.upstreams:
-            # Nothing else runs while the vocabulary loads: better now than in somebody's first call.
+            # Loading the vocabulary blocks everything else, so it happens before the first call.
             await asyncio.to_thread(parts.token_counter.load)
         upkeep = [
             asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
@@ -72,9 +71,9 @@ async def kept_up(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
             yield
         finally:
             drain.begin()
-            # Others would take over what still goes on here, and give its places to more of it.
+            # Without a heartbeat other gateways would take over the work that still runs here, and reuse its places.
             living.append(asyncio.create_task(parts.replicas.beat_on()))
-            # Each whatever became of those before: a part that failed must not take running work along.
+            # Each step runs even if an earlier one failed, so that a failed part does not abort running work.
             async with AsyncExitStack() as stopping:
                 stopping.push_async_callback(_leave, parts)
                 stopping.push_async_callback(_stop, living)
@@ -83,14 +82,14 @@ async def kept_up(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
 
 
 async def require_schema(settings: Settings, parts: Parts) -> None:
-    """An empty SQLite file is ours to fill; any other unknown schema is refused."""
+    """Create the schema in an empty SQLite file; refuse any other unknown schema."""
     if settings.database.database_url is None and await schema.is_empty(parts.database):
         await schema.upgrade(settings.database.url())
     await schema.require_current(parts.database)
 
 
 async def _reload(settings: Settings, parts: Parts) -> None:
-    """Hand on what changes in the file that the settings were read from."""
+    """Apply changes of the configuration file that the settings were read from."""
 
     async def apply(new: Settings) -> None:
         for reconfigure in parts.reconfigure:
@@ -105,12 +104,12 @@ async def _reload(settings: Settings, parts: Parts) -> None:
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
-    left = set(tasks)
-    while left:
-        for task in left:
+    pending = set(tasks)
+    while pending:
+        for task in pending:
             task.cancel()
-        # The client of Redis can lose a cancellation that comes as it finishes writing.
-        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_SECONDS)
+        # The Redis client can lose a cancellation that arrives while it finishes a write.
+        _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_SECONDS)
     for task in tasks:
         if not task.cancelled() and (failed := task.exception()) is not None:
             raise failed
@@ -124,11 +123,11 @@ async def _leave(parts: Parts) -> None:
 
 
 async def _finish(parts: Parts, drain: Drain) -> None:
-    await parts.pass_through.drain(drain.left)
+    await parts.pass_through.drain(drain.seconds_left)
     try:
-        async with asyncio.timeout(drain.left):
+        async with asyncio.timeout(drain.seconds_left):
             await parts.services.generate.settle()
-            # A quarantine stores its window again: it ends before freezes do.
+            # A quarantine freezes its window again, so it is settled before the freezes.
             await parts.services.thaw.settle()
             await parts.services.freeze.settle()
             await parts.watchdog.settle()

@@ -1,4 +1,4 @@
-"""Limits, from the settings: counted in the shared store where there is one, else in this process."""
+"""Rate limits from the settings, counted in the shared store if there is one, else in this process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_limits(
     meter: Meter,
     clock: Clock,
 ) -> Limits:
-    """``client`` reaches the shared store and sends nothing twice. Only who has it to themselves on loopback is not limited by default."""
+    """``client`` reaches the shared store and never retries a command. By default only a single user on loopback has no limits."""
     counts, running = _store(client)
     return Limits(
         rules=_rules(settings, identity),
@@ -45,7 +45,7 @@ def build_limits(
 
 
 def set_limits(limits: Limits, identity: Identity) -> Callable[[Settings], Awaitable[None]]:
-    """Limits are taken over while the gateway runs, those of tools as well; what was counted stays counted."""
+    """Apply changed limits, also those of single tools, while the gateway runs. Counts are kept."""
 
     async def configure(settings: Settings) -> None:
         limits.rules, limits.policies = _rules(settings, identity), settings.budgets.policies
@@ -54,9 +54,9 @@ def set_limits(limits: Limits, identity: Identity) -> Callable[[Settings], Await
 
 
 def _rules(settings: Settings, identity: Identity) -> LimitRules:
-    known = not isinstance(identity, LocalIdentity)
-    others = known or not on_loopback(settings.http.host)
-    return settings.limits.rules(shared_with_others=others, users_known=known)
+    authenticated = not isinstance(identity, LocalIdentity)
+    others = authenticated or not on_loopback(settings.http.host)
+    return settings.limits.rules(shared_with_others=others, users_known=authenticated)
 
 
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:

@@ -1,4 +1,4 @@
-"""How a process that runs for weeks has its memory kept."""
+"""Memory settings of a process that runs for weeks."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import gc
 from contextlib import suppress
 from typing import Final
 
-# Of mallopt(3).
+# Parameter numbers of mallopt(3).
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _THRESHOLD_BYTES: Final = 128 * 1024
 
 
 def settle_memory() -> None:
-    """Once all has started. What exists lives as long as the process: collecting it makes the long tail of latency.
+    """Set up the garbage collector and the allocator. Call once, when everything has started.
 
-    Where the collector was off until now, next to nothing is garbage: looking for it would take 0.2 s of the start.
+    Objects that exist now live as long as the process, so they are frozen: scanning them causes the long tail of
+    latency. If the collector was off until now, almost nothing is garbage, and a collection would cost 0.2 s of start.
 
-    What calls leave behind is collected in small pieces: it takes the same time in all, and nobody waits for it long.
+    Later garbage is collected in small generations: the total time is the same, and no request waits long.
 
-    What is freed later goes back to the system. glibc would raise its thresholds to the largest piece that was ever
-    freed, and keep holes of that size.
+    Freed memory goes back to the system. By default glibc raises its thresholds to the largest block ever freed and
+    keeps holes of that size.
     """
     if gc.isenabled():
         gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(5_000, 10, 100)
-    with suppress(AttributeError, OSError, TypeError):  # another C library
+    with suppress(AttributeError, OSError, TypeError):  # a C library without mallopt
         libc = ctypes.CDLL(None)
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
             libc.mallopt(threshold, _THRESHOLD_BYTES)

@@ -1,4 +1,4 @@
-"""Adapters wired into services: everything that a gateway is made of. Read top to bottom."""
+"""Builds everything that a gateway is made of, from the settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from cwm.wiring.upkeep import Upkeep, build_upkeep
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything the gateway is made of, by name. ``reconfigure`` gets new settings, one call after the other."""
+    """The gateway's parts by name. ``reconfigure``: callbacks for changed settings, awaited in order."""
 
     database: Database
     registry: SqlRegistry
@@ -82,7 +82,7 @@ class Parts:
 
 
 def build_parts(settings: Settings) -> Parts:
-    """Wire adapters into services. Opens nothing yet; ``close`` gives what must be closed."""
+    """Wire adapters into services. Opens no connection; entering ``close()`` closes all of them on exit."""
     base = build_foundation(settings)
     engine_side = build_engine_side(settings, base)
     agent_side = build_agent_side(settings, base, engine_side.engine)
@@ -169,7 +169,7 @@ def _services(
 
 
 def _closing(base: Foundation, engine_side: EngineSide, agent_side: AgentSide) -> AsyncExitStack:
-    """Closes the last of them first."""
+    """The last callback runs first."""
     stack = AsyncExitStack()
     callbacks: tuple[Callable[[], Awaitable[None]], ...] = (
         base.tracer.aclose,

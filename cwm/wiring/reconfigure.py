@@ -1,4 +1,4 @@
-"""What a changed ``cwm.yaml`` changes in a gateway that runs."""
+"""Callbacks that apply a changed ``cwm.yaml`` to a running gateway."""
 
 from __future__ import annotations
 

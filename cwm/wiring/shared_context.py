@@ -1,4 +1,4 @@
-"""Shared context, and the contents that it and stored results keep."""
+"""Builds shared context and the content store that it and stored results use."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def shared_context(
 
 
 def bytes_for_keys(context: Context) -> int:
-    """Half of the memory at most is for knowing which keys there are, the rest for what they hold."""
+    """At most half of the memory holds the list of keys; the rest holds their values."""
     return context.memory_bytes() // 2

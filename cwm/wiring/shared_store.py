@@ -1,4 +1,4 @@
-"""What gateways share of the agents that they serve: in Redis, or in the registry's database and this process."""
+"""The stores of agent data that gateways share: in Redis, or else in the registry's database and this process."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SharedStore:
-    """What gateways share of the agents that they serve. ``read`` runs while the gateway does.
+    """Agent data that gateways share. ``read`` receives changes and runs as long as the gateway.
 
-    ``counting`` reaches the same store, and sends nothing twice.
+    ``counting`` is a second client of the same store that never retries a command.
     """
 
     agent_sessions: AgentSessions
@@ -59,7 +59,7 @@ def shared_store(settings: Settings, database: Database, clock: Clock, tracer: T
             read=local_changes.read,
             close=local_changes.close,
         )
-    # Its client takes more memory than a gateway on its own has to give away.
+    # Imported on use: the Redis client takes memory that a single gateway does not need.
     from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
     from cwm.adapters.redis.agents.changes import RedisChanges
     from cwm.adapters.redis.agents.recently_seen import RecentlySeen

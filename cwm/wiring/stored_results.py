@@ -1,4 +1,4 @@
-"""Results of tools that are kept whole, to be read later."""
+"""Builds the store of whole tool results, which agents read later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upkeep: what finishes, checks and releases after the requests."""
+"""Builds reconciliation and the watchdog."""
 
 from __future__ import annotations
 

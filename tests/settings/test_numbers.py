@@ -19,7 +19,7 @@ from cwm.settings import GROUPS, Settings, SettingsError, load
 from cwm.settings.load import settings_from
 from cwm.settings.tools import BudgetFields, CacheFields, ReferenceFields
 from cwm.settings.upstreams import UpstreamFields
-from cwm.wiring.lifetime import Drain, kept_up
+from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import build_parts
 from tests.transport.mcp.gateway import nobody_listens
 
@@ -116,7 +116,7 @@ async def test_a_gateway_with_the_largest_of_every_number_looks_after_what_it_ke
     with nobody_listens() as url:
         settings = largest(tmp_path, url)
         parts = build_parts(settings)
-        async with kept_up(settings, parts, Drain(settings.http.drain_seconds, SystemClock())):
+        async with running(settings, parts, Drain(settings.http.drain_seconds, SystemClock())):
             policy, part = settings.budgets.policies.default, Part(PartKind.TEXT, "text/plain", b"kept")
             ann = Principal("default", "ann")
             kept = await parts.services.results.keep(ann, "echo", "a1", [part], policy)

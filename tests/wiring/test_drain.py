@@ -18,7 +18,7 @@ from cwm.domain.principal import Principal
 from cwm.services.turns.generate import TurnInput
 from cwm.services.turns.pass_through import PassThrough
 from cwm.settings import Database, Http, Settings
-from cwm.wiring.lifetime import Drain, kept_up
+from cwm.wiring.lifetime import Drain, running
 from cwm.wiring.parts import Parts, build_parts
 from tests.adapters.vllm.fake_vllm import Behaviour, FakeVllm, fake_vllm
 from tests.services.replicas_of import HandClock
@@ -95,7 +95,7 @@ async def test_all_that_is_waited_for_shares_one_grace(tmp_path: Path) -> None:
         of = settings(tmp_path, vllm.url)
         watched = Watched(take_it_all)
         parts = watched_parts(of, watched)
-        async with asyncio.timeout(60), kept_up(of, parts, drain), a_turn_that_nobody_waits_for(vllm, parts):
+        async with asyncio.timeout(60), running(of, parts, drain), a_turn_that_nobody_waits_for(vllm, parts):
             drain.begin()
             clock.seconds += 1
             drain.begin()
@@ -115,7 +115,7 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
 
         async def run() -> None:
             async with (
-                kept_up(of, parts, Drain(LONG, HandClock())),
+                running(of, parts, Drain(LONG, HandClock())),
                 a_turn_that_nobody_waits_for(vllm, parts),
             ):
                 await stop.wait()
@@ -140,7 +140,7 @@ async def test_what_fails_of_its_upkeep_takes_no_running_work_along(tmp_path: Pa
     failing = FailingUpkeep()
     parts = replace(watched_parts(of, watched), context_upkeep=cast("Any", failing))
     with pytest.raises(ZeroDivisionError):
-        async with kept_up(of, parts, Drain(LONG, HandClock())):
+        async with running(of, parts, Drain(LONG, HandClock())):
             await failing.ran.wait()
     assert watched.draining.is_set()
     gone = build_parts(of)
