@@ -1,4 +1,4 @@
-"""docs/architecture.md knows every room, and names none that is not there."""
+"""docs/architecture.md knows every room, and names none that is not there; CONTRIBUTING.md likewise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 CODE = re.compile(r"`([^`]+)`")
 FOLDERS = sorted(
     {
@@ -95,3 +96,19 @@ def test_a_bypass_names_itself_in_the_code() -> None:
 def test_the_page_is_one_page() -> None:
     assert len(PAGE.splitlines()) <= 150
     assert PAGE.count("sequenceDiagram") == 4
+
+
+@pytest.mark.parametrize(
+    "path", sorted({code for code in CODE.findall(GUIDE) if re.fullmatch(r"[\w./-]+/[\w./-]*", code)})
+)
+def test_a_path_of_the_guide_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z-]+)", GUIDE))))
+def test_a_make_target_of_the_guide_exists(target: str) -> None:
+    assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+
+
+def test_the_guide_is_short() -> None:
+    assert len(GUIDE.splitlines()) <= 60
