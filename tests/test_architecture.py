@@ -55,11 +55,6 @@ def test_a_path_of_the_page_exists(path: str) -> None:
     assert (ROOT / path).is_dir() == path.endswith("/")
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", PAGE))
-def test_a_link_of_the_page_leads_to_a_file(target: str) -> None:
-    assert (ROOT / "docs" / target).is_file()
-
-
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_a_folder_of_code_is_in_the_tables(folder: Path) -> None:
     in_tables = {f"{head}{code}" for head, code in cells()}
