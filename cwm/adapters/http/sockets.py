@@ -20,6 +20,7 @@ _MOST_HELD_BYTES: Final = 64 * 1024
 _MOST_UNREAD_BYTES: Final = 256 * 1024
 
 
+# Bypass (decision 0028): connections over asyncio in place of httpcore's own over anyio.
 class AsyncioBackend(httpcore2.AsyncNetworkBackend):
     """TCP and TLS over the running loop's own transports."""
 

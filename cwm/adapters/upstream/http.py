@@ -222,6 +222,7 @@ class _OwnMessages(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+# Bypass (decision 0028): the SDK would open a new connection to the upstream for every call.
 class _ReadToItsEnd(httpx2.AsyncByteStream):
     """A stream that is closed as soon as the answer was in it, which is a moment before its end.
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
+# Bypass (decision 0028): requests to /mcp go past FastAPI's router and its two middlewares.
 class Shortcut:
     """ASGI middleware, the innermost: requests to ``path`` go to ``to``, which is mounted behind the router as well."""
 
