@@ -73,7 +73,7 @@ PROMISES = {
     "You can replace them one by one while agents work": "tests/transport/mcp/listening/test_replicas.py::test_no_client_sees_that_three_replicas_are_replaced_one_by_one",
     "Clients of both MCP eras (with and without protocol sessions) are notified of changes": "tests/transport/mcp/listening/test_replicas.py::test_what_changes_on_one_replica_is_told_on_the_other_in_both_eras",
     "tenants never share KV": "tests/live/test_main_job.py::test_a_window_of_one_tenant_brings_another_tenant_no_cached_token",
-    "changes with the engine's identity": "tests/domain/test_cache_salt.py",
+    "It also changes with the engine's identity": "tests/domain/test_cache_salt.py",
     "An agent that speaks only MCP": "tests/live/test_mcp.py",
     "names the fix for each fault": "tests/live/test_doctor.py",
     "works with a vLLM that has no LMCache, and says so": "tests/live/test_deployments.py::test_without_lmcache_windows_keep_tokens_and_everything_says_so",
