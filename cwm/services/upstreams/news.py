@@ -11,6 +11,7 @@ from cwm.domain.upstream import Kind, exposed_uri
 from cwm.ports.changes import Changes
 from cwm.ports.upstream import Heard
 from cwm.services.agents.context_manager import ContextManager
+from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import Link
 
 _CHANGES: Final = {
@@ -36,7 +37,7 @@ class News:
                 uri = exposed_uri(link.spec.name, news)
                 self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
             elif link.by_caller:
-                agent.outdated(link, news)
+                links_of(agent).outdated(link, news)
                 self.changed_for(agent, news)
             else:
                 # Some upstreams tell only the session in which it happened.

@@ -13,6 +13,7 @@ from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector
 from cwm.services.agents.agents import Agents
+from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import Link
 from cwm.services.upstreams.listening import Find, Listening, Tell
 from cwm.services.upstreams.news import News
@@ -111,7 +112,7 @@ class Roster:
 
         async def retire() -> None:
             await link.idle()
-            releasing = [agent.release(link) for agent in self._agents]
+            releasing = [links_of(agent).release(link) for agent in self._agents]
             for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
                 if isinstance(done, Exception):
                     _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)

@@ -178,7 +178,7 @@ async def test_what_is_being_tried_ends_with_the_agent_session() -> None:
             await eventually(lambda: asked(server) == 1)
             await one.agents.end(ANN, handle)
             assert await listing == set()
-            assert (len(one.agents), caller.agent.has_session(one.upstreams._links["bad"])) == (0, False)
+            assert (len(one.agents), caller.links.opened(one.upstreams._links["bad"])) == (0, None)
         go_on.set()
 
 
