@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.upstream import Kind, exposed_uri
 from cwm.ports.changes import Changes
@@ -23,9 +24,9 @@ _CHANGES: Final = {
 
 
 class News:
-    """``background`` runs what tells other replicas."""
+    """Tells other replicas in the ``background``."""
 
-    def __init__(self, changes: Changes, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, changes: Changes, background: BackgroundTasks) -> None:
         self._changes = changes
         self._background = background
 
@@ -66,4 +67,4 @@ class News:
         self._publish(replace(change, agent_session=key, tenant=tenant, private_to=key))
 
     def _publish(self, change: Change) -> None:
-        self._background(self._changes.publish(change))
+        self._background.start(self._changes.publish(change))

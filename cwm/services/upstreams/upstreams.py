@@ -266,7 +266,7 @@ class Upstreams:
             return
         for kind in Kind:
             caller.links.outdated(link, kind)
-        self._roster.background(self._look(link, caller))
+        self._roster.background.start(self._look(link, caller))
 
     async def _look(self, link: Link, caller: CallerOf) -> None:
         if self._links.get(link.spec.name) is link:
