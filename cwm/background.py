@@ -40,7 +40,11 @@ class BackgroundTasks:
         """Let them run for so long, cancel those that have not ended, and wait for that."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=after_seconds)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await cancel_and_wait(*self._tasks)
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them and wait until they have ended, however they do."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
