@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+from cwm.domain.backoff import Backoff
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
@@ -14,8 +15,7 @@ from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, Upstr
 from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager
 from cwm.services.upstreams.agent_links import links_of
-from cwm.services.upstreams.backoff import STEADY_SECONDS, Backoff
-from cwm.services.upstreams.link import Link
+from cwm.services.upstreams.link import STEADY_SECONDS, Link
 
 Find = Callable[[str], tuple[str, str] | None]
 """The upstream and the own URI behind an exposed one."""
@@ -196,7 +196,7 @@ class Listening:
             if lasted >= STEADY_SECONDS:
                 backoff.reset()
                 continue
-            await backoff.pause()
+            await asyncio.sleep(backoff.pause_seconds())
 
     async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
         asking = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
