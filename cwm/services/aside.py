@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
+from cwm.background import BackgroundTasks
+
 _IN_THREAD_BYTES: Final = 256 * 1024
 
 T = TypeVar("T")
@@ -21,14 +23,14 @@ async def aside(size: int, work: Callable[[], T]) -> T:
     return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)
 
 
-_unfinished: Final[set[asyncio.Task[Any]]] = set()
+_unfinished: Final = BackgroundTasks()
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """What ``work`` returns; it goes on when whoever waits for it is cancelled."""
-    task = asyncio.create_task(work)
-    _unfinished.add(task)
-    task.add_done_callback(_finished)
+    task = _unfinished.start(work)
+    # Nobody may be there any more to be told.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await outlasting(task)
 
 
@@ -67,10 +69,3 @@ class _Held:
 
 
 _held: Final[ContextVar[_Held | None]] = ContextVar("held", default=None)
-
-
-def _finished(task: asyncio.Task[Any]) -> None:
-    _unfinished.discard(task)
-    if not task.cancelled():
-        # Nobody may be there any more to be told.
-        task.exception()

@@ -11,6 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import NoReturn
 
+from cwm.background import cancel_and_wait
 from cwm.stack import proc
 from cwm.stack.child import Child
 from cwm.stack.commands import PartName
@@ -83,8 +84,7 @@ class Part:
     async def stop(self) -> None:
         """Ask it to end, and insist."""
         if self._keeper:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+            await cancel_and_wait(self._keeper)
         self.ready.clear()
         self.failed.cancel()
         if self._child and not await self._child.stop(self.recipe.stop_seconds):
@@ -185,9 +185,7 @@ class Part:
         if refusal:
             self._hooks.report(str(refusal))
         warm = warming.done() and refusal is None and child.alive
-        for task in (warming, ending):
-            task.cancel()
-            await asyncio.wait({task})
+        await cancel_and_wait(warming, ending)
         return warm
 
     async def _clear(self, child: Child) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cwm.adapters.oauth.claims import Expected
 from cwm.adapters.oauth.fetch import Fetch
+from cwm.background import cancel_and_wait
 from cwm.domain.access_token import AccessToken
 from cwm.domain.errors import AuthorityUnavailableError, UnauthenticatedError
 from cwm.domain.origin import ORIGIN
@@ -58,11 +59,7 @@ class IntrospectedTokens:
         return self._expected.token(claims, self._clock.now(), issuer_told=False)
 
     async def aclose(self) -> None:
-        asking = list(self._asking.values())
-        for each in asking:
-            each.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        await cancel_and_wait(*self._asking.values())
 
     async def _claims(self, token: str) -> _Claims:
         name = sha256(token.encode()).digest()

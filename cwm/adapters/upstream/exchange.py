@@ -12,6 +12,7 @@ import httpx2
 
 from cwm.adapters import certificates
 from cwm.adapters.upstream.http import connection_pool
+from cwm.background import cancel_and_wait
 from cwm.domain.upstream import TokenExchange
 from cwm.ports.upstream import UpstreamAwayError, UpstreamDeniedError
 
@@ -53,10 +54,7 @@ class TokenExchanger:
         return kept.authorization
 
     async def aclose(self) -> None:
-        left = list(self._asking.values())
-        for asking in left:
-            asking.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await cancel_and_wait(*self._asking.values())
         await self._client.aclose()
 
     def _begin(self, key: str, at: TokenExchange, subject_token: str) -> asyncio.Task[_Kept]:

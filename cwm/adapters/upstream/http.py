@@ -24,6 +24,7 @@ import httpx2
 from cwm.adapters import certificates
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.upstream.destinations import kept_elsewhere
+from cwm.background import BackgroundTasks
 from cwm.ports.tracing import UNTRACED, Carrier
 
 AWAY: Final = -32901
@@ -106,7 +107,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self._pool = pool
         self._broken = broken
         self._carrier = carrier
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
         self.session_id = session_id
         self.authorization: str | None = None
         self.version: str | None = None
@@ -230,7 +231,7 @@ class _ReadToItsEnd(httpx2.AsyncByteStream):
     waits for that. A request that is given up, whose reader is cancelled or still waits, is closed at once.
     """
 
-    def __init__(self, stream: httpx2.AsyncByteStream, ending: set[asyncio.Task[None]]) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, ending: BackgroundTasks) -> None:
         self._stream = stream
         self._parts = aiter(stream)
         self._ending = ending
@@ -249,9 +250,7 @@ class _ReadToItsEnd(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         task = asyncio.current_task()
         if self._has_more and task is not None and not task.cancelling():
-            ending = asyncio.create_task(self._end())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._ending.start(self._end())
         else:
             await self._stream.aclose()
 

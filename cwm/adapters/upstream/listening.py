@@ -21,6 +21,7 @@ from mcp.shared.subscriptions import (
 )
 
 from cwm.adapters.upstream.http import OURS
+from cwm.background import cancel_and_wait
 from cwm.domain.upstream import Kind
 from cwm.ports.upstream import Heard
 
@@ -98,7 +99,7 @@ class Listening:
             self._accepted = frozenset(uris)
             reading = asyncio.create_task(self._hear_all(stream))
             anew = asyncio.create_task(self._anew.wait())
-            opened.push_async_callback(_stopped, reading, anew)
+            opened.push_async_callback(cancel_and_wait, reading, anew)
             await self._before.aclose()
             await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -118,12 +119,6 @@ class Listening:
             self._heard(event.uri)
         elif (kind := _CHANGED.get(type(event))) is not None:
             self._heard(kind)
-
-
-async def _stopped(*tasks: asyncio.Task[Any]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def tells_of_changes(capabilities: Mapping[str, Any]) -> bool:

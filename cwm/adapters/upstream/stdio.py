@@ -22,6 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
+from cwm.background import cancel_and_wait
 from cwm.domain.upstream import UpstreamSpec
 
 _LONGEST_TEXT: Final = 2000
@@ -53,10 +54,10 @@ async def program(spec: UpstreamSpec) -> AsyncIterator[tuple[Any, Any]]:
     try:
         yield read, write
     finally:
-        await _stop([sending, ending])
+        await cancel_and_wait(sending, ending)
         await _end(child, gone)
         await asyncio.wait({receiving, hearing}, timeout=_LAST_WORDS_SECONDS)
-        await _stop([receiving, hearing])
+        await cancel_and_wait(receiving, hearing)
         for stream in (incoming, read, write, outgoing):
             stream.close()
         for pipe in (child.stdout, child.stderr):
@@ -141,12 +142,6 @@ async def _ended(gone: int) -> bool:
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-
-
-async def _stop(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from uuid import uuid4
 
+from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import (
     ConcurrencyLimitError,
@@ -96,7 +97,7 @@ class Limits:
     audit: AuditLog
     meter: Meter
     clock: Clock
-    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+    _ending: BackgroundTasks = field(default_factory=BackgroundTasks)
     _told: dict[str, float] = field(default_factory=dict)
     _listening: Counter[str] = field(default_factory=Counter)
 
@@ -150,8 +151,7 @@ class Limits:
 
     async def settle(self) -> None:
         """Wait until the places that were given back are free."""
-        while self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.settled()
 
     async def _count(self, principal: Principal, session: str | None, tool: str | None) -> None:
         own = NO_TOOL if tool is None else self.policies.of(tool).rates
@@ -175,7 +175,7 @@ class Limits:
             full = await self.store.ask(begin)
         except BaseException:
             # It may have been heard, although the answer was not.
-            self._in_background(self._end(request, places))
+            self._ending.start(self._end(request, places))
             raise
         if full is not None:
             await self._refuse(principal, full.key, _too_many(full))
@@ -184,7 +184,7 @@ class Limits:
             nonlocal taken
             if taken:
                 taken = False
-                self._in_background(self._end(request, places))
+                self._ending.start(self._end(request, places))
 
         return release
 
@@ -218,11 +218,6 @@ class Limits:
         )
         with suppress(CwmError):
             await self.audit.record(event)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
 
 
 def _nothing() -> None:

@@ -9,6 +9,7 @@ from itertools import groupby, takewhile
 from typing import Final
 from uuid import uuid4
 
+from cwm.background import BackgroundTasks
 from cwm.domain.engine import EngineIdentity, Tier, engine_key
 from cwm.domain.errors import CwmError
 from cwm.domain.planner import Choice, Plan, decide, obvious, trial
@@ -40,7 +41,7 @@ class Planner:
     choice: Choice = Choice.AUTO
     _paces: dict[str, Pace] = field(default_factory=dict)
     _unlimited: set[str] = field(default_factory=set)
-    _learning: set[asyncio.Task[None]] = field(default_factory=set)
+    _learning: BackgroundTasks = field(default_factory=BackgroundTasks)
     _trying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def plan(self, prefix: Prefix) -> Plan:
@@ -72,13 +73,11 @@ class Planner:
             self._unlimited.add(engine_key(prefix.identity))
         observation = _observed(answer, by_tier, prefetch_ms, engine_ms)
         if observation is not None:
-            task = asyncio.create_task(self._learn(prefix, observation))
-            self._learning.add(task)
-            task.add_done_callback(self._learning.discard)
+            self._learning.start(self._learn(prefix, observation))
 
     async def settle(self) -> None:
         """Wait until everything learned is written down."""
-        await asyncio.gather(*self._learning, return_exceptions=True)
+        await self._learning.settled()
 
     async def _pace(self, identity: EngineIdentity) -> Pace:
         name = engine_key(identity)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from cwm.background import cancel_and_wait
 from cwm.domain.engine import Tier
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.polling import pause_seconds
@@ -102,8 +103,7 @@ class Store:
         try:
             return await self._ask(prefix, request), await proving
         finally:
-            proving.cancel()
-            await asyncio.gather(proving, return_exceptions=True)
+            await cancel_and_wait(proving)
 
     async def _ask(self, prefix: Prefix, request: Generation) -> Completion:
         """The engine's answer. CWM-5002 from another engine than the prefix was computed by."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.canary import TOP_TOKENS, Canary, Evidence, Verification, compare
 from cwm.ports.engine import Completion, Engine, Generation
 from cwm.services.aside import outlasting
@@ -21,7 +21,7 @@ class Verify:
     engine: Engine
     token_count: int
     tolerance: float
-    _replaying: set[asyncio.Task[Completion]] = field(default_factory=set)
+    _replaying: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def request(self, prefix: Prefix, token_count: int | None = None) -> Generation | None:
         """The request that decodes a canary after ``prefix``, which is not stored; None where there is no room for one."""
@@ -37,16 +37,14 @@ class Verify:
         request = self.request(prefix, len(expected.token_ids))
         if request is None:
             return Evidence(Verification.SKIPPED, reason="the context fills the model")
-        task = asyncio.create_task(self.engine.complete(request))
-        self._replaying.add(task)
-        task.add_done_callback(self._replaying.discard)
+        task = self._replaying.start(self.engine.complete(request))
         # An engine that takes fewer tokens than the one that sang has no room for all of it.
         possible = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
         return compare(possible, canary_of(await outlasting(task)), self.tolerance)
 
     async def settle(self) -> None:
         """Wait for replays whose callers have left."""
-        await asyncio.gather(*self._replaying, return_exceptions=True)
+        await self._replaying.settled()
 
 
 def canary_of(answer: Completion) -> Canary:

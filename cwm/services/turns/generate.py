@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
@@ -81,7 +81,7 @@ class Generate:
     journal: Journal
     meter: Meter
     limits: Limits
-    _running: set[asyncio.Task[Generated]] = field(default_factory=set)
+    _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self,
@@ -98,10 +98,7 @@ class Generate:
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
-        task = asyncio.create_task(self._exclusively(principal, session_id, turn, on_text))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await outlasting(task)
+        return await outlasting(self._running.start(self._exclusively(principal, session_id, turn, on_text)))
 
     async def _exclusively(
         self, principal: Principal, session_id: str, turn: TurnInput, on_text: OnText | None
@@ -220,4 +217,4 @@ class Generate:
 
     async def settle(self) -> None:
         """Wait for turns whose callers have left."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._running.settled()

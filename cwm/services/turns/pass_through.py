@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import (
     CwmError,
@@ -73,7 +73,7 @@ class PassThrough:
     turns: Turns
     journal: Journal
     limits: Limits
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def turn(self, principal: Principal, asked: Asked) -> Answered:
         """Send a completion or a chat on and hand back the answer as it arrives, whatever its status.
@@ -101,12 +101,7 @@ class PassThrough:
 
     async def drain(self, timeout_seconds: float) -> None:
         """Let running exchanges end; break off the late ones and record what they have."""
-        if not self._running:
-            return
-        _, late = await asyncio.wait(self._running, timeout=timeout_seconds)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await self._running.stop(timeout_seconds)
 
     async def _session_id(self, principal: Principal, given: str) -> str:
         try:
@@ -219,9 +214,7 @@ class PassThrough:
             lambda head: admitted.request.answer(streamed=head.streamed, recorded=admitted.told),
             settle,
         )
-        task = asyncio.create_task(self._run(exchange, admitted.request, asked.session_id))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = self._running.start(self._run(exchange, admitted.request, asked.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
         return Answered(head.status, head.headers, head.streamed, exchange)

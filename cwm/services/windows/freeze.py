@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.engine import EngineIdentity, Tier, differences
 from cwm.domain.errors import (
     CwmError,
@@ -34,8 +33,6 @@ from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify, canary_of
 from cwm.services.replicas import Replicas
 from cwm.services.turns.turns import Turns
-
-T = TypeVar("T")
 
 _ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
@@ -64,7 +61,7 @@ class Freeze:
     release: Release
     replicas: Replicas
     quota_bytes: int | None = None
-    _storing: set[asyncio.Task[Any]] = field(default_factory=set)
+    _storing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self,
@@ -105,7 +102,8 @@ class Freeze:
                 expires_at=expiry(window.created_at, ttl_seconds),
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
             )
-            begun = self._run(self._begin(window, token_ids, session, wait=wait, canary=canary))
+            # A caller who leaves neither stops a freeze nor aborts its request.
+            begun = self._storing.start(self._begin(window, token_ids, session, wait=wait, canary=canary))
             window = await outlasting(begun)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
@@ -124,16 +122,16 @@ class Freeze:
         again = await self._for_this_engine(window, intent, snapshot.token_ids)
         if again is None:
             return None
-        await outlasting(self._run(self._finish_or_leave(*again, snapshot.token_ids)))
+        await outlasting(self._storing.start(self._finish_or_leave(*again, snapshot.token_ids)))
         return await self.registry.window(window.tenant, window.name)
 
     def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
         """Store the KV of a window that was made pending again, in the background."""
-        self._run(self._finish_or_hand_over(window, intent, token_ids))
+        self._storing.start(self._finish_or_hand_over(window, intent, token_ids))
 
     async def settle(self) -> None:
         """Wait for freezes whose callers have left or were answered, and are still being stored."""
-        await asyncio.gather(*self._storing, return_exceptions=True)
+        await self._storing.settled()
 
     async def _for_this_engine(
         self, window: Window, intent: Intent, token_ids: TokenIds
@@ -225,7 +223,7 @@ class Freeze:
             except BaseException:
                 self.replicas.let_go(intent)
                 raise
-        self._run(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
+        self._storing.start(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
         return window
 
     async def _finish_or_undo(
@@ -247,13 +245,6 @@ class Freeze:
         stored, sung = await self.store(prefix, song)
         kept = canary_of(sung) if song and sung else None
         return await self.registry.finish_freeze(window, stored, self.clock.now(), kept, self.quota_bytes)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of its own: a caller who leaves neither stops a freeze nor aborts its request."""
-        task = asyncio.create_task(work)
-        self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
-        return task
 
     async def _finish_or_hand_over(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.canary import Canary, Evidence
 from cwm.domain.engine import EngineIdentity
@@ -56,7 +56,7 @@ class Quarantine:
     journal: Journal
     release: Release
     store_again: Callable[[Window, Intent, TokenIds], None]
-    _recovering: set[asyncio.Task[Recovered]] = field(default_factory=set)
+    _recovering: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
@@ -65,14 +65,12 @@ class Quarantine:
 
         A caller who leaves does not stop it.
         """
-        task = asyncio.create_task(self._recover(principal, window, prefix, canary, found))
-        self._recovering.add(task)
-        task.add_done_callback(self._recovering.discard)
+        task = self._recovering.start(self._recover(principal, window, prefix, canary, found))
         return await outlasting(task)
 
     async def settle(self) -> None:
         """Wait for those whose callers have left: the engine computes for them, and their windows are stored again."""
-        await asyncio.gather(*self._recovering, return_exceptions=True)
+        await self._recovering.settled()
 
     async def _recover(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence

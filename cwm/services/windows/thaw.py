@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
+from cwm.background import BackgroundTasks
 from cwm.domain.canary import Canary, Evidence, Verification
 from cwm.domain.engine import Difference, EngineIdentity, differences
 from cwm.domain.errors import (
@@ -90,7 +91,7 @@ class Thaw:
     meter: Meter
     clock: Clock
     end_session: EndSession
-    _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
+    _restoring: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self,
@@ -155,7 +156,7 @@ class Thaw:
 
     async def settle(self) -> None:
         """Wait for what the engine still does for callers who have left."""
-        await asyncio.gather(*self._restoring, return_exceptions=True)
+        await self._restoring.settled()
         await self.quarantine.settle()
         await self.verify.settle()
         await self.planner.settle()
@@ -283,11 +284,9 @@ class Thaw:
     async def _restore(self, prefix: Prefix, plan: Plan) -> tuple[Completion, float]:
         """One request that is never abandoned: dropping it during the KV load can kill the engine."""
         started = self.clock.monotonic()
-        request = asyncio.create_task(
+        request = self._restoring.start(
             self.engine.complete(replace(prefix.request(), load_tokens=plan.load_tokens, tell_loaded=True))
         )
-        self._restoring.add(request)
-        request.add_done_callback(self._restoring.discard)
         answer = await outlasting(request)
         return answer, self._ms_since(started)
 

@@ -35,8 +35,7 @@ async def leave_while_it_waits(
 
 async def all_ended(cwm: Gateway) -> None:
     async with asyncio.timeout(20):
-        while cwm.pass_through._running:
-            await asyncio.wait(cwm.pass_through._running)
+        await cwm.pass_through._running.settled()
 
 
 @BOTH
