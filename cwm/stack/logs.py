@@ -1,4 +1,4 @@
-"""The log file of each part: a fresh one a run, never larger than disks are, its errors told to a person."""
+"""The log file of each part: a new one per run, limited in size, with its errors reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IMPORTANT = re.compile(r"\b(ERROR|CRITICAL|Traceback|OOM)\b")
 
 
 def fresh_log(folder: Path, name: str) -> Path:
-    """An empty ``<name>.log``; the one of the run before is kept as ``<name>.log.1``."""
+    """An empty ``<name>.log``; the previous run's log becomes ``<name>.log.1``."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     if log.exists():
@@ -26,21 +26,21 @@ def fresh_log(folder: Path, name: str) -> Path:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log, without colours and empty lines."""
+    """The last lines of a log, without colours and empty lines."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LAST_BYTES))
         return _lines(file.read())[-count:]
 
 
 class LogWatch:
-    """Reads what a part has written since the last look, picks out its errors, and keeps the file small."""
+    """Reads a part's new log lines, returns the errors among them, and keeps the file small."""
 
     def __init__(self, log: Path, largest_bytes: int = _LARGEST_BYTES) -> None:
         self._log, self._largest = log, largest_bytes
         self._read = log.stat().st_size
 
     def errors(self, most: int = 3) -> list[str]:
-        """New lines that tell of an error; at most ``most``, then how many more there were."""
+        """New lines with an error: at most ``most``, then the number of further ones."""
         if self._log.stat().st_size == self._read:
             return []
         with self._log.open("rb") as file:
@@ -54,7 +54,7 @@ class LogWatch:
         return [line[:_LONGEST_LINE] for line in found[:most]] + more
 
     def _turn_over(self) -> None:
-        # The part keeps its file open for appending, so the file is emptied, not moved.
+        # The part has the file open for appending, so copy and empty the file instead of moving it.
         shutil.copyfile(self._log, _kept(self._log))
         os.truncate(self._log, 0)
         self._read = 0

@@ -1,4 +1,4 @@
-"""The model that a local engine serves: made once and kept at a fixed path, because KV keys contain the path."""
+"""The model of a local engine: created once at a fixed path, because KV keys contain the path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Build = Callable[[Path], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A folder of weights. ``digest`` names the weights, ``longest_context`` is what they allow, in tokens."""
+    """A folder of weights. ``digest`` identifies the weights; ``longest_context`` is the model's limit in tokens."""
 
     folder: Path
     name: str
@@ -48,9 +48,9 @@ class Model:
 async def prepare_model(
     wanted: str, home: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
 ) -> Model:
-    """The model called ``wanted``: one of ours, made under ``home`` on first use, or a folder. Raises StackError.
+    """The model called ``wanted``: one of ours, created under ``home`` on first use, or a folder. Raises StackError.
 
-    Of our own environment what makes it gets nothing that is ``withheld``.
+    The programs that create it do not get the ``withheld`` environment variables.
     """
     models = home / "models"
     if wanted == TINY:
@@ -82,11 +82,11 @@ def _existing(wanted: str) -> Path:
 
 
 def _nameable(folder: Path) -> Path:
-    """``folder``, unless LMCache could not use its path, which is the model's name in every key of KV."""
+    """``folder``, if LMCache accepts its path, which is the model's name in every KV key. Raises StackError."""
     if "@" in str(folder):
         raise StackError(
-            f"the model's path {folder} has an '@', which LMCache allows in no model's name. Set CWM_MODEL, or CWM_HOME "
-            "for the models that CWM makes, to a path without one."
+            f"the model's path {folder} has an '@', which LMCache does not allow in a model's name. Set CWM_MODEL, or CWM_HOME "
+            "for the models that CWM creates, to a path without one."
         )
     return folder
 
@@ -114,7 +114,7 @@ def _short_hash(script: Path) -> str:
 
 
 class _Builder:
-    """Makes a model beside its place and moves it there whole, so that half of one is never served."""
+    """Creates a model in a temporary folder and moves it into place whole, so that half a model is never served."""
 
     def __init__(
         self, models: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
@@ -168,7 +168,7 @@ class _Builder:
         return build
 
     async def _run(self, work: Path, *arguments: str, path: Path | None = None) -> None:
-        """Run the engine's Python; what its scripts print as plain sentences is reported."""
+        """Run the engine's Python; lines such as "converting the model" are passed to ``report``."""
         variables = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(path or work)}
         argv = [self._environment.python, *arguments]
         await run_tool(argv, work / "log", self._tell, variables, self._withheld)
@@ -193,8 +193,8 @@ def _unpack_gguf(work: Path) -> Path:
 def weights_digest(folder: Path, cache: Path) -> str:
     """BLAKE3, 32 hex digits, over config.json and every ``*.safetensors``, with their names.
 
-    Hashing gigabytes at every start would be felt, so ``cache`` remembers the digest for as long as no
-    file's size or modification time changes.
+    Hashing gigabytes takes time, so the file ``cache`` stores the digest; it is valid until a file's size
+    or modification time changes.
     """
     files = sorted([folder / "config.json", *folder.glob("*.safetensors")])
     state = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
