@@ -92,15 +92,15 @@ def leashed(argv: Sequence[str], variables: Mapping[str, str], withheld: Collect
     ours = {name for name in os.environ if name.upper().startswith(_OURS)}
     names = sorted({*_WITHHELD, *ours, *withheld} - _NEVER_WITHHELD)
     unset = [part for name in names for part in ("-u", name)]
-    added = [f"{name}={value}" for name, value in variables.items()]
-    return on_leash(["env", *unset, *added, *argv])
+    assignments = [f"{name}={value}" for name, value in variables.items()]
+    return on_leash(["env", *unset, *assignments, *argv])
 
 
 def on_leash(argv: Sequence[str | Path], account: pwd.struct_passwd | None = None) -> list[str]:
     """The command line of ``argv`` as a program that gets SIGTERM when this process dies; as root, run by ``account``."""
-    account_of = [] if account is None else ["--as", f"{account.pw_uid}:{account.pw_gid}"]
+    account_options = [] if account is None else ["--as", f"{account.pw_uid}:{account.pw_gid}"]
     leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid())]
-    return [*leash, *account_of, *map(str, argv)]
+    return [*leash, *account_options, *map(str, argv)]
 
 
 async def gone(session: int, seconds: float) -> bool:

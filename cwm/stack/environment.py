@@ -27,14 +27,14 @@ _PROGRESS_SECONDS = 3.0
 _NEEDS_GIB: dict[Device, float] = {"cpu": 4.5, "cuda": 14.0}
 
 
-def as_far_as_it_goes(report: Report) -> Report:
+def tolerant(report: Report) -> Report:
     """``report`` without its OSErrors: a closed terminal or a full disk behind it stops nothing."""
 
-    def tell(line: str) -> None:
+    def report_or_ignore(line: str) -> None:
         with suppress(OSError):
             report(line)
 
-    return tell
+    return report_or_ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ async def _install(
 async def _make_venv(folder: Path, log: Path, withheld: Collection[str]) -> None:
     try:
         await run_tool([sys.executable, "-I", "-m", "venv", str(folder)], log, withheld=withheld)
-    except ToolFailedError as failed:
+    except ToolFailedError as error:
         raise StackError(
             "Python cannot make a virtual environment for the engine: "
-            f"{' '.join(failed.lines[-3:]) or failed}. On Debian and Ubuntu install python3-venv."
-        ) from failed
+            f"{' '.join(error.lines[-3:]) or error}. On Debian and Ubuntu install python3-venv."
+        ) from error
 
 
 async def _pip_install(
@@ -136,15 +136,15 @@ async def _pip_install(
     argv = [environment.python, "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     argv += ["--disable-pip-version-check", *(["--no-deps"] if pins.exact else []), "-r", str(pins.file)]
     try:
-        async with progress.told():
+        async with progress.reporting():
             await run_tool(argv, log, progress.read, withheld=withheld)
-    except ToolFailedError as failed:
-        raise StackError(_why_pip_failed(failed, log)) from failed
+    except ToolFailedError as error:
+        raise StackError(_why_pip_failed(error, log)) from error
 
 
-def _why_pip_failed(failed: ToolFailedError, log: Path) -> str:
+def _why_pip_failed(error: ToolFailedError, log: Path) -> str:
     # pip words this differently for a package with a constraint: that is the third pattern.
-    if failed.matching(
+    if error.matching(
         r"(No matching distribution|satisfies the requirement|Cannot install).*torch==\S*\+cpu"
     ):
         return (
@@ -153,7 +153,7 @@ def _why_pip_failed(failed: ToolFailedError, log: Path) -> str:
             "wheel (PIP_FIND_LINKS); check that its constraints (PIP_CONSTRAINT, or constraint in pip.conf) allow it; "
             "then start again."
         )
-    errors = failed.matching("^ERROR") or failed.lines[-3:]
+    errors = error.matching("^ERROR") or error.lines[-3:]
     return f"pip could not install the engine: {' '.join(errors)} (its whole output is in {log})"
 
 
@@ -162,38 +162,38 @@ class _Progress:
 
     def __init__(self, folder: Path, total: int | None, report: Report) -> None:
         self._folder, self._total, self._report = folder, total, report
-        self._found = 0
+        self._package_count = 0
         self._installing = False
-        self._before = set(self._records())  # pip itself
+        self._preinstalled = set(self._records())  # pip itself
         self._sizes: dict[Path, int] = {}
 
     def read(self, line: str) -> None:
         if line.startswith(("Collecting ", "Processing ")):
-            self._found += 1
+            self._package_count += 1
         elif line.startswith("Installing collected packages"):
             self._installing = True
 
     @asynccontextmanager
-    async def told(self) -> AsyncIterator[None]:
+    async def reporting(self) -> AsyncIterator[None]:
         """Report progress while the block runs."""
-        teller = asyncio.create_task(self._tell())
+        reporter = asyncio.create_task(self._report_progress())
         try:
             yield
         finally:
-            teller.cancel()
-            await asyncio.wait({teller})
+            reporter.cancel()
+            await asyncio.wait({reporter})
 
-    async def _tell(self) -> None:
+    async def _report_progress(self) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_SECONDS)
             self._report(await asyncio.to_thread(self._line) if self._installing else self._fetching())
 
     def _fetching(self) -> str:
-        return f"fetching the engine: {self._found}{self._of} packages"
+        return f"fetching the engine: {self._package_count}{self._of} packages"
 
     def _line(self) -> str:
         for record in self._records():
-            if record not in self._sizes and record not in self._before:
+            if record not in self._sizes and record not in self._preinstalled:
                 self._sizes[record] = _recorded_bytes(record)
         size = sum(self._sizes.values()) / GIB
         return f"installing the engine: {len(self._sizes)}{self._of} packages, {size:.1f} GiB"

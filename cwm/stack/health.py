@@ -61,8 +61,8 @@ class Health:
         return any(float(line.rpartition(" ")[2]) > 0 for line in lookups)
 
     async def instance_is_registered(self, coordinator_url: str, instance: str) -> bool:
-        known = (await self.json(f"{coordinator_url}/instances")).get("instances") or []
-        return any(entry.get("instance_id") == instance for entry in known)
+        instances = (await self.json(f"{coordinator_url}/instances")).get("instances") or []
+        return any(entry.get("instance_id") == instance for entry in instances)
 
     async def warm_up(self, vllm_url: str, model: str, chunk_size: int) -> None:
         """Send one completion that stores a chunk. Raises StackError.
@@ -71,7 +71,7 @@ class Health:
         """
         body = {
             "model": model,
-            "prompt": [5 + place % 40 for place in range(chunk_size + 8)],
+            "prompt": [5 + index % 40 for index in range(chunk_size + 8)],
             # Also warms up decoding with log-probabilities, which the first thaw's verification uses.
             "max_tokens": 4,
             "logprobs": 5,
@@ -82,8 +82,8 @@ class Health:
             response = await self._http.post(
                 f"{vllm_url}/v1/completions", json=body, timeout=_WARM_UP_SECONDS
             )
-        except httpx2.TransportError as lost:
-            raise StackError(f"vLLM did not survive its first request: {lost}") from lost
+        except httpx2.TransportError as error:
+            raise StackError(f"vLLM did not survive its first request: {error}") from error
         if response.status_code != httpx2.codes.OK:
             raise StackError(f"vLLM refuses a first request: {response.text[:300]}")
 

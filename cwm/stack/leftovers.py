@@ -40,13 +40,13 @@ async def clear_abandoned(home: Path, report: Report) -> None:
     Leaves alone what belongs to a living stack or another user, and memory that a living process has mapped.
     """
     files = (home / "run").glob(f"{_KEY}.*")
-    written = {path.with_name(f"{path.name.partition('.')[0]}.json") for path in files}
+    run_files = {path.with_name(f"{path.name.partition('.')[0]}.json") for path in files}
     # Stacks with a temporary folder come last: another stack's parts may still write there.
-    for path in sorted(written, key=lambda path: (RunFile(path).has_temporary, path)):
+    for path in sorted(run_files, key=lambda path: (RunFile(path).has_temporary, path)):
         try:
             await _clear(path, life_lock(home, path.stem), report)
-        except (OSError, StackError) as why:
-            report(f"what {path.stem} left behind cannot be cleaned up: {why}")
+        except (OSError, StackError) as error:
+            report(f"what {path.stem} left behind cannot be cleaned up: {error}")
 
 
 @contextmanager
@@ -56,24 +56,24 @@ def socket_folder(home: Path) -> Iterator[Path]:
     Raises StackError as :func:`temporary_folder` does.
     """
     longest = os.fsencode(tempfile.gettempdir() + _SOCKET_IN_TEMPORARY)
-    within = None if len(longest) <= _SOCKET_PATH_BYTES else "/tmp"  # noqa: S108 - made by mkdtemp there
-    with temporary_folder(home, "cwm-", within) as (folder, _):
+    parent = None if len(longest) <= _SOCKET_PATH_BYTES else "/tmp"  # noqa: S108 - made by mkdtemp there
+    with temporary_folder(home, "cwm-", parent) as (folder, _):
         yield folder
 
 
 @contextmanager
-def temporary_folder(home: Path, prefix: str, within: str | None = None) -> Iterator[tuple[Path, RunFile]]:
+def temporary_folder(home: Path, prefix: str, parent: str | None = None) -> Iterator[tuple[Path, RunFile]]:
     """A folder that is removed after the block, or by :func:`clear_abandoned` if this process is killed.
 
     ``clear_abandoned`` first stops the programs that the folder's run file lists. Raises StackError if there
     is no space for the folder, or ``home`` cannot be written.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
-    except OSError as refused:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
         raise StackError(
-            f"no temporary folder can be made ({refused}). Make room, or set TMPDIR to another folder."
-        ) from refused
+            f"no temporary folder can be made ({error}). Make room, or set TMPDIR to another folder."
+        ) from error
     key = key_of(folder)
     lock, run = FileLock(life_lock(home, key)), RunFile(home / "run" / f"{key}.json")
     try:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 from cwm.stack import shm
 from cwm.stack.child import Child
 from cwm.stack.commands import VARIABLES, Commands, PartName
-from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
+from cwm.stack.environment import Pins, Report, prepare_environment, tolerant
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
 from cwm.stack.leftovers import life_lock, lmcache_arguments, socket_folder
@@ -56,7 +56,7 @@ class LocalStack:
         self.chunk_size = plan.chunk_size
         self.storage_path = plan.storage_path
         self.ports = plan.ports
-        self._report = as_far_as_it_goes(report)
+        self._report = tolerant(report)
         self._parts: dict[PartName, Part] = {}
         self._segments: dict[PartName, set[shm.Segment]] = {}
         self._health = Health()
@@ -81,8 +81,8 @@ class LocalStack:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        given_up = await _to_its_end(self._open.aclose())
-        if given_up and error is None:
+        cancelled = await _to_its_end(self._open.aclose())
+        if cancelled and error is None:
             raise asyncio.CancelledError
 
     async def _enter(self, undo: AsyncExitStack) -> None:
@@ -115,8 +115,8 @@ class LocalStack:
             )
         finally:
             waiting.cancel()
-        for ended in done:
-            ended.result()
+        for failure in done:
+            failure.result()
         if not done:
             missing = [name for name, part in self._parts.items() if not part.ready.is_set()]
             raise StackError(
@@ -126,30 +126,30 @@ class LocalStack:
     async def kill(self, part: PartName) -> None:
         """Send SIGKILL to a part, as a crash would. It is started again; ``wait_ready`` waits for it."""
         await self._note_segments(part)
-        self._known(part).kill()
+        self._own_part(part).kill()
 
     async def hold_down(self, part: PartName) -> None:
         """Send SIGKILL to a part and keep it down until ``let_up``, as an outage would."""
         await self._note_segments(part)
-        self._known(part).hold_down()
+        self._own_part(part).hold_down()
 
     def let_up(self, part: PartName) -> None:
         """End the outage; ``wait_ready`` waits for the part."""
-        self._known(part).let_up()
+        self._own_part(part).let_up()
 
     def pids(self, part: PartName) -> list[int]:
         """The part's living processes; empty while it is down, or if this stack does not run it."""
-        return self._known(part).pids() if part in self._parts else []
+        return self._own_part(part).pids() if part in self._parts else []
 
     async def run_until_failure(self) -> NoReturn:
         """Sleep while the stack runs. Raises StackError when a part cannot be started again."""
         failures = [part.failed for part in self._parts.values()]
         done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
-        for ended in done:
-            ended.result()
+        for failure in done:
+            failure.result()
         raise StackError("a part of the local engine ended for good.")
 
-    def _known(self, part: PartName) -> Part:
+    def _own_part(self, part: PartName) -> Part:
         if part not in self._parts:
             raise StackError(f"this stack runs no '{part}' of its own.")
         return self._parts[part]
@@ -283,9 +283,9 @@ class LocalStack:
 
     async def _watch(self) -> None:
         logs = {name: LogWatch(part.log) for name, part in self._parts.items()}
-        for turn in range(1 << 62):
+        for count in range(1 << 62):
             await asyncio.sleep(_WATCH_SECONDS)
-            if turn % _SEGMENTS_EVERY == 0:
+            if count % _SEGMENTS_EVERY == 0:
                 for name in self._parts:
                     with suppress(OSError):
                         await self._note_segments(name)
@@ -321,14 +321,14 @@ class LocalStack:
 
 async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
     """Await ``ending`` to its end even if the caller is cancelled; True if it was."""
-    task, given_up = asyncio.ensure_future(ending), False
+    task, cancelled = asyncio.ensure_future(ending), False
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            given_up = True
+            cancelled = True
     task.result()
-    return given_up
+    return cancelled
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -30,26 +30,26 @@ class FileLock:
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = self._locked()
-        except OSError as refused:
-            why = places.refusal(self._path, refused)
+            descriptor = self._open_locked()
+        except OSError as error:
+            reason = places.refusal(self._path, error)
             raise StackError(
-                f"{self._path} cannot be written ({why}). Make room and give this user the right to write "
+                f"{self._path} cannot be written ({reason}). Make room and give this user the right to write "
                 "there, or set CWM_STORAGE_PATH (what is stored) and CWM_HOME (engine and models) to other folders."
-            ) from refused
+            ) from error
         if descriptor is None:
             return False
         self._descriptor = descriptor
         return True
 
-    def _locked(self) -> int | None:
+    def _open_locked(self) -> int | None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
             if not self._is_at_path(descriptor):
                 # The last holder removed the file, so the path may name a new one: lock that.
                 os.close(descriptor)
-                return self._locked()
+                return self._open_locked()
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:
@@ -80,11 +80,11 @@ class FileLock:
 async def locked(path: Path, waiting: Callable[[str], None]) -> AsyncIterator[None]:
     """Hold the lock on ``path``. If another process has it, call ``waiting`` once with that pid, and wait."""
     lock = FileLock(path)
-    told = False
+    holder_reported = False
     while not lock.take():
-        if not told:
+        if not holder_reported:
             waiting(lock.holder())
-            told = True
+            holder_reported = True
         await asyncio.sleep(_RETRY_SECONDS)
     try:
         yield

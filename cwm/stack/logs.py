@@ -20,7 +20,7 @@ def fresh_log(folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     if log.exists():
-        log.replace(_kept(log))
+        log.replace(_previous(log))
     log.touch()
     return log
 
@@ -37,30 +37,30 @@ class LogWatch:
 
     def __init__(self, log: Path, largest_bytes: int = _LARGEST_BYTES) -> None:
         self._log, self._largest = log, largest_bytes
-        self._read = log.stat().st_size
+        self._offset = log.stat().st_size
 
     def errors(self, most: int = 3) -> list[str]:
         """New lines with an error: at most ``most``, then the number of further ones."""
-        if self._log.stat().st_size == self._read:
+        if self._log.stat().st_size == self._offset:
             return []
         with self._log.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             text = file.read()
-            self._read = file.tell()
-        if self._read > self._largest:
+            self._offset = file.tell()
+        if self._offset > self._largest:
             self._turn_over()
-        found = [line for line in _lines(text) if _IMPORTANT.search(line)]
-        more = [f"… and {len(found) - most} more"] if len(found) > most else []
-        return [line[:_LONGEST_LINE] for line in found[:most]] + more
+        error_lines = [line for line in _lines(text) if _IMPORTANT.search(line)]
+        more = [f"… and {len(error_lines) - most} more"] if len(error_lines) > most else []
+        return [line[:_LONGEST_LINE] for line in error_lines[:most]] + more
 
     def _turn_over(self) -> None:
         # The part has the file open for appending, so copy and empty the file instead of moving it.
-        shutil.copyfile(self._log, _kept(self._log))
+        shutil.copyfile(self._log, _previous(self._log))
         os.truncate(self._log, 0)
-        self._read = 0
+        self._offset = 0
 
 
-def _kept(log: Path) -> Path:
+def _previous(log: Path) -> Path:
     return log.with_name(f"{log.name}.1")
 
 

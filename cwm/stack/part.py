@@ -19,7 +19,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.logs import last_lines
 
 _POLL_SECONDS = 0.1
-_PATIENCE_SECONDS = 5.0
+_REPORT_SECONDS = 5.0
 _LAST_LINES = 30
 _FIRST_START_DEATHS = 2  # a wrong setting dies every time; a user should not wait for five
 _RESTART_DEATHS = 5
@@ -78,7 +78,7 @@ class Part:
         """Start the part and keep it running from then on. Raises StackError."""
         child = await self._until_ready(_FIRST_START_DEATHS)
         self._keeper = asyncio.create_task(self._keep(child), name=f"keep {self.name}")
-        self._keeper.add_done_callback(self._kept)
+        self._keeper.add_done_callback(self._keeper_ended)
 
     async def stop(self) -> None:
         """Ask the part to end, and kill it if it does not."""
@@ -111,11 +111,11 @@ class Part:
             status = await child.ended()
             self.ready.clear()
             self.restarts += 1
-            self._hooks.report(f"{self.recipe.title} ended ({_told(status)}); starting it again")
+            self._hooks.report(f"{self.recipe.title} ended ({_status_name(status)}); starting it again")
             await self._clear(child)
             child = await self._until_ready(_RESTART_DEATHS)
 
-    def _kept(self, keeper: asyncio.Task[NoReturn]) -> None:
+    def _keeper_ended(self, keeper: asyncio.Task[NoReturn]) -> None:
         """When the keeper task ends without being cancelled, the part has failed for good."""
         error = None if keeper.cancelled() else keeper.exception()
         if error is None or self.failed.done():
@@ -133,8 +133,8 @@ class Part:
                 await need.ready.wait()
             try:
                 child = await self._spawn()
-            except OSError as refused:
-                self._hooks.report(f"{self.recipe.title} could not be started: {refused}")
+            except OSError as error:
+                self._hooks.report(f"{self.recipe.title} could not be started: {error}")
                 continue
             if await self._answers_in_time(child):
                 self.ready.set()
@@ -157,15 +157,15 @@ class Part:
     async def _answers_in_time(self, child: Child) -> bool:
         """Poll until the part answers and is warm. False when it ended or its time is over."""
         loop = asyncio.get_running_loop()
-        began = told = loop.time()
+        began = last_report = loop.time()
         while child.alive and loop.time() - began < self.recipe.start_seconds:
             await self._hooks.polled(self.name, child)
             if await self._is_well(child) and await self._warm(child):
                 self._hooks.report(f"{self.recipe.title} is ready ({loop.time() - began:.0f} s)")
                 return True
-            if loop.time() - told >= _PATIENCE_SECONDS:
-                told = loop.time()
-                self._hooks.report(f"{self.recipe.title} is starting ({told - began:.0f} s)")
+            if loop.time() - last_report >= _REPORT_SECONDS:
+                last_report = loop.time()
+                self._hooks.report(f"{self.recipe.title} is starting ({last_report - began:.0f} s)")
             await asyncio.sleep(_POLL_SECONDS)
         return False
 
@@ -181,10 +181,10 @@ class Part:
         warming = asyncio.ensure_future(self.recipe.warm_up())
         ending = asyncio.ensure_future(child.ended())
         await asyncio.wait({warming, ending}, return_when=asyncio.FIRST_COMPLETED)
-        refusal = warming.exception() if warming.done() else None
-        if refusal:
-            self._hooks.report(str(refusal))
-        warm = warming.done() and refusal is None and child.alive
+        error = warming.exception() if warming.done() else None
+        if error:
+            self._hooks.report(str(error))
+        warm = warming.done() and error is None and child.alive
         for task in (warming, ending):
             task.cancel()
             await asyncio.wait({task})
@@ -195,7 +195,7 @@ class Part:
         await self._hooks.cleared(self.name)
 
 
-def _told(status: int) -> str:
+def _status_name(status: int) -> str:
     if status >= 0:
         return f"status {status}"
     with suppress(ValueError):

@@ -10,7 +10,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
-_MET_BY_PARTS = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
+_HOSTS_WITH_LOOPBACK = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
 # Neighbours of the usual port: below 32768 the kernel gives none of them to an outgoing connection.
 _NEIGHBOURS = 200
 
@@ -66,9 +66,9 @@ class ReservedPorts:
     def release(self, *names: str) -> None:
         """Stop listening on these parts' ports, because the parts are about to. A second call does nothing."""
         for name in names:
-            held = self._sockets.pop(name, None)
-            if held is not None:
-                held.close()
+            listener = self._sockets.pop(name, None)
+            if listener is not None:
+                listener.close()
 
     def end(self) -> None:
         """Give all ports back."""
@@ -78,12 +78,12 @@ class ReservedPorts:
 
     def _leave(self, port: int, host: str) -> None:
         # Gateways at different addresses may use the same port; all parts listen on the loopback address.
-        address = FileLock(self._folder / f"{port}-{host}.lock")
-        of_parts = FileLock(self._folder / f"{port}.lock", shared=True)
-        for lock, whose in ((address, "gateway"), (of_parts, "engine")):
+        address_lock = FileLock(self._folder / f"{port}-{host}.lock")
+        port_lock = FileLock(self._folder / f"{port}.lock", shared=True)
+        for lock, whose in ((address_lock, "gateway"), (port_lock, "engine")):
             if lock.take():
                 self._locks.append(lock)
-            elif lock is address or host in _MET_BY_PARTS:
+            elif lock is address_lock or host in _HOSTS_WITH_LOOPBACK:
                 raise StackError(
                     f"port {port} is reserved for the {whose} of another cwm up (process {lock.holder()}); choose another "
                     "with --port or CWM_PORT."
@@ -94,10 +94,10 @@ class ReservedPorts:
             lock = FileLock(self._folder / f"{port}.lock")
             if not lock.take():
                 continue
-            held = _listen(port)
-            if held is not None:
+            listener = _listen(port)
+            if listener is not None:
                 self._locks.append(lock)
-                self._sockets[name] = held
+                self._sockets[name] = listener
                 return port
             lock.release()
         raise StackError(f"no port from {usual} to {usual + _NEIGHBOURS - 1} is free for {name}.")
@@ -105,12 +105,12 @@ class ReservedPorts:
 
 def _listen(port: int) -> socket.socket | None:
     """A listening socket. Binding is not enough: sockets with SO_REUSEADDR may share a port that is only bound."""
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((LOOPBACK, port))
-        held.listen(1)
+        listener.bind((LOOPBACK, port))
+        listener.listen(1)
     except OSError:  # the port is in use, or below 1024 and this user may not bind it
-        held.close()
+        listener.close()
         return None
-    return held
+    return listener

@@ -27,13 +27,13 @@ from cwm.stack.environment import GIB, Report
 from cwm.stack.redis_url import RedisAddress
 
 _LOOK_SECONDS = 2.0
-_DISK_EVERY = 15  # looks
+_DISK_EVERY = 15  # checks
 _FULL = 0.8
 _ROOMY = 0.7
 _RESERVE_SMALLEST, _RESERVE_LARGEST = GIB, 10 * GIB
 _PINS_PAGE = 10_000  # the coordinator's largest page
 _PINS_READINGS = 5
-_SAID_AFTER = 3  # looks that failed
+_REPORT_AFTER = 3  # failed checks
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
 _TEXT = r"[^\n\ud800-\udfff]"  # characters that JSON to LMCache can carry
@@ -60,11 +60,11 @@ class ChunkKey:
     @classmethod
     def parse(cls, name: str) -> ChunkKey | None:
         """Parse ``model@rank@group@hash[@salt]``; a file name also has ``0x``, ``-SEP-`` and ``.data``."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             return None
-        model = found["model"].replace("-SEP-", "/")
-        return cls(model, int(found["rank"], 16), int(found["group"], 16), found["hash"], found["salt"] or "")
+        model = match["model"].replace("-SEP-", "/")
+        return cls(model, int(match["rank"], 16), int(match["group"], 16), match["hash"], match["salt"] or "")
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -85,14 +85,16 @@ class Stored:
     idle: float
 
 
-def victims(stored: Iterable[Stored], kept: set[ChunkKey], spare: set[ChunkKey], need: int) -> list[ChunkKey]:
+def victims(
+    stored: Iterable[Stored], frozen: set[ChunkKey], spare: set[ChunkKey], need: int
+) -> list[ChunkKey]:
     """Chunks to remove to free ``need`` bytes, the longest unused first.
 
-    Frozen chunks (``kept``) come last, and only those that have another copy (``spare``).
+    Frozen chunks (``frozen``) come last, and only those that have another copy (``spare``).
     """
-    allowed = [chunk for chunk in stored if chunk.key.pin not in kept or chunk.key in spare]
+    candidates = [chunk for chunk in stored if chunk.key.pin not in frozen or chunk.key in spare]
     chosen: list[ChunkKey] = []
-    for chunk in sorted(allowed, key=lambda chunk: (chunk.key.pin in kept, -chunk.idle)):
+    for chunk in sorted(candidates, key=lambda chunk: (chunk.key.pin in frozen, -chunk.idle)):
         if need <= 0:
             break
         chosen.append(chunk.key)
@@ -145,8 +147,8 @@ class Room:
         self._redis, self._folder, self._disk_bytes = redis, folder, int(disk_gb * GIB)
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
-        self._said_full: set[str] = set()
-        self._failed: dict[str, int] = {}
+        self._reported_full: set[str] = set()
+        self._failures: dict[str, int] = {}
 
     async def keep(self) -> None:
         """Check both tiers every few seconds, for ever. An outage delays a tier's check; one of Valkey not the disk's."""
@@ -162,24 +164,24 @@ class Room:
                     await self._try("the disk tier", self._keep_disk(http))
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _try(self, tier: str, look: Coroutine[Any, Any, None]) -> None:
+    async def _try(self, tier: str, check: Coroutine[Any, Any, None]) -> None:
         """Report once when checks keep failing: a short outage ends by itself, a wrong address or password stays."""
         try:
-            await look
+            await check
         except _OUTAGES as error:
-            self._failed[tier] = self._failed.get(tier, 0) + 1
-            if self._failed[tier] == _SAID_AFTER:
+            self._failures[tier] = self._failures.get(tier, 0) + 1
+            if self._failures[tier] == _REPORT_AFTER:
                 self._report(
                     f"{tier} cannot be kept below its limit for now: {type(error).__name__}: {error}"
                 )
         else:
-            self._failed.pop(tier, None)
+            self._failures.pop(tier, None)
 
     async def _keep_memory(self, redis: Redis, http: httpx2.AsyncClient) -> None:
         info = await redis.info("memory")
         used, limit = int(info["used_memory"]), int(info["maxmemory"])
         if not limit or used <= _FULL * limit:
-            self._said_full.discard("Valkey")
+            self._reported_full.discard("Valkey")
             return
         need = used - int(_ROOMY * limit)
         on_disk = {chunk.key for chunk in await asyncio.to_thread(_files, self._folder)}
@@ -187,20 +189,20 @@ class Room:
         stored = await _keys(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
-        self._tell_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
+        self._report_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
     async def _keep_disk(self, http: httpx2.AsyncClient) -> None:
         stored = await asyncio.to_thread(_files, self._folder)
         used = sum(chunk.size for chunk in stored)
         limit = disk_limit(self._disk_bytes, used, Disk(*shutil.disk_usage(self._folder)))
         if used <= _FULL * limit:
-            self._said_full.discard("the disk tier")
+            self._reported_full.discard("the disk tier")
             return
         need = used - int(_ROOMY * limit)
         chosen = victims(stored, await self._frozen(http), set(), need)
         await self._remove(http, chosen, "fs_native")
-        mend = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
-        self._tell_if_short("the disk tier", stored, chosen, need, mend)
+        remedy = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
+        self._report_if_short("the disk tier", stored, chosen, need, remedy)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
         """Every chunk pinned in the coordinator. Raises PinsMovedError, NoPinsError."""
@@ -215,17 +217,17 @@ class Room:
         The coordinator lists pins in the order of their creation. Each page begins with the last pin of the page
         before it: while that pin keeps its position, no earlier pin has been removed.
         """
-        found: list[ChunkKey] = []
+        pins: list[ChunkKey] = []
         while True:
-            last = found[-1:]
-            where = {"offset": max(0, len(found) - 1), "limit": _PINS_PAGE}
-            answer = await http.get(f"{self._coordinator_url}/cache/pins", params=where)
+            last = pins[-1:]
+            query = {"offset": max(0, len(pins) - 1), "limit": _PINS_PAGE}
+            answer = await http.get(f"{self._coordinator_url}/cache/pins", params=query)
             page = _page(answer.raise_for_status())
             if last and page[:1] != last:
                 return None
-            found += page[len(last) :]
+            pins += page[len(last) :]
             if len(page) < _PINS_PAGE:
-                return set(found)
+                return set(pins)
 
     async def _remove(self, http: httpx2.AsyncClient, chosen: Sequence[ChunkKey], adapter: str) -> None:
         for start in range(0, len(chosen), _DELETE_BATCH):
@@ -233,15 +235,15 @@ class Room:
             body = {"keys": keys, "tier": "l2", "adapter": adapter}
             (await http.request("DELETE", f"{self._lmcache_url}/cache/objects", json=body)).raise_for_status()
 
-    def _tell_if_short(
-        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, mend: str
+    def _report_if_short(
+        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, remedy: str
     ) -> None:
         """Report once that frozen windows fill a tier: an operator has to act."""
-        gone = set(chosen)
-        freed = sum(chunk.size for chunk in stored if chunk.key in gone)
-        if freed < need and tier not in self._said_full:
-            self._said_full.add(tier)
-            self._report(f"{tier} is full of frozen windows; delete some or {mend}")
+        removed_keys = set(chosen)
+        freed = sum(chunk.size for chunk in stored if chunk.key in removed_keys)
+        if freed < need and tier not in self._reported_full:
+            self._reported_full.add(tier)
+            self._report(f"{tier} is full of frozen windows; delete some or {remedy}")
 
 
 def _connected(address: RedisAddress) -> Redis:
@@ -259,8 +261,8 @@ def _page(answer: httpx2.Response) -> list[ChunkKey]:
         pins = answer.json()["pins"]
         if isinstance(pins, list):  # anything else must not pass for an empty page
             return [_pinned(entry["key"]) for entry in pins]
-    except (ValueError, TypeError, KeyError) as unreadable:
-        raise NoPinsError from unreadable
+    except (ValueError, TypeError, KeyError) as error:
+        raise NoPinsError from error
     raise NoPinsError
 
 
@@ -271,11 +273,11 @@ def _pinned(key: dict[str, Any]) -> ChunkKey:
 async def _keys(redis: Redis) -> list[Stored]:
     """All chunks in Valkey. Neither OBJECT IDLETIME nor STRLEN counts as a use."""
     names = [name async for name in redis.scan_iter(count=1000)]
-    asked = redis.pipeline(transaction=False)
+    pipeline = redis.pipeline(transaction=False)
     for name in names:
-        asked.object("IDLETIME", name)
-        asked.strlen(name)
-    answers = await asked.execute(raise_on_error=False)
+        pipeline.object("IDLETIME", name)
+        pipeline.strlen(name)
+    answers = await pipeline.execute(raise_on_error=False)
     return [
         Stored(key, size, idle)
         for name, idle, size in zip(names, answers[::2], answers[1::2], strict=True)

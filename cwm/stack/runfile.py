@@ -44,8 +44,8 @@ class Process:
 
         The kernel does not reuse a dead leader's pid while its session lives, so members without a leader are ours.
         """
-        now = proc.start_time(self.pid)
-        return proc.session_members(self.pid) if now in {None, self.started} else []
+        start = proc.start_time(self.pid)
+        return proc.session_members(self.pid) if start in {None, self.started} else []
 
 
 class RunFile:
@@ -54,7 +54,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._document: dict[str, Any] = {}
-        self._written = False
+        self._saved = False
 
     def begin(self, facts: dict[str, Any], temporary: Path | None = None) -> None:
         """Record the stack of this process; ``temporary`` is a folder to remove when the stack ends."""
@@ -74,18 +74,20 @@ class RunFile:
         self._write_if_possible()
 
     def segments_seen(self, segments: Iterable[shm.Segment]) -> None:
-        seen = {segment.name: segment.inode for segment in sorted(segments, key=lambda found: found.name)}
-        if seen != self._document["shared_memory"] or not self._written:
-            self._document["shared_memory"] = seen
+        inodes = {
+            segment.name: segment.inode for segment in sorted(segments, key=lambda segment: segment.name)
+        }
+        if inodes != self._document["shared_memory"] or not self._saved:
+            self._document["shared_memory"] = inodes
             self._write_if_possible()
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self._written = False
+        self._saved = False
         write_json(self._path, self._document)
-        self._written = True
+        self._saved = True
 
     def _write_if_possible(self) -> None:
         """Write, or leave it to the next update: a full disk must not end a running stack."""
@@ -105,15 +107,18 @@ class RunFile:
 
     def temporary(self) -> Path | None:
         """The folder to remove with the stack, if it still exists, is the same one (by inode) and belongs to this user."""
-        noted = (self._read() or {}).get("temporary")
-        if not noted:
+        entry = (self._read() or {}).get("temporary")
+        if not entry:
             return None
-        folder = Path(noted["folder"])
+        folder = Path(entry["folder"])
         try:
-            found = folder.lstat()
+            status = folder.lstat()
         except FileNotFoundError:
             return None
-        ours = stat.S_ISDIR(found.st_mode) and (found.st_ino, found.st_uid) == (noted["inode"], os.getuid())
+        ours = stat.S_ISDIR(status.st_mode) and (status.st_ino, status.st_uid) == (
+            entry["inode"],
+            os.getuid(),
+        )
         return folder if ours else None
 
     async def clear_leftovers(self, report: Report) -> None:
@@ -133,8 +138,8 @@ class RunFile:
             # Listed in start order; each part needs those before it, so stop the last one first.
             for part, process in reversed(document.get("parts", {}).items()):
                 await _stop(part, Process(process["pid"], process["started"]), report)
-            left = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
-            await asyncio.to_thread(shm.unlink, left)
+            segments = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
+            await asyncio.to_thread(shm.unlink, segments)
 
     def _read(self) -> dict[str, Any] | None:
         try:

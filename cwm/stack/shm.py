@@ -28,8 +28,10 @@ class Segment:
 def mapped_by(pids: Iterable[int]) -> set[Segment]:
     """Segments that these processes have mapped now, except LMCache's pool, which outlives vLLM on purpose."""
     inodes = set().union(*(proc.mapped_inodes(pid, f"{FOLDER}/") for pid in pids))
-    found = (_segment(entry.name) for entry in FOLDER.iterdir() if not entry.name.startswith(_LMCACHE_PREFIX))
-    return {segment for segment in found if segment is not None and segment.inode in inodes}
+    segments = (
+        _segment(entry.name) for entry in FOLDER.iterdir() if not entry.name.startswith(_LMCACHE_PREFIX)
+    )
+    return {segment for segment in segments if segment is not None and segment.inode in inodes}
 
 
 def unlink(segments: Iterable[Segment]) -> list[str]:
@@ -38,10 +40,10 @@ def unlink(segments: Iterable[Segment]) -> list[str]:
     if not present:
         return []
     in_use = mapped_by(proc.every_pid())
-    removed = sorted(present - in_use, key=lambda segment: segment.name)
-    for segment in removed:
+    idle = sorted(present - in_use, key=lambda segment: segment.name)
+    for segment in idle:
         segment.path.unlink(missing_ok=True)
-    return [segment.name for segment in removed]
+    return [segment.name for segment in idle]
 
 
 def lmcache_pool_bytes(name: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from cwm.stack import proc
 from cwm.stack.child import gone, leashed
 
-_KEPT_LINES = 40
+_LAST_LINES = 40
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HOW_PIP_FETCHES = re.compile(
     r"PIP_.+|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE", re.IGNORECASE
@@ -51,21 +51,21 @@ async def run_tool(
         start_new_session=True,
         limit=1 << 20,
     )
-    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    last_lines: deque[str] = deque(maxlen=_LAST_LINES)
     try:
         assert process.stdout is not None
         with log.open("a", encoding="utf-8") as output:
             async for raw in process.stdout:
                 line = readable(raw.decode("utf-8", errors="replace"))
                 output.write(line + "\n")
-                kept.append(line)
+                last_lines.append(line)
                 on_line(line)
         status = await process.wait()
     finally:
         proc.send(proc.session_members(process.pid), signal.SIGKILL)
         await gone(process.pid, 5.0)
     if status != 0:
-        raise ToolFailedError(status, kept)
+        raise ToolFailedError(status, last_lines)
 
 
 def readable(line: str) -> str:
