@@ -1,4 +1,4 @@
-"""LMCache's server and coordinator over HTTP, as ``ports.kv_tier`` needs them."""
+"""The port ``ports.kv_tier`` over HTTP to LMCache's server and coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cwm.settings import Engine
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
-_PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache tells nobody that a prefetch is done
+_PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache does not signal the end of a prefetch
 _PROBE_SALT: Final = "cwm1-doctor"
 _PROBE_TOKENS: Final = 8192
 _MAX_KEYS_PER_DELETE: Final = 10_000
@@ -42,7 +42,7 @@ _PEER: Final = "lmcache"
 class LmcacheTier:
     """One coordinator and the LMCache servers registered with it.
 
-    Connections are pooled; a call that changes nothing is repeated once on a broken connection.
+    Connections are pooled. A call that may run twice is repeated once if its connection breaks.
     """
 
     def __init__(self, settings: Engine, tracer: Tracer = UNTRACED) -> None:
@@ -103,7 +103,7 @@ class LmcacheTier:
         return len(await self._instances()) if self._present else None
 
     async def coordinator_chunk_size(self) -> int | None:
-        """Tokens in the coordinator's chunk: it tells only how many chunks it makes of a prefix."""
+        """Tokens per chunk in the coordinator, measured by a pin: it only reports the number of chunks in a prefix."""
         probe = PrefixKey("cwm-probe", 1, tuple([0] * _PROBE_TOKENS), _PROBE_SALT)
         chunks = await self.pin(probe)
         await self.unpin(probe)
@@ -172,7 +172,7 @@ class LmcacheTier:
         if submitted["status"] == "noop":
             return Prefetched(0, 0)
         url = f"{self._server}/cache/prefetches/{submitted['request_id']}"
-        # However often it is asked for, to a trace it is one wait.
+        # One span for the whole wait, whatever the number of polls.
         with self._tracer.call("prefetch", {"service.peer.name": _PEER, "cwm.chunks.total": total}) as span:
             try:
                 async with asyncio.timeout(_PREFETCH_TIMEOUT_SECONDS):
@@ -240,7 +240,7 @@ class LmcacheTier:
         return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in used.items()]
 
     async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
-        """From L1 and from each adapter by name: without one LMCache takes the first only."""
+        """Delete from L1 and from each adapter by name: without a name LMCache deletes from the first adapter only."""
         adapters = (await self._get(f"{node}/config/adapters"))["adapters"]
         for start in range(0, len(keys), _MAX_KEYS_PER_DELETE):
             some = keys[start : start + _MAX_KEYS_PER_DELETE]
@@ -300,9 +300,9 @@ class LmcacheTier:
 
 
 def _prefetched(told: Mapping[str, Any], chunks: int) -> Prefetched:
-    """LMCache counts keys: each chunk has as many as the engine has ranks.
+    """Convert LMCache's key counts to chunks: each chunk has one key per rank of the engine.
 
-    Of an adapter that CWM does not know nobody can say which tier it is.
+    ``loaded`` is None if LMCache reports none, or names an adapter whose tier CWM does not know.
     """
     keys = int(told["total_keys"]) // chunks
     loaded = None
@@ -319,7 +319,7 @@ def _json(response: httpx2.Response) -> Any:
 
 
 def _described(method: str, url: httpx2.URL) -> dict[str, str | int]:
-    """Without the query, which can hold a salt."""
+    """Span attributes of a call. They omit the query, which may contain a salt."""
     return {
         "http.request.method": method,
         "server.address": url.host,
@@ -349,7 +349,7 @@ def _tier(place: Mapping[str, Any]) -> Tier | None:
 
 
 def _node_url(instance: Mapping[str, Any]) -> str:
-    """Where an instance says that it is; whoever may register one is not to send CWM anywhere."""
+    """The URL that an instance registered. A link-local address is refused: an instance may not aim CWM at one."""
     if is_link_local(str(instance["ip"])):
         raise EngineResponseError("An LMCache server is registered at a link-local address.")
     return f"http://{instance['ip']}:{instance['http_port']}"

@@ -1,4 +1,4 @@
-"""What must hold of the claims of any token, whichever way they came."""
+"""Checks the claims of an access token, signed or introspected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm.domain.errors import UnauthenticatedError
 _CHECKED: Final = frozenset({"iss", "aud", "exp", "nbf", "iat", "sub"})
 _WHY: Final = {
     "aud": ("wrong_audience", "The access token is not for this gateway."),
-    "iss": ("wrong_issuer", "The access token is not of the issuer that this gateway trusts."),
+    "iss": ("wrong_issuer", "The access token is not from the issuer that this gateway trusts."),
     "nbf": ("not_yet_valid", "The access token is not valid yet."),
     "iat": ("not_yet_valid", "The access token is not valid yet."),
     "exp": ("no_expiry", "The access token does not say when it expires."),
@@ -26,14 +26,17 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """``audiences`` are the names that this gateway goes by; one of them must be in the token."""
+    """The claims that a token must have. ``audiences`` are this gateway's names; the token must contain one of them."""
 
     issuer: str
     audiences: tuple[str, ...]
     leeway_seconds: float
 
     def token(self, claims: Mapping[str, Any], now: datetime, *, issuer_told: bool = True) -> AccessToken:
-        """Raises UnauthenticatedError. Without ``issuer_told`` the claims need not repeat whom they were asked of."""
+        """The token of valid claims. Raises UnauthenticatedError.
+
+        Without ``issuer_told`` issuer and expiry may be missing: the issuer itself sent the claims.
+        """
         told = dict(claims)
         registry = JWTClaimsRegistry(
             now=math.floor(now.timestamp()),
@@ -62,7 +65,7 @@ class Expected:
 
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    """``scope`` as RFC 9068 has it, or ``scp`` as some servers do; a list where it should be one text is taken, too."""
+    """Scopes from ``scope`` (RFC 9068) or ``scp`` (some servers), as one string or as a list."""
     told = claims.get("scope", claims.get("scp"))
     if isinstance(told, str):
         return frozenset(told.split())

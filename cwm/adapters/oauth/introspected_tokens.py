@@ -1,4 +1,4 @@
-"""Opaque access tokens: the authorization server is asked what they mean (RFC 7662)."""
+"""Opaque access tokens, checked by introspection at the authorization server (RFC 7662)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _Known = OrderedDict[bytes, tuple[float, _Claims]]
 
 
 class IntrospectedTokens:
-    """What was learned of a token is remembered for ``cache_seconds``, its end and its audience are looked at each time.
+    """Caches a token's claims for ``cache_seconds``; expiry and audience are checked on every use.
 
-    Bad ones are remembered, too, and push out no good ones. 64 are asked for at once, 16 of them for one address, so
-    that made-up tokens keep nobody else's from being asked for; who would be the next is told to try again.
+    Inactive tokens have a cache of their own, so they cannot evict active ones. At most 64 introspections run at once,
+    at most 16 of them for one client address, so that made-up tokens cannot block other clients; a request beyond
+    the limit gets CWM-5005 and may try again.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class IntrospectedTokens:
             source = ORIGIN.get().source
             if len(self._asking) >= _MOST_AT_ONCE or self._asking_for[source] >= _MOST_OF_ONE:
                 raise AuthorityUnavailableError(
-                    "The authorization server is asked for too many tokens at once."
+                    "Too many access tokens are being introspected at once; try again."
                 )
             self._asking_for[source] += 1
             asking = self._asking[name] = asyncio.create_task(self._ask(name, token))
             asking.add_done_callback(lambda _: self._asked_for(source))
-            # All who wait may leave before it fails.
+            # Read the exception here: all callers that wait may be cancelled before the task fails.
             asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait({asking})
         return asking.result()

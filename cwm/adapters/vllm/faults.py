@@ -1,4 +1,4 @@
-"""What went wrong between CWM and vLLM, in CWM's words."""
+"""Maps failures of the connection to vLLM to CWM's errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Engine
 
 @contextmanager
 def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
-    """Map the HTTP client's exceptions, most specific first; the cause is kept."""
+    """Map the HTTP client's exceptions, most specific first, with the original as the cause."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
@@ -45,17 +45,18 @@ def _unreachable(url: str, cause: httpx2.TransportError) -> str:
 def _half_an_answer(
     url: str, cause: httpx2.RemoteProtocolError
 ) -> EngineConnectionError | EngineResponseError:
-    """A peer that hangs up is gone, one that sends nonsense is there."""
+    """A connection error if the peer closed the connection, a response error if it sent invalid HTTP."""
     text = str(cause).lower()
     if "disconnected" in text or "closed connection" in text:
         return EngineConnectionError(
-            f"vLLM at {url} hung up before the answer was complete; it may be restarting.", url=url
+            f"vLLM at {url} closed the connection before the answer was complete; it may be restarting.",
+            url=url,
         )
     return EngineResponseError(f"vLLM at {url} did not speak HTTP as expected: {cause}", url=url)
 
 
 class Freshness:
-    """A trace of one request that tells whether it ran on a connection opened for it."""
+    """The HTTP client's trace hook for one request: records whether the request opened its own connection."""
 
     __slots__ = ("opened",)
 
@@ -68,9 +69,9 @@ class Freshness:
 
 
 def was_stale(fault: httpx2.TransportError, freshness: Freshness) -> bool:
-    """Whether a pooled connection turned out to be dead, with no byte of an answer received.
+    """Whether the request failed on a pooled connection that was dead before the first byte of a response.
 
-    Only then is a second sending sure not to follow an answer that was begun.
+    Only then is it certain that vLLM has not begun to answer, so the request may be sent again.
     """
     broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
     return broken and not freshness.opened

@@ -1,6 +1,6 @@
-"""What a trace is told of requests to vLLM: by the conventions for HTTP clients and for generative models.
+"""Spans of requests to vLLM, by OpenTelemetry's conventions for HTTP clients and for generative models.
 
-Counts and names alone; no prompt, no answer and no key.
+They contain counts and names only: no prompt, no answer and no key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COMPLETIONS: Final = "/v1/completions"
 
 
 class Spans:
-    """Of one vLLM."""
+    """Starts spans for requests to one vLLM."""
 
     def __init__(self, tracer: Tracer, url: str) -> None:
         self._tracer = tracer
@@ -30,7 +30,7 @@ class Spans:
         }
 
     def http(self, method: str, path: str) -> AbstractContextManager[Span]:
-        """Without the path's query: callers write it."""
+        """A span for one HTTP request; without the query, whose text is the caller's."""
         bare = path.partition("?")[0]
         return self._tracer.call(f"{method} {bare}", self._described(method, bare))
 
@@ -48,7 +48,7 @@ class Spans:
         return self._tracer.call(f"text_completion {model}" if model else "text_completion", attributes)
 
     def onward(self, headers: list[tuple[bytes, bytes]], span: Span) -> list[tuple[bytes, bytes]]:
-        """The headers with this span as the parent of what vLLM does, instead of the caller's own."""
+        """The headers for vLLM, with this span as the parent of vLLM's spans in place of the caller's span."""
         if not (carrier := span.carrier):
             return headers
         kept = [(name, value) for name, value in headers if name.lower() not in _PROPAGATED]
@@ -61,7 +61,7 @@ class Spans:
 
 
 def generated(span: Span, told: Completion | Delta) -> None:
-    """How much it was, once it is known."""
+    """Record finish reason and token counts once the engine has reported them."""
     if span is NO_SPAN or (told.finish_reason is None and told.prompt_tokens is None):
         return
     noted: dict[str, Any] = {}

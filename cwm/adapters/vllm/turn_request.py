@@ -1,4 +1,4 @@
-"""A request body of the pass-through: read once, sent on with two fields more."""
+"""A request body of the pass-through: parsed once, and sent to vLLM with one or two fields added."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
-# Where vLLM takes them too, unchecked: it answers one that is no object with a 500.
+# vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
 _UNCHECKED: Final = "vllm_xargs"
 
 
@@ -64,9 +64,9 @@ class OpenAiRequest:
         return _strings(self.fields.get("messages" if self.is_chat else "prompt"))
 
     def body(self, cache_salt: str, *, recorded: bool) -> bytes:
-        """The bytes as they came, with our fields behind the last one.
+        """The client's bytes with our fields after the last one.
 
-        A JSON reader takes the last of equal names, so this also overrides a ``return_token_ids: false``.
+        A JSON parser keeps the last of equal names, so this also overrides a ``return_token_ids: false``.
         """
         ours: dict[str, Any] = {"cache_salt": cache_salt}
         if recorded:
@@ -85,7 +85,7 @@ class OpenAiRequest:
 
 
 class OpenAiWire:
-    """The :class:`cwm.ports.turn_wire.TurnWire` of a vLLM."""
+    """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM."""
 
     def read(self, path: str, body: bytes) -> OpenAiRequest:
         fields = _json_object(body)
@@ -127,7 +127,7 @@ def _is_ids(prompt: list[Any]) -> bool:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string in a prompt or in the contents of messages."""
+    """Every string in a prompt or in messages' ``content``, ``text`` and ``reasoning``."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""vLLM's JSON and metrics, as it writes them."""
+"""Builds and reads vLLM's JSON, and reads its metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTED: Final = (
     "vllm:num_requests_running",
 )
 
-# Of our connector, of its answer, and of LMCache's own.
+# ``kv_transfer_params``: of deploy/engine/cwm_connector.py (request and response), and of LMCache itself.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"
@@ -36,7 +36,7 @@ _Answer = TypeVar("_Answer")
 
 
 def completion_body(generation: Generation, *, stream: bool) -> bytes:
-    """A request of ``/v1/completions``: what CWM sets wins over ``sampling``."""
+    """A request body of ``/v1/completions``; fields that CWM sets override ``sampling``."""
     body: dict[str, Any] = {
         **generation.sampling,
         "model": generation.model,
@@ -66,7 +66,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         prompt_tokens=usage["prompt_tokens"],
-        # vLLM counts what it was promised, also where it had to compute it after all.
+        # vLLM also counts tokens that LMCache promised but failed to load, and that vLLM then computed.
         cached_tokens=max(0, (_cached(usage) or 0) - told.get(_FAILED, 0)),
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
@@ -78,9 +78,9 @@ def completion(answer: Mapping[str, Any]) -> Completion:
 
 
 def delta(event: Mapping[str, Any]) -> Delta:
-    """One event of a streamed completion; the one with the usage has no choice. CWM-5002 for an error."""
+    """One event of a streamed completion; the usage event has no choice. Raises CWM-5002 for an error event."""
     if "error" in event:
-        raise EngineResponseError(f"vLLM broke off a stream: {_message(event['error'])}")
+        raise EngineResponseError(f"vLLM ended a stream with an error: {_message(event['error'])}")
     usage = event.get("usage") or {}
     for choice in event["choices"][:1]:
         return Delta(
@@ -107,14 +107,14 @@ def version(answer: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """What ``/tokenizer_info`` tells that CWM needs; nothing where vLLM has it switched off."""
+    """The parts of ``/tokenizer_info`` that CWM needs; empty if the endpoint is disabled."""
 
     special_tokens: frozenset[str]
     chat_template: str | None
 
 
 def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
-    """Values of the added tokens are plain strings, or objects that hold one."""
+    """Read ``/tokenizer_info``. The values of added tokens are strings, or objects with a ``content`` string."""
     added = answer.get("added_tokens_decoder") or {}
     contents = (v.get("content") if isinstance(v, dict) else v for v in added.values())
     template = answer.get("chat_template")
@@ -125,19 +125,19 @@ def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
 
 
 def understand(read: Callable[[Mapping[str, Any]], _Answer], content: bytes, asked: str) -> _Answer:
-    """Apply ``read`` to a JSON answer, or raise CWM-5002."""
+    """Apply ``read`` to a JSON answer. Raises CWM-5002."""
     try:
         return read(json.loads(content))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as garbled:
         raise EngineResponseError(
-            f"vLLM's answer to {asked} is not what it documents; is this URL a vLLM?",
+            f"vLLM's answer to {asked} is not what vLLM documents; is there a vLLM at this URL?",
             request=asked,
             received=content[:_QUOTED_CHARS].decode(errors="replace"),
         ) from garbled
 
 
 def refusal(status: int, content: bytes, asked: str, model: str | None) -> CwmError:
-    """The error of an answer that is none: what vLLM refuses is the request's fault, the rest vLLM's."""
+    """The error for an error status: vLLM's refusals are the request's fault, everything else is vLLM's."""
     said, param = _said(content)
     if status in {401, 403}:
         return EngineResponseError(
@@ -151,7 +151,7 @@ def refusal(status: int, content: bytes, asked: str, model: str | None) -> CwmEr
 
 
 def counters(exposition: str) -> Counters:
-    """Totals over all engines of a process. Raises ValueError for text that has none of them."""
+    """Totals over all engines of a process. Raises ValueError if the text has none of them."""
     totals = dict.fromkeys(_COUNTED, 0.0)
     sources: dict[str, float] = {}
     for name, labels, value in _samples(exposition):
@@ -178,7 +178,7 @@ def kv_dtype(exposition: str) -> str | None:
 
 
 def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    """Only the lines that count are parsed: the rest is histogram buckets, and there are thousands."""
+    """Samples of the counted metrics. Other lines are skipped before parsing: there are thousands of buckets."""
     wanted = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
     if not wanted:
         raise ValueError("no totals of an engine")
@@ -189,7 +189,7 @@ def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
 
 
 def _by_id(likeliest: Mapping[str, float] | None) -> dict[int, float]:
-    """``{"token_id:7": -0.1}``, as vLLM writes it when tokens are asked for as ids."""
+    """Log-probabilities by token id, from ``{"token_id:7": -0.1}``: vLLM's form when tokens are requested as ids."""
     return {int(token.removeprefix("token_id:")): float(value) for token, value in (likeliest or {}).items()}
 
 
@@ -199,7 +199,7 @@ def _cached(usage: Mapping[str, Any]) -> int | None:
 
 
 def _said(content: bytes) -> tuple[str, str | None]:
-    """The message, and the field it is about."""
+    """The message, and the field that it is about."""
     try:
         answer = json.loads(content)
     except ValueError:
