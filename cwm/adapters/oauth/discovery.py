@@ -21,12 +21,12 @@ async def jwks_url(issuer: str, fetch: Fetch) -> str:
         metadata = await fetch.get(f"{origin(issuer)}{_OAUTH}{parts.path.rstrip('/')}")
     if metadata.get("issuer") != issuer:
         raise AuthorityUnavailableError("The authorization server's metadata names another issuer.")
-    told = metadata.get("jwks_uri")
-    if not isinstance(told, str) or origin(told) != origin(issuer):
+    url = metadata.get("jwks_uri")
+    if not isinstance(url, str) or origin(url) != origin(issuer):
         raise AuthorityUnavailableError(
             "The authorization server's metadata has no jwks_uri within its own origin: set CWM_OAUTH_JWKS_URL."
         )
-    return told
+    return url
 
 
 def origin(url: str) -> str:

@@ -47,15 +47,15 @@ class Fetch:
                 self._http.stream(method, url, headers=headers, **request) as answer,
             ):
                 if answer.status_code != 200:
-                    raise _away(url, f"answers {answer.status_code}")
-                told = json.loads(await _body(answer, url))
-        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as failed:
-            raise _away(url, certificates.fault(failed) or "does not answer") from failed
-        except (ValueError, RecursionError) as failed:
-            raise _away(url, "answers with something that is not JSON") from failed
-        if not isinstance(told, dict):
-            raise _away(url, "does not answer with a JSON object")
-        return told
+                    raise _unavailable(url, f"answers {answer.status_code}")
+                document = json.loads(await _body(answer, url))
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+            raise _unavailable(url, certificates.fault(error) or "does not answer") from error
+        except (ValueError, RecursionError) as error:
+            raise _unavailable(url, "answers with something that is not JSON") from error
+        if not isinstance(document, dict):
+            raise _unavailable(url, "does not answer with a JSON object")
+        return document
 
 
 async def _body(answer: httpx2.Response, url: str) -> bytes:
@@ -63,12 +63,12 @@ async def _body(answer: httpx2.Response, url: str) -> bytes:
     async for chunk in answer.aiter_raw():
         body += chunk
         if len(body) > _MOST_BYTES:
-            raise _away(url, f"answers with more than {_MOST_BYTES} bytes")
+            raise _unavailable(url, f"answers with more than {_MOST_BYTES} bytes")
     return bytes(body)
 
 
-def _away(url: str, how: str) -> AuthorityUnavailableError:
+def _unavailable(url: str, problem: str) -> AuthorityUnavailableError:
     """An error that names the server, so that the caller is not blamed and the operator knows where to look."""
-    where = url.partition("://")[2].partition("/")[0]
-    shown = where.partition("?")[0] if where.isprintable() else "an invalid address"
-    return AuthorityUnavailableError(f"The authorization server at {shown} {how}; try again.")
+    authority = url.partition("://")[2].partition("/")[0]
+    host = authority.partition("?")[0] if authority.isprintable() else "an invalid address"
+    return AuthorityUnavailableError(f"The authorization server at {host} {problem}; try again.")

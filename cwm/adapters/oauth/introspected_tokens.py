@@ -20,7 +20,7 @@ _MOST_AT_ONCE: Final = 64
 _MOST_OF_ONE: Final = 16
 
 _Claims = Mapping[str, Any]
-_Known = OrderedDict[bytes, tuple[float, _Claims]]
+_Cache = OrderedDict[bytes, tuple[float, _Claims]]
 
 
 class IntrospectedTokens:
@@ -46,63 +46,63 @@ class IntrospectedTokens:
         self._expected = expected
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._good: _Known = OrderedDict()
-        self._bad: _Known = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_Claims]] = {}
-        self._asking_for: Counter[str | None] = Counter()
+        self._good: _Cache = OrderedDict()
+        self._bad: _Cache = OrderedDict()
+        self._requests: dict[bytes, asyncio.Task[_Claims]] = {}
+        self._requests_by_source: Counter[str | None] = Counter()
 
     async def checked(self, token: str) -> AccessToken:
         """Raises UnauthenticatedError, CWM-5005."""
         claims = await self._claims(token)
         if not _is_active(claims):
             raise UnauthenticatedError("The access token is unknown, revoked or expired.", why="inactive")
-        return self._expected.token(claims, self._clock.now(), issuer_told=False)
+        return self._expected.token(claims, self._clock.now(), issuer_required=False)
 
     async def aclose(self) -> None:
-        asking = list(self._asking.values())
-        for each in asking:
+        requests = list(self._requests.values())
+        for each in requests:
             each.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        if requests:
+            await asyncio.wait(requests)
 
     async def _claims(self, token: str) -> _Claims:
         name = sha256(token.encode()).digest()
-        known = self._good.get(name) or self._bad.get(name)
-        if known is not None and self._clock.monotonic() - known[0] < self._cache_seconds:
-            return known[1]
-        asking = self._asking.get(name)
-        if asking is None:
+        entry = self._good.get(name) or self._bad.get(name)
+        if entry is not None and self._clock.monotonic() - entry[0] < self._cache_seconds:
+            return entry[1]
+        request = self._requests.get(name)
+        if request is None:
             source = ORIGIN.get().source
-            if len(self._asking) >= _MOST_AT_ONCE or self._asking_for[source] >= _MOST_OF_ONE:
+            if len(self._requests) >= _MOST_AT_ONCE or self._requests_by_source[source] >= _MOST_OF_ONE:
                 raise AuthorityUnavailableError(
                     "Too many access tokens are being introspected at once; try again."
                 )
-            self._asking_for[source] += 1
-            asking = self._asking[name] = asyncio.create_task(self._ask(name, token))
-            asking.add_done_callback(lambda _: self._asked_for(source))
+            self._requests_by_source[source] += 1
+            request = self._requests[name] = asyncio.create_task(self._ask(name, token))
+            request.add_done_callback(lambda _: self._count_down(source))
             # Read the exception here: all callers that wait may be cancelled before the task fails.
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({asking})
-        return asking.result()
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({request})
+        return request.result()
 
     async def _ask(self, name: bytes, token: str) -> _Claims:
         form = {"token": token, "token_type_hint": "access_token"}
         try:
             claims = await self._fetch.post(self._url, form, self._client)
         finally:
-            del self._asking[name]
-        known, other = (self._good, self._bad) if _is_active(claims) else (self._bad, self._good)
+            del self._requests[name]
+        cache, other = (self._good, self._bad) if _is_active(claims) else (self._bad, self._good)
         other.pop(name, None)
-        known[name] = self._clock.monotonic(), claims
-        known.move_to_end(name)
-        while len(known) > _MOST_REMEMBERED:
-            known.popitem(last=False)
+        cache[name] = self._clock.monotonic(), claims
+        cache.move_to_end(name)
+        while len(cache) > _MOST_REMEMBERED:
+            cache.popitem(last=False)
         return claims
 
-    def _asked_for(self, source: str | None) -> None:
-        self._asking_for[source] -= 1
-        if not self._asking_for[source]:
-            del self._asking_for[source]
+    def _count_down(self, source: str | None) -> None:
+        self._requests_by_source[source] -= 1
+        if not self._requests_by_source[source]:
+            del self._requests_by_source[source]
 
 
 def _is_active(claims: _Claims) -> bool:

@@ -20,7 +20,7 @@ from cwm.ports.clock import Clock
 _LONGEST_HEADER: Final = 8 * 1024
 # An ID token can only have one of the last two types, which some issuers also give access tokens.
 _TYPES: Final = frozenset({"at+jwt", "application/at+jwt", "jwt", ""})
-_SPOILT: Final = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
+_DECODE_ERRORS: Final = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
 
 
 class SignedTokens:
@@ -54,8 +54,8 @@ class SignedTokens:
             )
         try:
             claims = jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
-        except _SPOILT as spoilt:
-            raise UnauthenticatedError("The access token's signature is wrong.", why="forged") from spoilt
+        except _DECODE_ERRORS as error:
+            raise UnauthenticatedError("The access token's signature is wrong.", why="forged") from error
         return self._expected.token(claims, self._clock.now())
 
 

@@ -13,8 +13,8 @@ import httpx2
 
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.vllm import wire
-from cwm.adapters.vllm.faults import Freshness, told_as_coded_errors, was_stale
-from cwm.adapters.vllm.spans import Spans, generated
+from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
+from cwm.adapters.vllm.spans import Spans, note_generation
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.prefix import TokenIds
@@ -128,15 +128,15 @@ class VllmEngine:
         )
 
     async def special_tokens(self, model: str) -> frozenset[str]:
-        known = self._tokenizers.get(model)
-        if known is None:
-            known = self._tokenizers[model] = await self._ask_tokenizer()
-        return known.special_tokens
+        tokenizer = self._tokenizers.get(model)
+        if tokenizer is None:
+            tokenizer = self._tokenizers[model] = await self._ask_tokenizer()
+        return tokenizer.special_tokens
 
     async def chat_template(self, model: str) -> str | None:
         """Asks vLLM every time: after a restart it may have a different template."""
-        told = self._tokenizers[model] = await self._ask_tokenizer()
-        return told.chat_template
+        tokenizer = self._tokenizers[model] = await self._ask_tokenizer()
+        return tokenizer.chat_template
 
     async def kv_dtype(self) -> str | None:
         return wire.kv_dtype((await self._get("/metrics")).decode(errors="replace"))
@@ -150,7 +150,7 @@ class VllmEngine:
             ) as response:
                 content = await response.aread()
             completion = wire.understand(wire.completion, content, "/v1/completions")
-            generated(span, completion)
+            note_generation(span, completion)
         return completion
 
     async def stream(self, generation: Generation) -> AsyncIterator[Delta]:
@@ -160,16 +160,16 @@ class VllmEngine:
             async with self._answer(
                 "POST", "/v1/completions", body, model=generation.model, span=span
             ) as response:
-                ended = False
+                complete = False
                 async for line in response.aiter_lines():
                     data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
                     if data == "[DONE]":
-                        ended = True
+                        complete = True
                     elif data:
                         delta = _delta(data.encode())
-                        generated(span, delta)
+                        note_generation(span, delta)
                         yield delta
-            if not ended:
+            if not complete:
                 raise EngineConnectionError(
                     f"vLLM at {self._url} closed a stream before the last event.", url=self._url
                 )
@@ -178,42 +178,44 @@ class VllmEngine:
         exposition = await self._get("/metrics")
         try:
             return wire.counters(exposition.decode())
-        except ValueError as garbled:
-            raise EngineResponseError("vLLM's /metrics is not Prometheus text.", url=self._url) from garbled
+        except ValueError as error:
+            raise EngineResponseError("vLLM's /metrics is not Prometheus text.", url=self._url) from error
 
     @asynccontextmanager
     async def forward(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[ForwardedResponse]:
         """``path`` includes the query. Sends the gateway's authorization instead of the caller's."""
-        passed = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
-        passed = [(name, value) for name, value in passed if name.lower() not in _NOT_FORWARDED]
+        request_headers = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
+        request_headers = [
+            (name, value) for name, value in request_headers if name.lower() not in _NOT_FORWARDED
+        ]
         with self._spans.http(method, path) as span:
-            async with self._forwarded(method, path, body, passed, span) as response:
+            async with self._forwarded(method, path, body, request_headers, span) as response:
                 yield response
 
     @asynccontextmanager
     async def _forwarded(
-        self, method: str, path: str, body: bytes, passed: list[tuple[bytes, bytes]], span: Span
+        self, method: str, path: str, body: bytes, headers: list[tuple[bytes, bytes]], span: Span
     ) -> AsyncIterator[ForwardedResponse]:
         with self.faults():
-            response = await self._send(method, path, body, passed, span=span)
+            response = await self._send(method, path, body, headers, span=span)
         try:
             if response.status_code in {401, 403}:
                 # The key is the gateway's, so the client gets an engine error.
                 raise wire.refusal(response.status_code, b"", path, None)
             if response.is_error:
                 span.failed(str(response.status_code))
-            kept = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
+            response_headers = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
             # The stream instead of ``aiter_raw``, whose work per chunk costs more than everything else done here.
             assert isinstance(response.stream, AsyncIterable)
-            yield _Forwarded(response.status_code, kept, response.stream, self)
+            yield _Forwarded(response.status_code, response_headers, response.stream, self)
         finally:
             await response.aclose()
 
     def faults(self) -> AbstractContextManager[None]:
         """Map the HTTP client's exceptions in the block to coded errors."""
-        return told_as_coded_errors(self._url, self._timeout_seconds)
+        return coded_errors(self._url, self._timeout_seconds)
 
     async def _ask_tokenizer(self) -> Tokenizer:
         with self._spans.http("GET", "/tokenizer_info") as span, self.faults():
@@ -286,9 +288,9 @@ class VllmEngine:
         )
         try:
             return await self._transport.handle_async_request(request)
-        except httpx2.TransportError as fault:
-            broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
-            if not (was_stale(fault, freshness) or (again and broken)):
+        except httpx2.TransportError as error:
+            broken = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError)
+            if not (was_stale(error, freshness) or (again and broken)):
                 raise
         request.extensions = {"timeout": self._timeout}
         return await self._transport.handle_async_request(request)

@@ -32,12 +32,12 @@ class Spans:
     def http(self, method: str, path: str) -> AbstractContextManager[Span]:
         """A span for one HTTP request; without the query, whose text is the caller's."""
         bare = path.partition("?")[0]
-        return self._tracer.call(f"{method} {bare}", self._described(method, bare))
+        return self._tracer.call(f"{method} {bare}", self._attributes(method, bare))
 
     def generation(self, generation: Generation, *, stream: bool) -> AbstractContextManager[Span]:
         model = named(generation.model)
         attributes: dict[str, Any] = {
-            **self._described("POST", _COMPLETIONS),
+            **self._attributes("POST", _COMPLETIONS),
             "gen_ai.operation.name": "text_completion",
             "gen_ai.provider.name": "vllm",
             "gen_ai.request.max_tokens": generation.max_tokens,
@@ -51,26 +51,26 @@ class Spans:
         """The headers for vLLM, with this span as the parent of vLLM's spans in place of the caller's span."""
         if not (carrier := span.carrier):
             return headers
-        kept = [(name, value) for name, value in headers if name.lower() not in _PROPAGATED]
-        return [*kept, *((name.encode(), value.encode()) for name, value in carrier.items())]
+        other_headers = [(name, value) for name, value in headers if name.lower() not in _PROPAGATED]
+        return [*other_headers, *((name.encode(), value.encode()) for name, value in carrier.items())]
 
-    def _described(self, method: str, path: str) -> dict[str, str | int]:
+    def _attributes(self, method: str, path: str) -> dict[str, str | int]:
         if not self._tracer.on:
             return {}
         return {**self._peer, "http.request.method": method, "url.path": path}
 
 
-def generated(span: Span, told: Completion | Delta) -> None:
+def note_generation(span: Span, result: Completion | Delta) -> None:
     """Record finish reason and token counts once the engine has reported them."""
-    if span is NO_SPAN or (told.finish_reason is None and told.prompt_tokens is None):
+    if span is NO_SPAN or (result.finish_reason is None and result.prompt_tokens is None):
         return
-    noted: dict[str, Any] = {}
-    if told.finish_reason is not None:
-        noted["gen_ai.response.finish_reasons"] = [told.finish_reason]
-    if told.prompt_tokens is not None:
-        noted["gen_ai.usage.input_tokens"] = told.prompt_tokens
-    if told.cached_tokens is not None:
-        noted["gen_ai.usage.cache_read.input_tokens"] = told.cached_tokens
-    if isinstance(told, Completion):
-        noted["gen_ai.usage.output_tokens"] = len(told.token_ids)
-    span.note(noted)
+    attributes: dict[str, Any] = {}
+    if result.finish_reason is not None:
+        attributes["gen_ai.response.finish_reasons"] = [result.finish_reason]
+    if result.prompt_tokens is not None:
+        attributes["gen_ai.usage.input_tokens"] = result.prompt_tokens
+    if result.cached_tokens is not None:
+        attributes["gen_ai.usage.cache_read.input_tokens"] = result.cached_tokens
+    if isinstance(result, Completion):
+        attributes["gen_ai.usage.output_tokens"] = len(result.token_ids)
+    span.note(attributes)

@@ -30,13 +30,13 @@ def without_ids(content: bytes) -> bytes:
 class _Ids:
     """Collects the token ids of a turn from the objects of a response; of several choices, those of choice 0."""
 
-    __slots__ = ("_known", "_new", "_others", "_prompt", "_total", "usage")
+    __slots__ = ("_complete", "_new", "_others", "_prompt", "_total", "usage")
 
     def __init__(self) -> None:
         self._prompt: list[int] | None = None
         self._new: list[int] = []
         self._others = 0
-        self._known = True
+        self._complete = True
         self._total: int | None = None
         self.usage: PromptUsage | None = None
 
@@ -58,7 +58,7 @@ class _Ids:
         return len(self._prompt or ()) + len(self._new) + self._others
 
     def together(self) -> TokenIds | None:
-        if self._prompt is None or not self._known:
+        if self._prompt is None or not self._complete:
             return None
         return (*self._prompt, *self._new)
 
@@ -72,7 +72,7 @@ class _Ids:
             self._new.extend(ids)
         elif "token_ids" in choice:
             # With an explicit null the engine hides tokens that it computed: the sequence has a hole.
-            self._known = False
+            self._complete = False
 
 
 def usage_of(usage: Any) -> PromptUsage | None:
@@ -97,10 +97,10 @@ def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
 def _object(content: bytes) -> dict[str, Any]:
     """The JSON object in ``content``; empty for anything else, which is passed on without being read."""
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 class BodyAnswer:
@@ -152,13 +152,13 @@ class StreamAnswer:
 
     def feed(self, chunk: bytes) -> bytes:
         text = self._pending + chunk
-        passed: list[bytes] = []
+        events: list[bytes] = []
         start = 0
         for end in _EVENT_END.finditer(text, max(0, len(self._pending) - 3)):
-            passed.append(self._event(text[start : end.end()]))
+            events.append(self._event(text[start : end.end()]))
             start = end.end()
         self._pending = text[start:]
-        return b"".join(passed)
+        return b"".join(events)
 
     def finish(self) -> bytes:
         rest, self._pending = self._pending, b""

@@ -73,9 +73,9 @@ class OpenAiRequest:
             ours["return_token_ids"] = True
         if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
             return json.dumps({**self.fields, **ours}).encode()
-        opened = self.raw.rstrip(b" \t\r\n")[:-1]
+        beginning = self.raw.rstrip(b" \t\r\n")[:-1]
         comma = b"," if self.fields else b""
-        return opened + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
+        return beginning + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer:
         hide_ids = recorded and not self.fields.get("return_token_ids")
@@ -105,21 +105,21 @@ def _operation(path: str) -> str | None:
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body)
-    except (ValueError, RecursionError) as broken:
+    except (ValueError, RecursionError) as error:
         raise InvalidParameterError(
-            f"The request body is not valid JSON: {_why(broken)}.", field="body"
-        ) from broken
+            f"The request body is not valid JSON: {_reason(error)}.", field="body"
+        ) from error
     if not isinstance(fields, dict):
         raise InvalidParameterError("The request body must be a JSON object.", field="body")
     return fields
 
 
-def _why(broken: Exception) -> str:
-    if isinstance(broken, json.JSONDecodeError):
-        return f"{broken.msg} at character {broken.pos}"
-    if isinstance(broken, RecursionError):
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return "it is not Unicode text" if isinstance(broken, UnicodeError) else "a number has too many digits"
+    return "it is not Unicode text" if isinstance(error, UnicodeError) else "a number has too many digits"
 
 
 def _is_ids(prompt: list[Any]) -> bool:

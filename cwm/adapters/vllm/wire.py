@@ -29,10 +29,10 @@ _COUNTED: Final = (
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"
-_TELL: Final = "cwm.tell_loaded"
+_REPORT_LOADED: Final = "cwm.tell_loaded"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
-_Answer = TypeVar("_Answer")
+_Parsed = TypeVar("_Parsed")
 
 
 def completion_body(generation: Generation, *, stream: bool) -> bytes:
@@ -47,30 +47,30 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         "return_tokens_as_token_ids": True,
         "stream": stream,
     }
-    wishes = {
+    options = {
         _LOAD_LIMIT: generation.load_tokens,
         _STORE_LIMIT: generation.store_tokens,
-        _TELL: generation.tell_loaded or None,
+        _REPORT_LOADED: generation.tell_loaded or None,
     }
-    if wishes := {name: wish for name, wish in wishes.items() if wish is not None}:
-        body["kv_transfer_params"] = wishes
+    if options := {name: value for name, value in options.items() if value is not None}:
+        body["kv_transfer_params"] = options
     if stream:
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
-    choice, usage, told = answer["choices"][0], answer["usage"], answer.get("kv_transfer_params") or {}
+    choice, usage, transfer = answer["choices"][0], answer["usage"], answer.get("kv_transfer_params") or {}
     return Completion(
         text=choice["text"],
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         prompt_tokens=usage["prompt_tokens"],
         # vLLM also counts tokens that LMCache promised but failed to load, and that vLLM then computed.
-        cached_tokens=max(0, (_cached(usage) or 0) - told.get(_FAILED, 0)),
+        cached_tokens=max(0, (_cached(usage) or 0) - transfer.get(_FAILED, 0)),
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
-        loaded_tokens=told.get(_LOADED),
+        loaded_tokens=transfer.get(_LOADED),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),
@@ -115,8 +115,8 @@ class Tokenizer:
 
 def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
     """Read ``/tokenizer_info``. The values of added tokens are strings, or objects with a ``content`` string."""
-    added = answer.get("added_tokens_decoder") or {}
-    contents = (v.get("content") if isinstance(v, dict) else v for v in added.values())
+    tokens = answer.get("added_tokens_decoder") or {}
+    contents = (v.get("content") if isinstance(v, dict) else v for v in tokens.values())
     template = answer.get("chat_template")
     return Tokenizer(
         frozenset(text for text in contents if isinstance(text, str) and text),
@@ -124,30 +124,32 @@ def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
     )
 
 
-def understand(read: Callable[[Mapping[str, Any]], _Answer], content: bytes, asked: str) -> _Answer:
+def understand(read: Callable[[Mapping[str, Any]], _Parsed], content: bytes, request: str) -> _Parsed:
     """Apply ``read`` to a JSON answer. Raises CWM-5002."""
     try:
         return read(json.loads(content))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as garbled:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise EngineResponseError(
-            f"vLLM's answer to {asked} is not what vLLM documents; is there a vLLM at this URL?",
-            request=asked,
+            f"vLLM's answer to {request} is not what vLLM documents; is there a vLLM at this URL?",
+            request=request,
             received=content[:_QUOTED_CHARS].decode(errors="replace"),
-        ) from garbled
+        ) from error
 
 
-def refusal(status: int, content: bytes, asked: str, model: str | None) -> CwmError:
+def refusal(status: int, content: bytes, request: str, model: str | None) -> CwmError:
     """The error for an error status: vLLM's refusals are the request's fault, everything else is vLLM's."""
-    said, param = _said(content)
+    message, param = _error_of(content)
     if status in {401, 403}:
         return EngineResponseError(
             "vLLM refuses the gateway's key; set CWM_VLLM_API_KEY to its --api-key.", status=status
         )
     if status == 404 and model is not None and param == "model":
-        return InvalidParameterError(said, model=model, field="model")
+        return InvalidParameterError(message, model=model, field="model")
     if 400 <= status < 500 and status != 404:
-        return InvalidParameterError(said, field=param, status=status)
-    return EngineResponseError(f"vLLM answered {asked} with {status}: {said}", status=status, request=asked)
+        return InvalidParameterError(message, field=param, status=status)
+    return EngineResponseError(
+        f"vLLM answered {request} with {status}: {message}", status=status, request=request
+    )
 
 
 def counters(exposition: str) -> Counters:
@@ -179,10 +181,10 @@ def kv_dtype(exposition: str) -> str | None:
 
 def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
     """Samples of the counted metrics. Other lines are skipped before parsing: there are thousands of buckets."""
-    wanted = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
-    if not wanted:
+    lines = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
+    if not lines:
         raise ValueError("no totals of an engine")
-    for family in text_string_to_metric_families("\n".join([*wanted, ""])):
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
         for sample in family.samples:
             if sample.name in _COUNTED:
                 yield sample.name, sample.labels, sample.value
@@ -198,7 +200,7 @@ def _cached(usage: Mapping[str, Any]) -> int | None:
     return count if count is None else int(count)
 
 
-def _said(content: bytes) -> tuple[str, str | None]:
+def _error_of(content: bytes) -> tuple[str, str | None]:
     """The message, and the field that it is about."""
     try:
         answer = json.loads(content)
