@@ -1,7 +1,7 @@
-"""Run LMCache's command line with its arguments taken from a JSON file: ``launch_lmcache.py ARGUMENTS.json``.
+"""Runs LMCache's command line with arguments from a JSON file: ``launch_lmcache.py ARGUMENTS.json``.
 
-An adapter's JSON may hold the password of a Redis, and a process's arguments can be read by every user of
-the machine; a file of mode 0600 can not. CWM's serde is registered first, under the name ``cwm-seal``.
+An adapter's JSON may contain a Redis password. Every user of the machine can read a process's arguments, but
+not a file of mode 0600. First registers CWM's serde, ``cwm-seal``.
 """
 
 from __future__ import annotations

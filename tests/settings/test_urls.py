@@ -126,7 +126,7 @@ async def test_a_database_is_the_file_that_was_named(tmp_path: Path, name: str) 
 
 
 async def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageWriteError, match=f"{tmp_path} cannot be made or opened: Is a directory"):
+    with pytest.raises(StorageWriteError, match=f"{tmp_path} cannot be created or opened: Is a directory"):
         open_database(load({"CWM_DB_PATH": str(tmp_path)}).database.url())
 
 

@@ -17,7 +17,7 @@ _key = api_keys.c
 
 
 class SqlApiKeys:
-    """``cwm.ports.api_keys.ApiKeys`` on SQLite or Postgres. Nothing is remembered between two calls."""
+    """The port ``ApiKeys`` on SQLite or Postgres, without a cache."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
