@@ -54,7 +54,9 @@ class CwmError(Exception):
         if self.recorded is None:
             return
         self.retryable = False
-        self.message += f" The partial answer is kept in session '{session_id}', after its prompt: continue from there."
+        self.message += (
+            f" The partial answer is kept in session '{session_id}', after its prompt: continue from there."
+        )
         self.context |= {"session_id": session_id, "recorded": True, "token_count": self.recorded}
 
     def as_dict(self) -> dict[str, Any]:

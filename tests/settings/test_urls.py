@@ -48,7 +48,11 @@ ENGINE, TRACES, ISSUER = "CWM_VLLM_URL", "CWM_OTLP_ENDPOINT", "CWM_OAUTH_JWKS_UR
         (STORE, "redis://:hun/ter2Zq8@127.0.0.1:9", "percent-encode special characters in its user and pass"),
         (STORE, "redis://h:Zq8", "is not a URL: its host or port cannot be read."),
         (STORE, "foo://h:9/Zq8", "must be a redis://, rediss://, valkey://, valkeys:// or unix:// URL."),
-        (STORE, "redis://h:9?bogus=Zq8", "has the parameter 'bogus', which CWM does not accept; leave it out."),
+        (
+            STORE,
+            "redis://h:9?bogus=Zq8",
+            "has the parameter 'bogus', which CWM does not accept; leave it out.",
+        ),
         (STORE, "redis://h:9?db=Zq8", "has an invalid value of the parameter 'db'."),
         (STORE, "redis://h:9/Zq8", "must end in host:port or host:port/database, both numbers."),
         (
