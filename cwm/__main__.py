@@ -19,7 +19,7 @@ def main() -> None:
     except OutputError as lost:
         sys.exit(f"CWM-4001: {lost}")
     except BrokenPipeError:
-        # Whoever reads has enough.
+        # The reader has closed the pipe.
         sys.exit(1)
 
 

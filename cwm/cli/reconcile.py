@@ -1,4 +1,4 @@
-"""``cwm reconcile``: have a running gateway look after the whole now."""
+"""``cwm reconcile``: makes a running gateway reconcile everything now."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from cwm.cli.gateway_client import (
 
 def reconcile(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; print what would be done.")
+        bool, typer.Option("--dry-run", help="Change nothing; print the steps that would be taken.")
     ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Finish what crashes left, set pins right, read every guaranteed window back, end what has had its time.
+    """Finish interrupted operations, correct pins, read back every guaranteed window, and remove what has expired.
 
-    A gateway does so by itself at its start and every CWM_RECONCILE_SECONDS, reading some windows back at a
-    time. Exit code 1 when a step failed or had to be postponed.
+    A gateway does this by itself at its start and every CWM_RECONCILE_SECONDS, reading back a few windows each
+    time. Exit code 1 when a step failed or was postponed.
     """
     where = base_url(url)
     if not as_json:
-        print(f"The gateway at {where} looks after everything; that reads all guaranteed windows back ...")
+        print(f"The gateway at {where} reconciles everything and reads back all guaranteed windows ...")
         sys.stdout.flush()
 
     async def work(_: Interrupts) -> Any:

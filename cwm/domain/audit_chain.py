@@ -1,7 +1,7 @@
-"""The chain of a tenant's audit records: each carries the digest of the one before and its own.
+"""The hash chain of a tenant's audit records: each record carries its own digest and the previous record's.
 
-A digest is an HMAC under a key derived from the gateway's secret, over everything in the record. Whoever
-has the database alone can neither write a record nor change, move or remove one without it showing.
+A digest is an HMAC over the whole record, with a key derived from the gateway's secret. Somebody who can only write
+to the database cannot add, change, move or remove a record without being detected.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ _KEY_LABEL: Final = b"cwm audit 1"
 _KEY_ID_CHARS: Final = 12
 _CARRIED_KEY: Final = b"cwm audit: carried over from before there was a chain"
 CARRIED: Final = "carried"
-"""Key id of records older than the chain: their key is no secret, the first record after them vouches for all."""
+"""Key id of records older than the chain.
+
+Their key is public: the first signed record after them vouches for all of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A record's number in its tenant's chain, from 1, and its digest; number 0 is before the first."""
+    """A record's number in its tenant's chain, from 1, and its digest. Number 0 is before the first record."""
 
     seq: int = 0
     digest: str = ""
@@ -34,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An event in its place. ``previous`` is the digest of the record before; digests are in hex."""
+    """An event at its place in the chain. ``previous`` is the digest of the record before; digests are in hex."""
 
     seq: int
     event: AuditEvent
@@ -49,7 +52,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a tenant's chain had come at a time: a chain that ends before it was cut off."""
+    """A signed statement of how far a tenant's chain had come at a time. A chain that ends earlier was cut off."""
 
     tenant: str
     place: Place
@@ -60,9 +63,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Where a tenant's chain begins. Records up to ``pruned`` had their time and are gone.
+    """Where a tenant's chain begins.
 
-    Those up to the number ``carried_through`` are older than the chain.
+    Records up to ``pruned`` were removed when their retention ended. Records up to number ``carried_through`` are
+    older than the chain.
     """
 
     tenant: str
@@ -73,7 +77,10 @@ class Anchor:
 
 
 class ChainKeys:
-    """Links records and checks them. The first secret signs, all of them verify: so a secret can be replaced."""
+    """Links and verifies records.
+
+    The first secret signs and all of them verify, so that a secret can be rotated.
+    """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         keys = [hmac.digest(secret, _KEY_LABEL, "sha256") for secret in secrets]
@@ -82,14 +89,14 @@ class ChainKeys:
         self._keys[CARRIED] = _CARRIED_KEY
 
     def link(self, event: AuditEvent, after: Place) -> AuditRecord:
-        """The record that comes ``after``; its event is as every database can hold it."""
+        """The record for ``event`` that follows ``after``; its text is cleaned so that every database can store it."""
         return _linked(event, after, self._current, self._keys[self._current])
 
     def known(self, key_id: str) -> bool:
         return key_id in self._keys
 
     def holds(self, record: AuditRecord) -> bool:
-        """Whether the record is as it was written, under a key that is :meth:`known`."""
+        """Whether the record is unchanged since it was written. Its key must be :meth:`known`."""
         told = _told(record.seq, record.event, record.previous, record.key_id)
         return hmac.compare_digest(_digest(self._keys[record.key_id], told), record.digest)
 
@@ -105,7 +112,7 @@ class ChainKeys:
         return replace(signed, signature=_digest(self._keys[self._current], _told_anchor(signed)))
 
     def signed_anchor(self, anchor: Anchor) -> bool:
-        """Also for one before which nothing was pruned: there is nothing to sign."""
+        """Whether the signature is valid. An anchor with nothing pruned needs no signature and is always valid."""
         told = (_told_anchor(anchor), _told_older_anchor(anchor))
         return anchor.pruned.seq == 0 or any(
             self._signed(anchor.key_id, anchor.signature, one) for one in told
@@ -118,7 +125,7 @@ class ChainKeys:
 
 
 def carried(event: AuditEvent, after: Place) -> AuditRecord:
-    """The record of an event from before there was a chain, to come ``after``."""
+    """The record, following ``after``, for an event that is older than the chain."""
     return _linked(event, after, CARRIED, _CARRIED_KEY)
 
 
@@ -132,7 +139,7 @@ def _digest(key: bytes, told: bytes) -> str:
 
 
 def _told(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
-    """All of a record but its digest, in one spelling."""
+    """The bytes that a record's digest covers: every field except the digest, as canonical JSON."""
     origin = event.origin
     return canonical_json(
         [
@@ -168,7 +175,7 @@ def _told_anchor(anchor: Anchor) -> bytes:
 
 
 def _told_older_anchor(anchor: Anchor) -> bytes:
-    """As it was signed before that covered ``carried_through``; the next one that is signed takes its place."""
+    """The bytes that an older signature covers: without ``carried_through``. The next signature replaces it."""
     pruned = anchor.pruned
     return canonical_json(["anchor", anchor.tenant, pruned.seq, pruned.digest, anchor.key_id])
 
@@ -178,7 +185,7 @@ def _moment(at: datetime) -> str:
 
 
 def _storable(event: AuditEvent) -> AuditEvent:
-    """As it will be read back: details as JSON knows them, and no character that a database refuses."""
+    """The event as the database will return it: JSON values in the details, no characters that a database rejects."""
     spelled = json.dumps(event.details, ensure_ascii=False, default=str, skipkeys=True)
     details: dict[str, Any] = json.loads(spelled.encode("utf-8", "replace"), parse_constant=str)
     return replace(

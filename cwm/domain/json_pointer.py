@@ -13,7 +13,10 @@ _SHOWN: Final = 64
 
 
 def value_at(document: Any, pointer: str) -> Any:
-    """The value that ``pointer`` leads to; all of ``document`` for an empty one. CWM-1003 when there is none."""
+    """The value that ``pointer`` refers to; the whole ``document`` for an empty pointer.
+
+    CWM-1003 when there is none.
+    """
     if not pointer:
         return document
     if not pointer.startswith("/") or _BAD_ESCAPE.search(pointer):
@@ -33,7 +36,7 @@ def _below(value: Any, token: str, step: int) -> Any:
     if isinstance(value, list) and _INDEX.fullmatch(token) and int(token) < len(value):
         return value[int(token)]
     raise InvalidParameterError(
-        f"The JSON pointer leads nowhere at its step {step}: {_why(value, token)}.",
+        f"The JSON pointer does not resolve at step {step}: {_why(value, token)}.",
         field="json_pointer",
         step=step,
     )

@@ -1,8 +1,8 @@
-"""Where to go on in a list of windows, as text that an agent hands back.
+"""Cursors for lists of windows, as text that an agent sends back to get the next page.
 
-It says what the caller has seen: by what the last window was sorted, and its name. It is bound to the tenant and to
-what was asked, so that it is refused where it would mean something else. It is not signed: the query it goes on with is the
-tenant's all the same, and a made-up place shows nothing that an offset would not.
+A cursor holds the sort value and the name of the last window seen. It is bound to the tenant and the query and
+refused for any other. It is not signed: the query is limited to the caller's tenant anyway, and a forged position
+shows nothing that an offset would not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def cursor_of(tenant: str, query: WindowQuery, mark: WindowMark) -> str:
 
 
 def mark_of(cursor: str, tenant: str, query: WindowQuery) -> WindowMark:
-    """The place that ``cursor`` names. CWM-1003, with the fault as ``reason``."""
+    """The position that ``cursor`` names. CWM-1003, with the fault as ``reason``."""
     version, binding, value, name = _told(cursor)
     if version != _VERSION:
         raise refusal(CursorFault.MALFORMED)
@@ -55,7 +55,7 @@ def _told(cursor: str) -> list[Any]:
 
 
 def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
-    """ValueError or TypeError for what no window can be sorted by."""
+    """The sort value. ValueError or TypeError when no window can have it."""
     match sort_by:
         case WindowSort.NAME:
             return require_window_name(value)
@@ -68,7 +68,7 @@ def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
 
 
 def _binding(tenant: str, query: WindowQuery) -> str:
-    """Of everything that decides which windows come in which order; pages may differ in length."""
+    """A hash of everything that decides which windows come in which order; the page length may differ."""
     bounds = [bound and bound.isoformat() for bound in (query.created_after, query.created_before)]
     asked = [
         tenant,

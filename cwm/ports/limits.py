@@ -1,4 +1,4 @@
-"""What is counted of every caller, the same on every replica."""
+"""Counters for the limits on callers, shared by all replicas."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from cwm.domain.limits import Bucket, Place
 
 
 class RequestCounts(Protocol):
-    """Counts requests in sliding windows, and tokens in windows that begin with their first one.
+    """Counts requests in sliding windows, and tokens in windows that start with their first token.
 
-    Every method raises CWM-4001 when the store is away.
+    Every method raises CWM-4001 when the store is unavailable.
     """
 
     async def count(self, *buckets: Bucket) -> tuple[Bucket, float] | None:
-        """Count one request against each in turn, up to the first that has no room, which does not count it either.
+        """Count one request against each bucket in turn, up to the first one without room, which does not count it.
 
-        That one, and the seconds until there is room in it.
+        Returns that bucket and the seconds until it has room again; None when all had room.
         """
 
     async def used_up(self, bucket: Bucket) -> float | None:
-        """Seconds until there are tokens again; None while some are left. Counts nothing."""
+        """Seconds until tokens are available again; None while some are left. Counts nothing."""
 
     async def spend(self, bucket: Bucket, tokens: int) -> None:
-        """Count tokens, also more than are left."""
+        """Count used tokens, also beyond the limit."""
 
 
 class RunningRequests(Protocol):
-    """Which requests are being answered now. Every method but ``keep`` raises CWM-4001 when the store is away."""
+    """The requests running now. Every method but ``keep`` raises CWM-4001 when the store is unavailable."""
 
     async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
-        """Take one of each of ``places``, or none: the first that is full. ``request`` is unique."""
+        """Occupy one place in each of ``places``, or in none; returns the first that is full, else None.
+
+        ``request`` is a unique id.
+        """
 
     async def end(self, request: str, places: Sequence[Place]) -> None:
-        """Give them back."""
+        """Give the places back."""
 
     async def keep(self) -> None:
-        """Keep the places of this process's requests, for ever; those of a process that died are given back."""
+        """Renew the places of this process's requests, for ever. Those of a crashed process are given back."""

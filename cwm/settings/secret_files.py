@@ -1,4 +1,4 @@
-"""Secrets that stand in a file instead of a variable: ``<VARIABLE>_FILE`` names it, as container platforms mount them."""
+"""Secrets in files, as container platforms mount them: ``<VARIABLE>_FILE`` names the file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 def secret_of(variable: str, environ: Mapping[str, str]) -> str | None:
-    """The value of ``variable``, or what the file of ``<variable>_FILE`` holds; None where neither is set.
+    """The value of ``variable``, or the content of the file ``<variable>_FILE``; None when neither is set.
 
-    Line ends after the value are no part of it. Raises ValueError, without the value, for both at once and for
-    a file that cannot be read or is empty.
+    Trailing line ends are removed. Raises ValueError, without the value, when both are set, or the file cannot be
+    read or is empty.
     """
     value, path = environ.get(variable, ""), environ.get(variable + SUFFIX, "")
     if not path:

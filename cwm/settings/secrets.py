@@ -1,4 +1,4 @@
-"""Which values of the settings are secrets, wherever they stand."""
+"""Collects the values of the settings that are secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMED_SO: Final = re.compile(r"secret|token|passw|key|credential|auth", re.IGNO
 
 
 def passwords(urls: Iterable[str]) -> set[str]:
-    """Those inside of URLs, as they are written there and as they are meant."""
+    """Passwords inside URLs, both as written and percent-decoded."""
     found = set()
     for url in urls:
         try:
@@ -27,7 +27,10 @@ def passwords(urls: Iterable[str]) -> set[str]:
 
 
 def secrets_of(upstreams: Iterable[UpstreamSpec]) -> set[str]:
-    """Headers and secrets of exchanges all, of the environment of programs what is named like one."""
+    """All headers and token exchange secrets.
+
+    Of the environment of stdio upstreams, the variables named like secrets.
+    """
     found = set()
     for spec in upstreams:
         found |= {_SCHEME.sub("", value) for value in spec.headers.values()}

@@ -1,4 +1,4 @@
-"""``cwm audit``: verify, list and export the audit log. Works on the database; needs no running gateway."""
+"""``cwm audit``: verifies, lists and exports the audit log from the database. It needs no running gateway."""
 
 from __future__ import annotations
 
@@ -46,23 +46,27 @@ def _moment(given: str) -> datetime:
         moment = datetime.fromisoformat(given)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise typer.BadParameter("must be a moment like 2026-01-31 or 2026-01-31T12:00:00Z") from None
+        raise typer.BadParameter("must be a moment such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
 
 
 TenantOption = Annotated[str | None, typer.Option(help="One tenant's records only; default: every tenant's.")]
 SinceOption = Annotated[
     datetime | None,
     typer.Option(
-        parser=_moment, metavar="MOMENT", help="The first moment that counts, in UTC without an offset."
+        parser=_moment, metavar="MOMENT", help="Records from this moment on; without an offset, in UTC."
     ),
 ]
 UntilOption = Annotated[
     datetime | None,
-    typer.Option(parser=_moment, metavar="MOMENT", help="The first moment that no longer counts, likewise."),
+    typer.Option(
+        parser=_moment, metavar="MOMENT", help="Records before this moment; without an offset, in UTC."
+    ),
 ]
-EventOption = Annotated[str | None, typer.Option(help="One kind of event, such as window_freeze.")]
-SubjectOption = Annotated[str | None, typer.Option(help="What one subject did.")]
-OutcomeOption = Annotated[str | None, typer.Option(help="One outcome: success, or a code such as CWM-2002.")]
+EventOption = Annotated[str | None, typer.Option(help="One kind of event only, such as window_freeze.")]
+SubjectOption = Annotated[str | None, typer.Option(help="Records of one subject only.")]
+OutcomeOption = Annotated[
+    str | None, typer.Option(help="One outcome only: success, or a code such as CWM-2002.")
+]
 
 T = TypeVar("T")
 
@@ -74,22 +78,22 @@ def verify(
         list[str] | None,
         typer.Option(
             help="TENANT:NUMBER:DIGEST, as a gateway logs it (audit_checkpoint) and this command prints it: "
-            "a chain that does not come that far, or came there otherwise, was cut off. May be repeated.",
+            "a chain that ends earlier, or has another digest there, was cut off. May be repeated.",
         ),
     ] = None,
     old_secret_file: Annotated[
         list[Path] | None,
         typer.Option(
-            exists=True, dir_okay=False, help="A secret that was in force earlier. May be repeated."
+            exists=True, dir_okay=False, help="File with a secret that was used earlier. May be repeated."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that no record of the audit log was changed, removed, moved or put in. Exit code 1 when one was.
+    """Check that no record of the audit log was changed, removed, moved or inserted. Exit code 1 when one was.
 
-    Takes the secret of the gateways (CWM_SECRET or CWM_SECRET_FILE, and CWM_PREVIOUS_SECRET). Records cut off
-    at the end show only against a checkpoint: the database holds one that is about a minute old, and what
-    this command prints is another, to be kept where the database's administrator cannot change it.
+    Needs the gateways' secret (CWM_SECRET or CWM_SECRET_FILE, and CWM_PREVIOUS_SECRET). Records cut off at the end
+    can only be detected with a checkpoint: the database has one that is about a minute old, and this command prints
+    another one. Keep that where the database's administrator cannot change it.
     """
     kept = [_checkpoint(given) for given in checkpoint or ()]
     older = [path.read_bytes().strip() for path in old_secret_file or ()]
@@ -122,10 +126,10 @@ def list_(
     event: EventOption = None,
     subject: SubjectOption = None,
     outcome: OutcomeOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most records of a tenant.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most records per tenant.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """The newest records, the last first."""
+    """List the newest records, the latest first."""
     wanted = _filter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> list[dict[str, Any]]:
@@ -167,7 +171,8 @@ def export(
 ) -> None:
     """Write records to standard output as JSON lines: tenant by tenant, each in the order of its chain.
 
-    A line has the record and its place in the chain. Records are read as they are written, however many.
+    Each line has the record and its place in the chain. Records are read while they are written, so their number
+    does not matter.
     """
     wanted = _filter(since, until, event, subject, outcome)
 
@@ -186,7 +191,7 @@ def export(
 def _on_trail(
     use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Sequence[bytes] | None = None
 ) -> T:
-    """Without ``older`` secrets, though there be none, the keys are none that verify: it is for reading alone."""
+    """Run ``use`` on the trail. Without ``older`` (None), the keys cannot verify: the trail can only be read."""
     settings = load_settings(upstreams=False)
 
     async def work(_: Interrupts) -> T:
@@ -241,8 +246,8 @@ def _tell(verdicts: Sequence[Verdict]) -> None:
     if not verdicts:
         print("There are no audit records.")
     for verdict in verdicts:
-        carried = f", {verdict.carried} from before the chain" if verdict.carried else ""
-        pruned = f", the first {verdict.pruned} had their time" if verdict.pruned else ""
+        carried = f", {verdict.carried} older than the chain" if verdict.carried else ""
+        pruned = f", the first {verdict.pruned} were pruned" if verdict.pruned else ""
         state = "whole" if verdict.whole else "DAMAGED"
         print(f"{verdict.tenant}: {state}, {verdict.records} records{carried}{pruned}.")
         for finding in verdict.findings:

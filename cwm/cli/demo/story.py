@@ -1,11 +1,11 @@
-"""The story that ``cwm demo`` tells, step by step, on a real engine.
+"""The steps of ``cwm demo``, on a real engine.
 
-What the thawed continuation is compared with must come from KV that was never stored and restored. So
-the follow-up is asked first of the live engine, before the freeze: the very ids that the thawed session
-will send, under the session's own salt, answered greedily from the KV that this vLLM computed while the
-agent was reading. vLLM's own counters prove that none of it came out of LMCache. A twin session thawed
-on the live engine would not do: its KV might have been restored. What that answer left in the store is
-deleted before the kill, so that the thaw finds the window and nothing more.
+The thawed continuation must be compared with one from KV that was never stored and restored. So before the freeze,
+the live engine answers the follow-up: the same token ids that the thawed session will send, under the session's own
+salt, decoded greedily from the KV that this vLLM computed while the agent was reading. vLLM's own counters prove
+that none of it came out of LMCache. A second session thawed on the live engine would not do, because its KV might
+have been restored. What this answer stored is deleted before the kill, so that the thaw finds the window and
+nothing more.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Story:
         )
 
     async def _read(self, identity: EngineIdentity) -> str:
-        """Grow a session to about the wanted tokens, one module of the standard library at a time."""
+        """Grow a session to about the wanted number of tokens, one module of the standard library per turn."""
         self.narrator.step("An agent reads, through the gateway (session_create, session_generate)")
         room = identity.max_model_len - _FOLLOW_UP_TOKENS - 2 * _QUESTION_TOKENS
         wanted = min(self.wanted_tokens, room)
@@ -146,7 +146,7 @@ class Story:
     async def _forget_beyond(
         self, identity: EngineIdentity, session: Session, window_ids: TokenIds, reference: Continuation
     ) -> None:
-        """Delete from every tier the chunks that the uninterrupted run stored behind the window's."""
+        """Delete from every tier the chunks that the uninterrupted run stored after the window's."""
         kv_tier = self.gateway.parts.kv_tier
         longer = Prefix(
             reference.prompt_ids + reference.token_ids, self._salt(identity, session), identity
@@ -192,7 +192,7 @@ class Story:
         return Continuation(ids[:split], ids[split:], turn["text"], turn["cached_tokens"])
 
     async def _cold(self, identity: EngineIdentity, window_ids: TokenIds) -> int:
-        """The same tokens under salts that nothing is stored for: the median, or one run where it is long."""
+        """Prefill time under salts without stored KV: the median of up to three runs, or fewer if they take long."""
         self.narrator.step("Without CWM: the engine computes the same context again")
         times: list[int] = []
         with self.narrator.working("cold prefill"):
@@ -212,7 +212,7 @@ class Story:
         return bool(status["durability"] == "durable")
 
     async def _recorded(self, session_id: str) -> tuple[Session, TokenIds]:
-        """The session and its exact ids, from the gateway's own registry."""
+        """The session and its exact token ids, from the gateway's own registry."""
         parts = self.gateway.parts
         principal = await parts.identity.authenticate({})
         session = await parts.registry.session(principal.tenant, session_id)

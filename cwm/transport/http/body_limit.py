@@ -1,4 +1,4 @@
-"""A request body over the limit is refused before it is read whole."""
+"""Refuses request bodies over the limit before they are read completely."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LEFT: Final[Message] = {"type": "http.disconnect"}
 
 
 class BodyLimit:
-    """ASGI middleware: 413 for a body of more than ``max_bytes``, the connection closed behind it.
+    """ASGI middleware: 413 for a body of more than ``max_bytes``; then the connection is closed.
 
-    A declared length is judged before a byte is read, an undeclared one when it passes the limit.
+    A declared length is checked before any byte is read, an undeclared one once it exceeds the limit.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -38,7 +38,7 @@ class BodyLimit:
             await self._count(scope, receive, send)
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application read; past the limit it sees a client that left, and says no more."""
+        """Count what the application reads. Past the limit, it sees a disconnected client and can send nothing more."""
         read = 0
         started = refused = False
 
@@ -68,9 +68,9 @@ class BodyLimit:
                 raise
 
     async def _refuse(self, receive: Receive, send: Send) -> None:
-        """Answer at once; what the client still writes meanwhile is thrown away for a moment.
+        """Send the error at once, and discard for a moment what the client still sends.
 
-        A socket closed on unread bytes is reset, and the client would never read why.
+        A socket that is closed with unread bytes is reset, and the client would never read the error.
         """
         error = InvalidParameterError(
             f"The request body is larger than {self.max_bytes} bytes.",

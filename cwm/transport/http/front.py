@@ -1,8 +1,8 @@
-"""Before anything else sees a request: is it meant for this gateway, and does it come from a page that may ask?
+"""Checks, before everything else, that a request is meant for this gateway and that its page may call it.
 
-A page of another site reaches a gateway through its visitor's browser: under a name of its own that it lets point
-here (DNS rebinding, told by ``Host``), or across origins (told by ``Origin``). Clients that are no browsers send
-no ``Origin``, and the name that they were given as ``Host``.
+A page of another site can reach a gateway through its visitor's browser: under a domain name that it points here
+(DNS rebinding, visible in ``Host``), or across origins (visible in ``Origin``). Clients other than browsers send no
+``Origin``, and in ``Host`` the name that they were configured with.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SECURITY_HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Of every answer that says nothing else: there is nothing here for a browser to show, frame, guess at or keep."""
+"""Default headers of every response: it contains nothing that a browser should render, frame, sniff or cache."""
 
 _METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
-# What browser clients of MCP and of OpenAI's API send and read.
+# Headers that browser clients of MCP and of OpenAI's API send.
 _TAKEN: Final = (
     "accept",
     "authorization",
@@ -61,14 +61,15 @@ class Refusal(StrEnum):
 
 
 Told = Callable[[Refusal, str], Awaitable[None]]
-"""Hears of each refusal: why, and the header's value, shortened."""
+"""Called for each refusal with its reason and the header's value, shortened."""
 
 
 class Front:
-    """ASGI middleware, the outermost: 421 for another host's requests, 403 for pages of other sites.
+    """ASGI middleware, the outermost: 421 for requests to another host, 403 for pages of other sites.
 
-    Every answer carries :data:`SECURITY_HEADERS`. Loopback, the address that the request came in on and ``hosts`` are this gateway; ``*.example.com`` is every
-    name below it. Pages of ``origins`` may call it and read its answers, and so may its own.
+    Every response carries :data:`SECURITY_HEADERS`. This gateway's hosts are loopback, the address at which the
+    request arrived, and ``hosts``, where ``*.example.com`` matches every name below it. Its own pages and those of
+    ``origins`` may call it and read its responses.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str], told: Told) -> None:
@@ -110,11 +111,14 @@ class Front:
             return
         if why is Refusal.HOST:
             error, status = (
-                SecurityError("This gateway has another name; see CWM_ALLOWED_HOSTS."),
+                SecurityError("This gateway does not have this host name; see CWM_ALLOWED_HOSTS."),
                 _MISDIRECTED,
             )
         else:
-            error, status = SecurityError("Pages of this origin may not ask; see CWM_ALLOWED_ORIGINS."), 403
+            error, status = (
+                SecurityError("Pages of this origin are not allowed; see CWM_ALLOWED_ORIGINS."),
+                403,
+            )
         await send_error(send, error, status, _RAW_HEADERS)
 
 
@@ -145,13 +149,13 @@ def _secured(app: ASGIApp) -> ASGIApp:
 
 
 def _name_of(host: bytes) -> str:
-    """The name or address in a ``Host`` header; empty for what is neither."""
+    """The host name or address in a ``Host`` header; empty if it is neither."""
     told = _HOST.fullmatch(host.decode("latin-1").strip().lower())
     return "" if told is None else told["name"] or told["v6"]
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Whether the page came from here. A proxy in front may have taken TLS off, so the scheme tells nothing."""
+    """Whether the page came from this gateway. Its scheme may differ, because a proxy in front may terminate TLS."""
     page = origin_of(origin.decode("latin-1").lower())
     if page is None:
         return False

@@ -1,4 +1,4 @@
-"""What orchestrators and Prometheus ask: is the process there, can it work, what did it count."""
+"""Endpoints for orchestrators and Prometheus: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     """``/healthz``, ``/readyz`` and ``/metrics``.
 
-    ``/readyz`` answers 503 while the engine or the registry is down; without its cache an engine still
-    answers, and without upstreams or the shared store a gateway. Where credentials are asked for, a caller without
-    any learns no more. Each component that is not healthy carries ``since``: when this process first saw it so, or
-    lost an upstream.
+    ``/readyz`` returns 503 while the engine or the registry is down. An engine without its cache, and a gateway
+    without upstreams or the shared store, can still serve requests. Where credentials are required, a caller
+    without any gets the overall status only. Each unhealthy component has ``since``: when this process first saw it
+    unhealthy, or lost the upstream.
     """
     since, looking = _Since(), _Looking(inspect)
 
@@ -53,7 +53,7 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
 
 
 class _Looking:
-    """Whoever asks while the components are being asked gets the same answer: probes cannot pile up on them."""
+    """Callers that arrive during a check share its result, so that probes cannot pile up on the components."""
 
     def __init__(self, inspect: Inspect) -> None:
         self._inspect = inspect
@@ -70,7 +70,7 @@ class _Looking:
 
 
 class _Since:
-    """Remembers from when on each component was not healthy."""
+    """Records since when each component has been unhealthy."""
 
     def __init__(self) -> None:
         self._down: dict[str, datetime] = {}

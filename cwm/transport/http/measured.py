@@ -1,4 +1,4 @@
-"""Every HTTP request counted and timed by face and route, whatever the application makes of it."""
+"""Counts and times every HTTP request by face and route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _METHODS: Final = frozenset({"GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS"})
 
 
 class Measured:
-    """ASGI middleware, outside of all others. A route is a method and one of ``paths``; all else is ``other``."""
+    """ASGI middleware, outside all others. A route is a method and one of ``paths``; everything else is ``other``."""
 
     def __init__(self, app: ASGIApp, meter: RequestMeter, paths: Collection[str]) -> None:
         self.app = app

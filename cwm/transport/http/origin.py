@@ -1,4 +1,4 @@
-"""Where an HTTP request comes from, told to whoever writes an audit event while it is served."""
+"""Determines where an HTTP request comes from, for audit events written while it is served."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Address: TypeAlias = IPv4Address | IPv6Address
 
 
 class OriginLayer:
-    """ASGI middleware. ``X-Forwarded-For`` is believed as far as trusted proxies wrote it, from its end."""
+    """ASGI middleware. ``X-Forwarded-For`` is read from its end, as far as trusted proxies wrote it."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[Network] = ()) -> None:
         self.app = app
@@ -49,7 +49,7 @@ class OriginLayer:
         )
 
     def _address(self, scope: Scope, forwarded: Sequence[bytes]) -> str | None:
-        """The last address that no trusted proxy has; a hop that is no address ends the way back."""
+        """The last address that is not a trusted proxy's. A hop that is not an address ends the search."""
         client = scope.get("client")
         peer = None if client is None else str(client[0])
         if not forwarded or not self.trusted or peer is None:
@@ -67,7 +67,7 @@ class OriginLayer:
 
 
 def _parsed(hop: str) -> Address | None:
-    """With a port or without: ``192.0.2.1``, ``192.0.2.1:443``, ``2001:db8::1``, ``[2001:db8::1]:443``."""
+    """Parses an address with or without port: ``192.0.2.1:443``, ``2001:db8::1``, ``[2001:db8::1]:443``."""
     bare = hop.strip()
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]

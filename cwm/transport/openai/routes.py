@@ -1,4 +1,4 @@
-"""The OpenAI-compatible face: requests go to the engine, answers come back as it wrote them."""
+"""The OpenAI-compatible face: forwards requests to the engine and returns its answers unchanged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
-    """Completions, chat completions and models under ``/v1``; the last route says no to the rest of it."""
+    """Completions, chat completions and models under ``/v1``. The last route refuses all other paths."""
     turn = _Turns(pass_through, identity)
     models = _Models(pass_through, identity)
     return [
@@ -54,7 +54,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """One method of one path; coded errors in the OpenAI shape."""
+    """One method of one path. Coded errors are returned in the OpenAI format."""
 
     method: str
     serve: Serve
@@ -62,7 +62,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != self.method:
             refusal = InvalidParameterError(
-                f"{scope['path']} takes {self.method}.", method=scope["method"], allowed=self.method
+                f"{scope['path']} accepts {self.method} only.", method=scope["method"], allowed=self.method
             )
             await send_error(send, refusal, 405, [(b"allow", self.method.encode())])
             return
@@ -151,12 +151,12 @@ async def _send(send: Send, answered: Answered, session_id: str | None) -> None:
 
 
 def _one_model(listed: bytes, wanted: str) -> tuple[int, bytes]:
-    """Pick one model out of the list: vLLM tells of none alone."""
+    """Pick one model out of the list, because vLLM has no endpoint for a single model."""
     try:
         models = json.loads(listed)["data"]
         found = next((model for model in models if model["id"] == wanted), None)
     except (ValueError, KeyError, TypeError) as garbled:
-        raise EngineResponseError("vLLM's list of models is not what it documents.") from garbled
+        raise EngineResponseError("vLLM's list of models does not have the documented format.") from garbled
     if found is None:
         error = {
             "message": f"The model `{wanted}` does not exist.",
