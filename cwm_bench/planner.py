@@ -30,10 +30,9 @@ from cwm_bench.harness.figures import Report, Section, median, ratio
 from cwm_bench.harness.folder import own_folder
 from cwm_bench.harness.gateway import QUIET, gateway
 from cwm_bench.harness.mcp_client import mcp_client
-from cwm_bench.main.windows import Bench
+from cwm_bench.main.windows import TIERS, Bench
 
 SIZES = (256, 512, 1024, 2048, 4096, 8064)
-_TIERS = ("cpu", "redis", "disk")
 _LESSONS = 4
 _HOPELESS = 4.0
 _LEAST_ROUNDS = 3
@@ -71,7 +70,7 @@ async def run(
             tokens = await read_corpus(stack, max(sizes) + 64)
             url, mcp = clients[Choice.LOAD]
             bench = PlannerBench(
-                stack, url, http, mcp, kv_tier, tokens, {choice: c for choice, (_, c) in clients.items()}
+                stack, url, http, mcp, tokens, kv_tier, {choice: c for choice, (_, c) in clients.items()}
             )
             context = {
                 "cwm": __version__,
@@ -165,6 +164,7 @@ class Cell:
 class PlannerBench(Bench):
     """``clients`` are of gateways that differ in nothing but CWM_THAW_PLAN."""
 
+    kv_tier: LmcacheTier
     clients: Mapping[Choice, Client[Any]]
     _in_l1: str = ""
     _elsewhere: int = 0
@@ -200,7 +200,7 @@ class PlannerBench(Bench):
             name = f"bench-{uuid4().hex[:8]}"
             session, _ = await self._fill(size)
             await self._tool("window_freeze", session_id=session, window_name=name, canary=False)
-            for tier in _TIERS:
+            for tier in TIERS:
                 report(f"{size} tokens from {tier}")
                 cell = await self._cell(tier, name, rounds)
                 report(

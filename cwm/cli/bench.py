@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, run_to_end
+from cwm_bench.main.parts import THOROUGH, Part, Repetitions, in_order
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cwm_bench.harness.figures import Report
 
 _Model: TypeAlias = Annotated[
@@ -31,18 +35,43 @@ def bench() -> None:
 @app.command("main")
 def bench_main(
     model: _Model = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each pass-through measurement.")] = 60,
+    only: Annotated[
+        list[Part] | None, typer.Option(help="Measure this part; again for more.", show_default="all parts")
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Repeat everything more often, in about 2.5 times the time.")
+    ] = False,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests to each side, with and without the gateway, at least.",
+            show_default="10; 40 with --thorough",
+        ),
+    ] = None,
     json_file: _JsonFile = None,
 ) -> None:
-    """Pass-through, freeze, thaw, lists, memory and start of the gateway; medians and ratios of one run."""
+    """Pass-through, freeze, thaw, lists, memory and start of the gateway; medians and ratios of one run.
+
+    It says first how long it takes. Each table is printed, and the JSON file replaced, as soon as its part is
+    measured: after Ctrl-C they stand.
+    """
     settings = load_settings(model=model)
+    repetitions = THOROUGH if thorough else Repetitions()
+    if requests is not None:
+        repetitions = replace(repetitions, requests=requests)
+
+    def publish(report: Report) -> None:
+        report.sections[-1].print(_console())
+        if json_file is not None:
+            report.write(json_file)
 
     async def work(_: Interrupts) -> Report:
         from cwm_bench.main.run import run
 
-        return await run(settings, _progress, requests=requests)
+        return await run(settings, _progress, publish, in_order(only or []), repetitions)
 
-    _tell(run_to_end(work), json_file)
+    run_to_end(work).print_summary(_console())
 
 
 @app.command("planner")
@@ -177,9 +206,13 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _tell(report: Report, json_file: Path | None) -> None:
+def _console() -> Console:
     from rich.console import Console
 
-    report.print(Console())
+    return Console()
+
+
+def _tell(report: Report, json_file: Path | None) -> None:
+    report.print(_console())
     if json_file is not None:
         report.write(json_file)

@@ -18,7 +18,7 @@ import httpx2
 from cwm.stack.child import on_leash
 from cwm_bench.harness.servers import free_port
 
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
 # A gateway that loads what it is asked for, always, and nothing else: what LMCache holds and counts is the benchmark's
 # own doing.
 QUIET = {"CWM_WATCHDOG_SECONDS": "0", "CWM_PATROL_WINDOWS": "0", "CWM_THAW_PLAN": "load"}

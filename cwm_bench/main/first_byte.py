@@ -16,9 +16,9 @@ from typing import Any, Final
 import httpx2
 
 from cwm_bench.harness.figures import Section, median
+from cwm_bench.main.parts import Repetitions
 from cwm_bench.main.pass_through import LOADS, Load, body_of, clients
 
-_ROUNDS: Final = 17
 _HEADER: Final = "x-bench-request"
 _NUMBER: Final = re.compile(rb"\r\n" + _HEADER.encode() + rb": (\d+)\r\n", re.IGNORECASE)
 _EVENT: Final = b"data:"
@@ -87,10 +87,10 @@ async def relay(vllm_url: str) -> AsyncIterator[Relay]:
 
 @dataclass(frozen=True, slots=True)
 class _Crowd:
-    """Several clients: each asks ``requests`` times, the next when it has its answer; then they wait for each other.
+    """Clients that send ``requests`` each, the next after the answer, and then wait for each other; ``turns`` times.
 
-    So they ask at one instant where that is once. Otherwise answers of ``lengths`` tokens part them, and the first
-    request of each, before that, does not count.
+    With one request they send at one instant, and the first turn is not counted. With more, answers of ``lengths``
+    tokens part them, and the first request of each, before that, is not counted.
     """
 
     name: str
@@ -100,24 +100,26 @@ class _Crowd:
     lengths: tuple[int, ...] = ()
 
 
-_AT_ONCE: Final = _Crowd(", at one instant", "", _ROUNDS, 1)
-_EACH: Final = _Crowd(", each in its own time", "_each", 2, 4, (8, 13, 21, 34, 55))
-
-
-async def measure(seen: Relay, gateway_url: str, model: str) -> tuple[Section, dict[str, Any]]:
+async def measure(
+    seen: Relay, gateway_url: str, model: str, repetitions: Repetitions, progress: Callable[[str], None]
+) -> tuple[Section, dict[str, Any]]:
     """Streams through a gateway whose vLLM is ``seen``, and straight to it in turns."""
     section = Section(
         "time to the first byte: in the gateway",
         ("case", "to vLLM ms", "straight ms", "back ms", "straight ms ", "added ms", "first byte ms"),
-        note="medians over requests; to vLLM: from the client's send until a relay before vLLM had the request; back: from the "
+        note="medians over requests;  to vLLM: from the client's send until a relay before vLLM had the request; back: from the "
         "first event there until the client had it. Straight: the same without the gateway between client and relay. On "
         "the cores that the engine computes on; clients in their own time get answers of different lengths",
     )
+    in_own_time = _Crowd(", each in its own time", "_each", 2, repetitions.series, (8, 13, 21, 34, 55))
     summary: dict[str, Any] = {}
     numbers = count()
     async with clients() as http:
         for load in (load for load in LOADS if load.stream):
-            for crowd in (_EACH, _AT_ONCE) if load.clients > 1 else (_AT_ONCE,):
+            at_once = _Crowd(", at one instant", "", repetitions.rounds_of(load.clients), 1)
+            for crowd in (in_own_time, at_once) if load.clients > 1 else (at_once,):
+                name = load.name + (crowd.name if load.clients > 1 else "")
+                progress(name)
                 ask = partial(_asking, http, seen, model, load, crowd, numbers)
                 through, straight = await _in_turns(ask, crowd, gateway_url, seen.url)
                 added = median([each.between for each in through]) - median(
@@ -125,7 +127,7 @@ async def measure(seen: Relay, gateway_url: str, model: str) -> tuple[Section, d
                 )
                 section.rows.append(
                     (
-                        load.name + (crowd.name if load.clients > 1 else ""),
+                        name,
                         median([each.into for each in through]),
                         median([each.into for each in straight]),
                         median([each.back for each in through]),
@@ -145,7 +147,7 @@ async def _in_turns(
     for turn in range(crowd.turns):
         for url in urls[:: 1 if turn % 2 else -1]:
             times = await ask(url, turn)
-            if turn or crowd is not _AT_ONCE:  # the first one warms connections up
+            if turn or crowd.requests > 1:  # the first one warms connections up
                 taken[url] += times
     return list(taken.values())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -14,14 +14,13 @@ import httpx2
 import redis.asyncio as redis
 from fastmcp import Client
 
-from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.prefix import TokenIds, stored_chunks
 from cwm_bench.harness.caches import empty_l1, empty_vllm
 from cwm_bench.harness.figures import Section, median, ratio
+from cwm_bench.main.parts import Repetitions
 
-_COLD = 3
-_FROZEN = 5
-_THAWS = 5
+SIZES = (1024, 2048, 4096, 8064)
+TIERS = ("cpu", "redis", "disk")
 _SETTLE_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 # One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
@@ -30,7 +29,10 @@ _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a context is frozen: once its turn is stored or at once; half a block longer, to a block's end, or not."""
+    """How a context is frozen: right after its last turn, or ``settled``, once the lower tiers have that turn.
+
+    A settled one has the tokens of the one before it: the engine need not compute them again.
+    """
 
     key: str
     column: str
@@ -63,45 +65,45 @@ class Bench:
     gateway_url: str
     http: httpx2.AsyncClient
     mcp: Client[Any]
-    kv_tier: LmcacheTier
     corpus: TokenIds
 
     async def freezes(
-        self, sizes: list[int], report: Callable[[str], None]
+        self, repetitions: Repetitions, report: Callable[[str], None]
     ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "freeze: until proven by prefetch, and until acknowledged",
             ("tokens", "blocks", *(kind.column for kind in _FREEZES), "acknowledged ms"),
-            note=f"medians of {_FROZEN}, after a freeze that is not counted; each a context of its own, frozen right after "
-            "its last turn or (settled, and with a canary) once the engine had stored that turn. At a block's end, half a "
-            "block longer: the last token, sampled and not computed, would complete one",
+            note=f"medians of {_each(repetitions.freezes)}, after a freeze that is not counted; a context that nothing was stored of, "
+            "frozen right after its last turn, and the same one frozen (settled, and with a canary) once the engine had stored "
+            "that turn. At a block's end, half a block longer and another context: the last token, sampled and not computed, "
+            "would complete one",
         )
         summary: dict[str, Any] = {}
         report("freezing once before it counts: a gateway's first tool call loads its token vocabulary")
-        first, _ = await self._freeze(self._in_block(sizes[0]), _FREEZES[0])
-        await self._delete(first["window_name"])
-        for size in sizes:
+        await self._freeze(self._in_block(SIZES[0]), _FREEZES[0], windows := list[str]())
+        for size, rounds in zip(SIZES, repetitions.freezes, strict=True):
             taken: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
             acknowledged: list[float] = []
             in_block = self._in_block(size)
             blocks = 0
             report(f"freezing {in_block} tokens")
-            for _ in range(_FROZEN):
+            for _ in range(rounds):
                 for kind in _FREEZES:
-                    frozen, ms = await self._freeze(size if kind.at_end else in_block, kind)
+                    frozen, ms = await self._freeze(size if kind.at_end else in_block, kind, windows)
                     taken[kind.key].append(ms)
                     if kind is _FREEZES[0]:
                         blocks = frozen["block_count"]
-                        acknowledged.append(await self._acknowledge(frozen["window_name"]))
-                    else:
-                        await self._delete(frozen["window_name"])
+                        acknowledged.append(await self._acknowledge(frozen["window_name"], windows))
             medians = {key: median(times) for key, times in taken.items()}
             section.rows.append((in_block, blocks, *medians.values(), median(acknowledged)))
             summary |= {f"{key}_{size}": ms for key, ms in medians.items()}
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
+        await self._delete(windows)
         return section, summary
 
-    async def thaws(self, sizes: list[int], report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
+    async def thaws(
+        self, repetitions: Repetitions, report: Callable[[str], None]
+    ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "thaw against a cold prefill of the same tokens",
             (
@@ -115,22 +117,22 @@ class Bench:
                 "verified ms",
                 "slot restore ms",
             ),
-            note=f"medians of {_THAWS}, taken in turns, of the cold ones {_COLD}; vLLM's own cache reset before each. "
+            note=f"medians of {repetitions.thaws}, taken in turns, of the cold ones {_each(repetitions.cold_prefills)}; vLLM's own cache reset before each. "
             "Half a block is left to compute, as on average. Slot restore: llama.cpp, measured apart",
         )
         summary: dict[str, Any] = {}
-        for size in sizes:
+        for size, cold_prefills in zip(SIZES, repetitions.cold_prefills, strict=True):
             name = f"bench-{uuid4().hex[:8]}"
             tokens = self._in_block(size)
             session, ids = await self._fill(tokens)
             await self._tool("window_freeze", session_id=session, window_name=name)
             report(f"computing {tokens} tokens")
-            (cold,) = await _medians(_COLD, partial(self._cold, ids))
-            for tier in ("cpu", "redis", "disk"):
+            (cold,) = await _medians(cold_prefills, partial(self._cold, ids))
+            for tier in TIERS:
                 report(f"thawing {tokens} tokens from {tier}")
                 prepare = partial(self._only, tier, name)
                 thaw, alone, verified = await _medians(
-                    _THAWS,
+                    repetitions.thaws,
                     partial(self._thaw, name),
                     partial(self._engine_alone, ids),
                     partial(self._thaw, name, verify=True),
@@ -174,17 +176,21 @@ class Bench:
         choice = response.raise_for_status().json()["choices"][0]
         return session, choice["prompt_token_ids"] + choice["token_ids"]
 
-    async def _freeze(self, size: int, kind: _Kind) -> tuple[dict[str, Any], float]:
-        """Freeze a context that nothing shares with an earlier one, right after it was computed or stored."""
-        self.corpus = self.corpus[7:] + self.corpus[:7]
+    async def _freeze(self, size: int, kind: _Kind, windows: list[str]) -> tuple[dict[str, Any], float]:
+        """The answer, and ms until it came; ``windows`` are those of the context so far, which goes with them."""
+        if not kind.settled:
+            # A full tier would be what this freeze measures.
+            await self._delete(windows)
+            self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
         if kind.settled:
             await self._settled(session, stored_chunks(size, self.stack.chunk_size))
+        windows.append(f"bench-{uuid4().hex[:12]}")
         started = time.perf_counter()
         frozen = await self._tool(
             "window_freeze",
             session_id=session,
-            window_name=f"bench-{uuid4().hex[:12]}",
+            window_name=windows[-1],
             canary=kind.canary,
         )
         return frozen, (time.perf_counter() - started) * 1000
@@ -198,22 +204,20 @@ class Bench:
                     return
                 await asyncio.sleep(_POLL_SECONDS)
 
-    async def _acknowledge(self, window: str) -> float:
+    async def _acknowledge(self, window: str, windows: list[str]) -> float:
         """Freeze the same context once more without waiting: the time until that is answered."""
         session = (await self._tool("window_thaw", window_name=window))["session_id"]
-        again = f"bench-{uuid4().hex[:12]}"
+        windows.append(f"bench-{uuid4().hex[:12]}")
         started = time.perf_counter()
-        await self._tool("window_freeze", session_id=session, window_name=again, wait=False)
+        await self._tool("window_freeze", session_id=session, window_name=windows[-1], wait=False)
         ms = (time.perf_counter() - started) * 1000
-        while (await self._status(again))["durability"] == "pending":
+        while (await self._tool("window_status", window_name=windows[-1]))["durability"] == "pending":
             pass
-        await self._delete(window)
-        await self._delete(again)
         return ms
 
-    async def _delete(self, window: str) -> None:
-        """A full tier would be what the next freeze measures."""
-        await self._tool("window_delete", window_name=window, force=True)
+    async def _delete(self, windows: list[str]) -> None:
+        while windows:
+            await self._tool("window_delete", window_name=windows.pop(), force=True)
 
     async def _thaw(self, name: str, *, verify: bool = False) -> None:
         thawed = await self._tool("window_thaw", window_name=name, verify=verify)
@@ -246,9 +250,6 @@ class Bench:
             async with redis.Redis.from_url(self.stack.redis_url) as shared:
                 await shared.flushdb()
 
-    async def _status(self, name: str) -> dict[str, Any]:
-        return await self._tool("window_status", window_name=name)
-
     async def _tool(self, name: str, **arguments: Any) -> dict[str, Any]:
         result = await self.mcp.call_tool(name, arguments)
         return dict(result.structured_content or {})
@@ -267,3 +268,8 @@ async def _medians(
             await action()
             times.append((time.perf_counter() - started) * 1000)
     return [median(times) for times in taken]
+
+
+def _each(counts: Sequence[int]) -> str:
+    """Of several sizes, in their order; one number where all have the same."""
+    return str(counts[0]) if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} by size"
