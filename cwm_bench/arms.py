@@ -17,13 +17,13 @@ from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import StackPlan, plan_from_settings
+from cwm.stack.plan import StackPlan
 from cwm_bench.harness.agent import Agent, Streamed, agent
 from cwm_bench.harness.bare_engine import bare_engine
 from cwm_bench.harness.caches import empty_memory, stored
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median, ratio
-from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 
 SIZES = (512, 1024, 1536, 2048, 3072, 4096)
@@ -65,11 +65,7 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
     The flag is False when a continuation differs although the engine computes in float32.
     """
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-        plan = plan_from_settings(
-            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
-        )
-        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+        plan = own_plan(settings, folder, report)
         async with LocalStack(plan, report=report) as stack:
             prompts = await _with_cache(stack, folder, report)
             model = stack.model_name

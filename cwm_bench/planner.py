@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,12 +23,11 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.planner import Choice
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import plan_from_settings
 from cwm_bench.harness.caches import empty_vllm, stored
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median, ratio
-from cwm_bench.harness.folder import own_folder
-from cwm_bench.harness.gateway import QUIET, gateway
+from cwm_bench.harness.folder import own_folder, own_plan
+from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 from cwm_bench.harness.mcp_client import mcp_client
 from cwm_bench.main.windows import TIERS, Bench
 
@@ -55,11 +54,7 @@ async def run(
 ) -> Report:
     """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress. ``sizes`` in tokens."""
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-        plan = plan_from_settings(
-            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
-        )
-        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+        plan = own_plan(settings, folder, report)
         async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
             clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
             http = await opened.enter_async_context(httpx2.AsyncClient(timeout=600, trust_env=False))
@@ -86,16 +81,7 @@ async def _client(
     stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack
 ) -> tuple[str, Client[Any]]:
     """A gateway told to choose so, on the one registry, and an agent of it."""
-    variables = {
-        "CWM_VLLM_URL": stack.vllm_url,
-        "CWM_LMCACHE_URL": stack.lmcache_url,
-        "CWM_COORDINATOR_URL": stack.coordinator_url,
-        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
-        "CWM_DB_PATH": str(folder / "cwm.db"),
-        "CWM_SECRET_FILE": str(folder / "secret"),
-        **QUIET,
-        "CWM_THAW_PLAN": choice.value,
-    }
+    variables = {**engine_variables(stack, folder), **QUIET, "CWM_THAW_PLAN": choice.value}
     served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
     return served.url, await opened.enter_async_context(mcp_client(f"{served.url}/mcp"))
 

@@ -26,9 +26,9 @@ from cwm_bench.context import reload
 from cwm_bench.harness import rpc
 from cwm_bench.harness.figures import Report, Section, median
 from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.gateway import answering
 from cwm_bench.harness.servers import free_port, valkey
 
-_START_SECONDS: Final = 30.0
 _TEXT_BYTES: Final = 2048
 _SESSIONS: Final = (1, 8, 32)
 _CALLS: Final = 400
@@ -289,26 +289,9 @@ async def server(log: Path, which: str, *arguments: str) -> AsyncIterator[Server
         )
     try:
         started = Server(f"http://127.0.0.1:{port}", process.pid)
-        await _answering(started.url, process, log)
+        await answering(started.url, process, log)
         yield started
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
-
-
-async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
-        while True:
-            if process.returncode is not None:
-                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
-            try:
-                await http.get(url)
-            except httpx2.TransportError:
-                await asyncio.sleep(0.05)
-            else:
-                return
-
-
-def _tail(log: Path) -> str:
-    return log.read_text()[-2000:]

@@ -7,7 +7,7 @@ import platform
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -22,7 +22,6 @@ from cwm.adapters.lmcache.hashes import chunk_hashes
 from cwm.domain.engine import Tier
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import plan_from_settings
 from cwm_bench.faults import cases as faults
 from cwm_bench.faults.cases import TIERS, Case, Outcome, Place, Signs
 from cwm_bench.harness.agent import Agent, agent
@@ -40,7 +39,7 @@ from cwm_bench.harness.damage import (
     zeroed,
 )
 from cwm_bench.harness.figures import Report
-from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 
 _COMPARED_TOKENS = 32  # twice a canary: what it did not see is compared too
@@ -68,11 +67,7 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     report(f"seed {seed}")
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-        plan = plan_from_settings(
-            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
-        )
-        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+        plan = own_plan(settings, folder, report)
 
         def tell(line: str) -> None:
             # LMCache logs a traceback for each chunk that does not open, and that is what is done to it here.

@@ -72,7 +72,7 @@ async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gate
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        await _answering(url, process, log)
+        await answering(f"{url}/healthz", process, log)
         yield Gateway(url, process.pid, round(time.monotonic() - started, 2))
     finally:
         if process.returncode is None:
@@ -80,13 +80,14 @@ async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gate
         await process.wait()
 
 
-async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+async def answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    """Return when a server that was started answers at ``url``. RuntimeError with its ``log`` when it ends before."""
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
         while True:
             if process.returncode is not None:
-                raise RuntimeError(f"cwm serve ended at once:\n{_tail(log)}")
+                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
             try:
-                await http.get(f"{url}/healthz")
+                await http.get(url)
             except httpx2.TransportError:
                 await asyncio.sleep(0.01)
             else:

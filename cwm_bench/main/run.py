@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from fastmcp import Client
 from cwm import __version__
 from cwm.settings import Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import plan_from_settings
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median
-from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import Gateway, engine_variables, gateway
 from cwm_bench.harness.mcp_client import mcp_client
 from cwm_bench.harness.postgres import postgres
@@ -63,11 +61,7 @@ async def run(
 async def _on_engine(
     settings: Settings, folder: Path, schedule: Schedule, parts: Sequence[Part], repetitions: Repetitions
 ) -> None:
-    storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-    plan = plan_from_settings(
-        storage, settings.local_engine, withheld=settings.upstream_variables, log=schedule.progress
-    )
-    plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+    plan = own_plan(settings, folder, schedule.progress)
     async with (
         LocalStack(plan, report=schedule.progress) as stack,
         gateway({**engine_variables(stack, folder), **_NOT_MENDING}, folder / "gateway.log") as served,
