@@ -87,9 +87,9 @@ async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], N
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
         gateway(variables, folder / "gateway.log") as served,
-        agent(served.url, stack.model_name) as talking,
+        agent(served.url, stack.model_name) as client,
     ):
-        arms = _Arms(stack, talking, kv_tier)
+        arms = _Arms(stack, client, kv_tier)
         report("freezing the prompts")
         prompts = [await arms.prompt(list(islice(text, size - 1))) for size in SIZES]
         for turn in range(REPEATS):
@@ -120,11 +120,11 @@ async def _without_cache(
             "CWM_DB_PATH": str(folder / "off.db"),
             "CWM_SECRET_FILE": str(folder / "secret"),
         }
-        async with gateway(variables, folder / "off.log") as served, agent(served.url, model) as talking:
+        async with gateway(variables, folder / "off.log") as served, agent(served.url, model) as client:
             for turn in range(REPEATS):
                 report(f"without a cache ({turn + 1} of {REPEATS})")
                 for prompt in prompts:
-                    answer = await talking.stream(prompt.ids, _ANSWER_TOKENS, session=_session())
+                    answer = await client.stream(prompt.ids, _ANSWER_TOKENS, session=_session())
                     prompt.answers[Arm.CACHE_OFF].append(answer)
 
 
@@ -215,8 +215,8 @@ def _identity(prompts: list[Prompt]) -> Section:
     section = Section("identical continuations", ("tokens", *Arm))
     section.note = "greedy, token for token as the first answer without a cache"
     for prompt in prompts:
-        told = (f"{prompt.same(arm)} of {len(prompt.answers[arm])}" for arm in Arm)
-        section.rows.append((len(prompt.ids), *told))
+        counts = (f"{prompt.same(arm)} of {len(prompt.answers[arm])}" for arm in Arm)
+        section.rows.append((len(prompt.ids), *counts))
     return section
 
 

@@ -90,19 +90,19 @@ async def _client(
 class Cell:
     """One size in one tier: durations in ms by choice, and what the planner said."""
 
-    taken: dict[Choice, list[float]] = field(default_factory=lambda: {choice: [] for choice in Choice})
+    times: dict[Choice, list[float]] = field(default_factory=lambda: {choice: [] for choice in Choice})
     decisions: Counter[str] = field(default_factory=Counter)
     errors: list[float] = field(default_factory=list)
 
     def is_hopeless(self, choice: Choice) -> bool:
         """Whether more rounds of it could change nothing: it is far slower than the other fixed choice."""
         other = Choice.LOAD if choice is Choice.RECOMPUTE else Choice.RECOMPUTE
-        if choice is Choice.AUTO or min(len(self.taken[choice]), len(self.taken[other])) < _LEAST_ROUNDS:
+        if choice is Choice.AUTO or min(len(self.times[choice]), len(self.times[other])) < _LEAST_ROUNDS:
             return False
-        return median(self.taken[choice]) > _HOPELESS * median(self.taken[other])
+        return median(self.times[choice]) > _HOPELESS * median(self.times[other])
 
     def note(self, choice: Choice, ms: float, plan: Mapping[str, Any]) -> None:
-        self.taken[choice].append(ms)
+        self.times[choice].append(ms)
         if choice is Choice.AUTO:
             self.decisions[plan["decision"]] += 1
             if plan["predicted_ms"]:
@@ -119,8 +119,8 @@ class Cell:
 
         A part loaded is neither fixed choice, and costs what the planner took.
         """
-        took = {choice.value: median(self.taken[choice]) for choice in (Choice.LOAD, Choice.RECOMPUTE)}
-        own = median(self.taken[Choice.AUTO])
+        took = {choice.value: median(self.times[choice]) for choice in (Choice.LOAD, Choice.RECOMPUTE)}
+        own = median(self.times[Choice.AUTO])
         cost = sum(took.get(decision, own) * count for decision, count in self.decisions.items())
         return round(cost / self.decisions.total() / min(took.values()) - 1, 3)
 
@@ -140,9 +140,9 @@ class Cell:
 
     @property
     def _ratios(self) -> list[float]:
-        fixed = min((Choice.LOAD, Choice.RECOMPUTE), key=lambda choice: median(self.taken[choice]))
+        fixed = min((Choice.LOAD, Choice.RECOMPUTE), key=lambda choice: median(self.times[choice]))
         return [
-            ratio(auto, best) for auto, best in zip(self.taken[Choice.AUTO], self.taken[fixed], strict=True)
+            ratio(auto, best) for auto, best in zip(self.times[Choice.AUTO], self.times[fixed], strict=True)
         ]
 
 
@@ -190,11 +190,13 @@ class PlannerBench(Bench):
                 report(f"{size} tokens from {tier}")
                 cell = await self._cell(tier, name, rounds)
                 report(
-                    f"{size} tokens from {tier}: regret {cell.regret}, {len(cell.taken[Choice.AUTO])} rounds"
+                    f"{size} tokens from {tier}: regret {cell.regret}, {len(cell.times[Choice.AUTO])} rounds"
                 )
                 errors += cell.errors
-                chosen = " ".join(f"{count} {decision}" for decision, count in cell.decisions.most_common())
-                times = [median(cell.taken[c]) for c in (Choice.LOAD, Choice.RECOMPUTE, Choice.AUTO)]
+                decisions = " ".join(
+                    f"{count} {decision}" for decision, count in cell.decisions.most_common()
+                )
+                times = [median(cell.times[c]) for c in (Choice.LOAD, Choice.RECOMPUTE, Choice.AUTO)]
                 low, high = cell.spread
                 spread = f"{low:.2f} to {high:.2f}"
                 section.rows.append(
@@ -205,7 +207,7 @@ class PlannerBench(Bench):
                         cell.regret,
                         spread,
                         cell.decision_regret,
-                        chosen,
+                        decisions,
                         median(cell.errors or [1.0]),
                     )
                 )

@@ -90,7 +90,7 @@ async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Re
                 )
                 section = Section(f"tools/call of a 2 KB echo: {title}, beside bare FastMCP", _COLUMNS)
                 section.note = _NOTE.format(rounds=rounds, calls=_CALLS)
-                summary = await _compare(section, targets, rounds, partial(_told, progress, title))
+                summary = await _compare(section, targets, rounds, partial(_with_title, progress, title))
                 report.sections.append(section)
                 report.summary |= {f"{key}{suffix}": value for key, value in summary.items()}
         async with server(log, "bare") as bare:
@@ -104,7 +104,7 @@ async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Re
     return report
 
 
-def _told(progress: Callable[[str], None], title: str, what: str) -> None:
+def _with_title(progress: Callable[[str], None], title: str, what: str) -> None:
     progress(f"{title}: {what}")
 
 
@@ -178,34 +178,40 @@ async def _rows(
     for era in (rpc.MODERN, rpc.LEGACY):
         for sessions in _SESSIONS:
             progress(f"{sessions} sessions, {era}")
-            taken = {target.name: _Rounds() for target in targets}
+            rounds_of = {target.name: _Rounds() for target in targets}
             for number in range(rounds + 1):
                 for target in targets if number % 2 else reversed(targets):
                     one = await _round(http, target, era, sessions)
                     if number:  # the first round warms connections up
-                        taken[target.name].milliseconds.append(one[0])
-                        taken[target.name].rates.append(one[1])
-            ms = {name: median(each.milliseconds) for name, each in taken.items()}
-            rates = {name: median(each.rates) for name, each in taken.items()}
-            kept, more = _kept(taken), _more(taken)
-            ratios.append(kept)
+                        rounds_of[target.name].milliseconds.append(one[0])
+                        rounds_of[target.name].rates.append(one[1])
+            ms = {name: median(each.milliseconds) for name, each in rounds_of.items()}
+            rates = {name: median(each.rates) for name, each in rounds_of.items()}
+            throughput, added_ms = _throughput_ratio(rounds_of), _added_ms(rounds_of)
+            ratios.append(throughput)
             if sessions == _SESSIONS[0]:
-                added.append(more)
+                added.append(added_ms)
             section.rows.append(
-                (f"{era}, {sessions}", *ms.values(), *(round(r, 1) for r in rates.values()), kept, more)
+                (
+                    f"{era}, {sessions}",
+                    *ms.values(),
+                    *(round(r, 1) for r in rates.values()),
+                    throughput,
+                    added_ms,
+                )
             )
     return {"throughput_ratio": min(ratios), "added_ms_upstream": max(added)}
 
 
-def _kept(taken: Mapping[str, _Rounds]) -> float:
+def _throughput_ratio(rounds_of: Mapping[str, _Rounds]) -> float:
     """Median of the rounds' own throughput over bare: both of one round met the same machine."""
-    pairs = zip(taken["own"].rates, taken["bare"].rates, strict=True)
+    pairs = zip(rounds_of["own"].rates, rounds_of["bare"].rates, strict=True)
     return round(statistics.median(own / bare for own, bare in pairs), 3)
 
 
-def _more(taken: Mapping[str, _Rounds]) -> float:
+def _added_ms(rounds_of: Mapping[str, _Rounds]) -> float:
     """Median of the rounds' milliseconds that the way through the gateway takes longer."""
-    pairs = zip(taken["upstream"].milliseconds, taken["bare"].milliseconds, strict=True)
+    pairs = zip(rounds_of["upstream"].milliseconds, rounds_of["bare"].milliseconds, strict=True)
     return round(statistics.median(through - bare for through, bare in pairs), 3)
 
 
@@ -249,10 +255,10 @@ async def _bytes_per_session(cwm: Server) -> int:
 
 
 async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None:
-    left = iter(range(sessions))
+    turns = iter(range(sessions))
 
     async def open_some() -> None:
-        for _ in left:
+        for _ in turns:
             headers = await rpc.opened(http, url, rpc.LEGACY)
             body = rpc.request(rpc.LEGACY, "tools/call", {"name": "session_list", "arguments": {"limit": 1}})
             (await http.post(url, json=body, headers=headers)).raise_for_status()

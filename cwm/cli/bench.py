@@ -94,7 +94,7 @@ def bench_planner(
 
         return await run(settings, _progress, rounds=rounds, sizes=size or SIZES)
 
-    _tell(run_to_end(work), json_file)
+    _publish(run_to_end(work), json_file)
 
 
 @app.command("faults")
@@ -119,7 +119,7 @@ def bench_faults(
         return await run(settings, _progress, cases, seed)
 
     report = run_to_end(work)
-    _tell(report, json_file)
+    _publish(report, json_file)
     if report.summary["wrong_served"]:
         raise typer.Exit(FOUND_FAULTS)
 
@@ -141,7 +141,7 @@ def bench_arms(
         return await run(settings, _progress)
 
     report, identical = run_to_end(work)
-    _tell(report, json_file)
+    _publish(report, json_file)
     if not identical:
         raise typer.Exit(FOUND_FAULTS)
 
@@ -159,7 +159,7 @@ def bench_gateway(
 
         return await run(_progress, home, rounds=rounds)
 
-    _tell(run_to_end(work), json_file)
+    _publish(run_to_end(work), json_file)
 
 
 @app.command("context")
@@ -171,11 +171,11 @@ def bench_context(
     home = _home()
 
     async def work(_: Interrupts) -> Report:
-        from cwm_bench.context.run import Effort, run
+        from cwm_bench.context.run import ContextRun, run
 
-        return await run(_progress, Effort(operations=rounds), home)
+        return await run(_progress, ContextRun(operations=rounds), home)
 
-    _tell(run_to_end(work, fast=True), json_file)
+    _publish(run_to_end(work, fast=True), json_file)
 
 
 @app.command("scale")
@@ -190,11 +190,11 @@ def bench_scale(
     home = _home()
 
     async def work(_: Interrupts) -> Report:
-        from cwm_bench.scale.run import Effort, run
+        from cwm_bench.scale.run import ScaleRun, run
 
-        return await run(_progress, Effort(windows, minutes, rounds, plans), home)
+        return await run(_progress, ScaleRun(windows, minutes, rounds, plans), home)
 
-    _tell(run_to_end(work), json_file)
+    _publish(run_to_end(work), json_file)
 
 
 def _home() -> Path:
@@ -212,7 +212,7 @@ def _console() -> Console:
     return Console()
 
 
-def _tell(report: Report, json_file: Path | None) -> None:
+def _publish(report: Report, json_file: Path | None) -> None:
     report.print(_console())
     if json_file is not None:
         report.write(json_file)

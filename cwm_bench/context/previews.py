@@ -53,18 +53,18 @@ def measure(counter: TokenCounter, rounds: int) -> tuple[Section, dict[str, Any]
     )
     summary: dict[str, Any] = {}
     for case in cases():
-        taken, preview = _timed(case, counter, rounds)
+        milliseconds, preview = _timed(case, counter, rounds)
         share = ratio(preview.account.tokens, counter.count(case.text))
         section.rows.append(
-            (case.name, round(len(case.text.encode()) / 1000), taken, preview.account.tokens, share)
+            (case.name, round(len(case.text.encode()) / 1000), milliseconds, preview.account.tokens, share)
         )
-        summary[case.figure] = taken
+        summary[case.figure] = milliseconds
     return section, summary
 
 
 def cases() -> list[Case]:
     records = _filled(_record)
-    listed = json.dumps(records)
+    listing = json.dumps(records)
     story = " ".join(_filled(_sentence))
     log = "\n".join(
         _filled(
@@ -74,11 +74,11 @@ def cases() -> list[Case]:
     fields = ToolPolicy(fields=("id", "title", "user.login"))
     schema = {"required": ["result"], "properties": {"result": {"items": {"required": ["id", "body"]}}}}
     return [
-        Case("list of records", "preview_page_ms", ToolPolicy(), listed),
+        Case("list of records", "preview_page_ms", ToolPolicy(), listing),
         Case(
-            "the same, by its schema", "preview_valid_ms", ToolPolicy(), listed, {"result": records}, schema
+            "the same, by its schema", "preview_valid_ms", ToolPolicy(), listing, {"result": records}, schema
         ),
-        Case("the same, three fields", "preview_projection_ms", fields, listed),
+        Case("the same, three fields", "preview_projection_ms", fields, listing),
         Case("prose", "preview_extraction_ms", ToolPolicy(keywords=("sentence 900",)), story),
         Case("log", "preview_lines_ms", ToolPolicy(preview=PreviewKind.TAIL), log),
     ]
@@ -96,12 +96,12 @@ def _timed(case: Case, counter: TokenCounter, rounds: int) -> tuple[float, Previ
 
 def _filled(make: Callable[[int], Any]) -> list[Any]:
     """As many as make 300 KB."""
-    made: list[Any] = []
+    items: list[Any] = []
     size = 0
     while size < _KB * 1000:
-        made.append(make(len(made)))
-        size += len(json.dumps(made[-1]))
-    return made
+        items.append(make(len(items)))
+        size += len(json.dumps(items[-1]))
+    return items
 
 
 def _sentence(number: int) -> str:

@@ -17,7 +17,7 @@ from cwm_bench.harness import rpc, servers
 from cwm_bench.harness.figures import Section, median
 
 _BOUND_SECONDS: Final = 5.0
-_ASKED_EVERY_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 _CALLERS: Final = 8
 _RELOADS: Final = 11
 _TEXT_BYTES: Final = 2048
@@ -32,24 +32,24 @@ async def milliseconds_until(
     whether or not earlier answers are still to come. TimeoutError where it has not held in five seconds.
     """
     await asyncio.to_thread(servers.configure, folder, document)
-    began = time.perf_counter()
-    held = list[float]()
+    write_time = time.perf_counter()
+    matches = list[float]()
 
     async def ask() -> None:
-        asked = time.perf_counter()
+        start = time.perf_counter()
         if await holds():
-            held.append(asked)
+            matches.append(start)
 
     # One after the other would count what an earlier question waited for.
-    async with asyncio.timeout(_BOUND_SECONDS), asyncio.TaskGroup() as asking:
-        while not held:
-            asking.create_task(ask())
-            await asyncio.sleep(_ASKED_EVERY_SECONDS)
-    return (min(held) - began) * 1000
+    async with asyncio.timeout(_BOUND_SECONDS), asyncio.TaskGroup() as questions:
+        while not matches:
+            questions.create_task(ask())
+            await asyncio.sleep(_POLL_SECONDS)
+    return (min(matches) - write_time) * 1000
 
 
 @dataclass(slots=True)
-class _Load:
+class _CallCounts:
     """Calls by several clients at once, of an upstream that each reload configures anew."""
 
     under_way: int = 0
@@ -68,7 +68,7 @@ async def measure(
         note="from the write to the first call that is answered by it, the goal is 100 ms; under way: calls at the write, "
         "median; dropped: calls that were not answered as asked, the goal is 0",
     )
-    taken: list[float] = []
+    milliseconds: list[float] = []
     dropped = 0
     with tempfile.TemporaryDirectory(dir=root) as name:
         folder, first = Path(name), _document(upstream_url, 0, comes=False)
@@ -78,11 +78,11 @@ async def measure(
                 ms, under_way, load = await _case(http, cwm.url, upstream_url, folder, comes=comes)
                 figures = (median(ms), round(max(ms), 1), median(under_way), load.answered, load.dropped)
                 section.rows.append((case, len(ms), *figures))
-                taken += ms
+                milliseconds += ms
                 dropped += load.dropped
     summary = {
-        "reload_ms": median(taken),
-        "reload_worst_ms": round(max(taken), 1),
+        "reload_ms": median(milliseconds),
+        "reload_worst_ms": round(max(milliseconds), 1),
         "reload_dropped_calls": dropped,
     }
     return section, summary
@@ -90,7 +90,7 @@ async def measure(
 
 async def _case(
     http: httpx2.AsyncClient, url: str, upstream_url: str, folder: Path, *, comes: bool
-) -> tuple[list[float], list[float], _Load]:
+) -> tuple[list[float], list[float], _CallCounts]:
     """Milliseconds of each reload, calls under way at each, and what became of the calls."""
 
     async def there() -> bool:
@@ -113,9 +113,9 @@ async def _case(
 
 
 @asynccontextmanager
-async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_Load]:
+async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_CallCounts]:
     """While clients of both eras call; those that are under way at the end are waited for."""
-    load = _Load()
+    load = _CallCounts()
     eras = [(rpc.MODERN, rpc.LEGACY)[number % 2] for number in range(_CALLERS)]
     opened = [(era, await rpc.opened(http, url, era)) for era in eras]
     for era, headers in opened:
@@ -131,7 +131,7 @@ async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_Load]:
 
 
 async def _call_on(
-    http: httpx2.AsyncClient, url: str, headers: Mapping[str, str], era: str, load: _Load
+    http: httpx2.AsyncClient, url: str, headers: Mapping[str, str], era: str, load: _CallCounts
 ) -> None:
     while not load.over:
         load.under_way += 1

@@ -14,7 +14,7 @@ from cwm.services.results.answers import count, parts_of
 from cwm.stack.errors import StackError
 from cwm_bench.context.reload import milliseconds_until
 from cwm_bench.harness import captured, reference_servers, servers, token_corpus
-from cwm_bench.harness.agents import ERAS, RESULT, Agent, Got, agent, program
+from cwm_bench.harness.agents import ERAS, RESULT, Agent, ToolResult, agent, program
 from cwm_bench.harness.figures import Section, median
 from cwm_bench.harness.goals import Figure, at_least, percentile, under
 
@@ -135,14 +135,14 @@ async def _reference(
             direct = await stack.enter_async_context(program(line, variables))
             for era in ERAS:
                 one = await stack.enter_async_context(agent(gateway.url, era))
-                for tool, arguments in _asked(name, root, sizes):
+                for tool, arguments in _reference_calls(name, root, sizes):
                     what = " ".join([f"server-{name}", tool, *_file_of(arguments)])
                     progress(f"{what}, {era}")
                     row, _ = await _delivered(direct, one, tool, arguments, totals, upstream=name)
                     section.rows.append((f"{what}, {era}", *row))
 
 
-def _asked(name: str, root: Path, sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
+def _reference_calls(name: str, root: Path, sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
     if name == "everything":
         return [("echo", {"message": token_corpus.text("mixed", sizes.kilobytes * 1000)})]
     files = [_FILE, *(f"{answer}.json" for answer in captured.NAMES)]
@@ -167,24 +167,27 @@ async def _delivered(
 ) -> tuple[tuple[Any, ...], list[float]]:
     """A row, and the milliseconds of each page."""
     counter = BpeTokenCounter()
-    whole, got = await direct.call(tool, arguments), await one.call(f"{upstream}_{tool}", arguments)
-    wanted = parts_of(whole.answer)
-    had, delivered = [(await count(each.answer, counter)).tokens for each in (whole, got)]
-    back = await one.read_back(got.meta[RESULT]["cursor"])
-    exact = [back.parts.get(number) for number in range(len(back.parts))] == [part.body for part in wanted]
+    whole, preview = (
+        await direct.call(tool, arguments),
+        await one.call(f"{upstream}_{tool}", arguments),
+    )
+    parts = parts_of(whole.answer)
+    had, delivered = [(await count(each.answer, counter)).tokens for each in (whole, preview)]
+    back = await one.read_back(preview.meta[RESULT]["cursor"])
+    exact = [back.parts.get(number) for number in range(len(back.parts))] == [part.body for part in parts]
     totals.results += 1
     totals.had += had
     totals.delivered += delivered
     totals.exact = totals.exact and exact
     row = (
-        round(sum(len(part.body) for part in wanted) / 1000),
+        round(sum(len(part.body) for part in parts) / 1000),
         had,
         delivered,
         round(1 - delivered / had, 4),
         len(back.milliseconds),
         "yes" if exact else "no",
         round(whole.milliseconds, 1),
-        round(got.milliseconds, 1),
+        round(preview.milliseconds, 1),
     )
     return row, back.milliseconds
 
@@ -199,9 +202,9 @@ async def _reloaded(folder: Path, upstream_url: str, one: Agent, number: int) ->
     return await milliseconds_until(folder, _document(upstream_url, tokens), holds)
 
 
-def _is_of(got: Got, tokens: int) -> bool:
-    shown = int(got.meta[RESULT]["delivered_tokens"])
-    return shown <= _SEEN_TOKENS[0] if tokens == _SEEN_TOKENS[0] else shown > _SEEN_TOKENS[0]
+def _is_of(result: ToolResult, tokens: int) -> bool:
+    delivered = int(result.meta[RESULT]["delivered_tokens"])
+    return delivered <= _SEEN_TOKENS[0] if tokens == _SEEN_TOKENS[0] else delivered > _SEEN_TOKENS[0]
 
 
 def _calls(sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:

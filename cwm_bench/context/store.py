@@ -70,7 +70,7 @@ async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
 
 
 @dataclass(slots=True)
-class Taken:
+class OperationTimes:
     """What each operation of one kind took: on the clock, and of processor time in all threads."""
 
     milliseconds: list[float] = field(default_factory=list)
@@ -78,15 +78,15 @@ class Taken:
 
     async def time(self, work: Awaitable[T]) -> T:
         began, cpu = time.perf_counter(), time.process_time()
-        done = await work
+        result = await work
         self.milliseconds.append((time.perf_counter() - began) * 1000)
         self.cpu.append((time.process_time() - cpu) * 1000)
-        return done
+        return result
 
 
-async def operations(folder: Path, store: str, rounds: int) -> dict[str, Taken]:
+async def operations(folder: Path, store: str, rounds: int) -> dict[str, OperationTimes]:
     """Values of 2 KB set and read again, keys of a scope of as many listed."""
-    sets, gets, lists = Taken(), Taken(), Taken()
+    sets, gets, lists = OperationTimes(), OperationTimes(), OperationTimes()
     text = token_corpus.text("json", _SMALL_CHARS)
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
@@ -94,13 +94,15 @@ async def operations(folder: Path, store: str, rounds: int) -> dict[str, Taken]:
             value = {"number": number, "text": text}
             await sets.time(context.set(WHO, SCOPE, Setting(f"key/{number}", value)))
         for number in range(_WARM + rounds):
-            found = await gets.time(context.get(SCOPE, f"key/{number}"))
-            _require(found.value["number"] == number, "a value that was not set was read")
+            entry = await gets.time(context.get(SCOPE, f"key/{number}"))
+            _require(entry.value["number"] == number, "a value that was not set was read")
         for number in range(_WARM + rounds // 4):
             page = await lists.time(context.list(SCOPE, f"key/{number % 10}", None, 50))
             _require(len(page.entries) > 0, "keys are missing from a list")
-    named = {"set": sets, "get": gets, "list": lists}
-    return {what: Taken(taken.milliseconds[_WARM:], taken.cpu[_WARM:]) for what, taken in named.items()}
+    kinds = {"set": sets, "get": gets, "list": lists}
+    return {
+        what: OperationTimes(times.milliseconds[_WARM:], times.cpu[_WARM:]) for what, times in kinds.items()
+    }
 
 
 async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
@@ -135,14 +137,17 @@ async def checkpoint(folder: Path, store: str, megabytes: int) -> dict[str, floa
             await _set(context, texts, number, "fill")
         began = time.perf_counter()
         await context.snapshot(WHO, SCOPE, _LABEL)
-        named = time.perf_counter()
+        snapshot_end = time.perf_counter()
         for number in range(_count(megabytes)):
             await context.set(WHO, SCOPE, Setting(_key(number), "overwritten"))
-        again = time.perf_counter()
+        restore_start = time.perf_counter()
         restored = await context.restore(WHO, SCOPE, _LABEL)
-        done = time.perf_counter()
+        restore_end = time.perf_counter()
         _require(restored.written == _count(megabytes), "not every key was restored")
-        return {"snapshot_s": round(named - began, 4), "restore_s": round(done - again, 4)}
+        return {
+            "snapshot_s": round(snapshot_end - began, 4),
+            "restore_s": round(restore_end - restore_start, 4),
+        }
 
 
 async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
@@ -151,7 +156,7 @@ async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
         opened_at = time.perf_counter()
-        found = [await context.get(SCOPE, _key(number)) for number in range(_count(megabytes))]
+        readings = [await context.get(SCOPE, _key(number)) for number in range(_count(megabytes))]
         ended, cpu = time.perf_counter(), time.process_time()
     texts = _texts()
     return {
@@ -160,8 +165,8 @@ async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
         "read_s": round(ended - opened_at, 3),
         "cpu_s": round(cpu, 3),
         "recovery_s": round(started + ended - began, 3),
-        "megabytes": round(sum(each.entry.size for each in found if each.entry) / 1e6, 1),
-        "wrong": sum(each.value != _value(texts, number, "fill") for number, each in enumerate(found)),
+        "megabytes": round(sum(each.entry.size for each in readings if each.entry) / 1e6, 1),
+        "wrong": sum(each.value != _value(texts, number, "fill") for number, each in enumerate(readings)),
     }
 
 
@@ -183,12 +188,12 @@ def _count(megabytes: int) -> int:
 
 def _texts() -> list[str]:
     """Of the same ASCII length each, so that a megabyte is one."""
-    made: Iterator[str] = (
+    texts: Iterator[str] = (
         token_corpus.text(kind, _VALUE_CHARS, seed).encode("ascii", "replace").decode()
         for kind in _KINDS
         for seed in range(_TEXTS_OF_A_KIND)
     )
-    return list(made)
+    return list(texts)
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -88,8 +88,8 @@ async def memory() -> tuple[float, float]:
     child = await asyncio.create_subprocess_exec(
         *on_leash([sys.executable, "-c", _RSS_PROGRAM]), stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await child.communicate()
-    loaded, used = (round(float(figure), 1) for figure in told.split())
+    output, _ = await child.communicate()
+    loaded, used = (round(float(figure), 1) for figure in output.split())
     return loaded, used
 
 
@@ -100,20 +100,20 @@ async def measure(
     counter = BpeTokenCounter()
     short, long = (milliseconds(counter, size, rounds) for size in _SPEED_BYTES)
     loaded, used = await memory()
-    found = estimates(counter, lengths, seeds)
+    accuracy = estimates(counter, lengths, seeds)
     section = Section(
         "counting tokens (o200k_base)",
         ("kind", "estimate off by %, lowest", "highest", "ms per 100 KB, of 100 KB", "of 1 MB"),
         note=f"estimates of {', '.join(f'{length:,}' for length in lengths)} characters against the whole count; "
         f"ms: processor time, text not seen before; memory {loaded} MB loaded, {used} MB after 9 MB of text",
     )
-    for kind, errors in found.errors.items():
+    for kind, errors in accuracy.errors.items():
         lowest, highest = (round(100 * error, 2) for error in (min(errors), max(errors)))
         section.rows.append((kind, lowest, highest, short[kind], long[kind]))
     return section, {
-        "estimate_error_p95": found.p95,
-        "estimate_worst_under": found.worst_under,
-        "estimate_within_20_percent": found.within(0.2),
+        "estimate_error_p95": accuracy.p95,
+        "estimate_worst_under": accuracy.worst_under,
+        "estimate_within_20_percent": accuracy.within(0.2),
         "estimate_ms_100kb": max(*short.values(), *long.values()),
         "estimate_memory_mb": used,
     }

@@ -20,7 +20,7 @@ _ANOTHER = {Fault.SWAP_CHUNKS, Fault.SWAP_WINDOWS, Fault.FORGE}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChunkPosition:
     """A chunk: the number of blocks of the window it is in, which names the window, and its index there."""
 
     blocks: int
@@ -37,8 +37,8 @@ class Case:
     fault: Fault
     tier: Tier
     sound_copy: bool
-    at: Place
-    other: Place | None
+    at: ChunkPosition
+    other: ChunkPosition | None
     share: float
 
     @property
@@ -60,7 +60,7 @@ def _kinds(random: Random) -> Iterator[tuple[Fault, Tier, bool]]:
 
 def _case(fault: Fault, tier: Tier, sound_copy: bool, random: Random) -> Case:
     blocks = random.choice(BLOCKS)
-    at = Place(blocks, _index(fault, blocks, random))
+    at = ChunkPosition(blocks, _index(fault, blocks, random))
     other = _another(fault, at, random) if fault in _ANOTHER else None
     return Case(fault, tier, sound_copy, at, other, random.random())
 
@@ -77,15 +77,15 @@ def _index(fault: Fault, blocks: int, random: Random) -> int:
             return random.randrange(blocks)
 
 
-def _another(fault: Fault, at: Place, random: Random) -> Place:
+def _another(fault: Fault, at: ChunkPosition, random: Random) -> ChunkPosition:
     """The chunk whose value comes to lie here."""
-    places = [Place(blocks, index) for blocks in BLOCKS for index in range(blocks)]
+    positions = [ChunkPosition(blocks, index) for blocks in BLOCKS for index in range(blocks)]
     match fault:
         case Fault.SWAP_CHUNKS:
-            places = [place for place in places if place.blocks == at.blocks]
+            positions = [position for position in positions if position.blocks == at.blocks]
         case Fault.SWAP_WINDOWS:
-            places = [place for place in places if place.blocks != at.blocks]
-    return random.choice([place for place in places if place != at])
+            positions = [position for position in positions if position.blocks != at.blocks]
+    return random.choice([position for position in positions if position != at])
 
 
 class Detector(StrEnum):
@@ -146,7 +146,7 @@ def where(noticed: Detector, case: Case) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """A case and how it ended; ``right``: the thawed session continued as the uninterrupted one."""
 
     case: Case
@@ -174,7 +174,7 @@ class Outcome:
         )
 
 
-def sections(outcomes: Sequence[Outcome]) -> list[Section]:
+def sections(outcomes: Sequence[CaseOutcome]) -> list[Section]:
     every = Section(
         "cases",
         (
@@ -200,7 +200,7 @@ def sections(outcomes: Sequence[Outcome]) -> list[Section]:
     return [every, table]
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     counted = _counted(outcomes)
     return {
         "cases": counted.pop("cases"),
@@ -210,14 +210,14 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _by_fault(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
+def _by_fault(outcomes: Sequence[CaseOutcome]) -> dict[str, dict[str, int]]:
     return {
         fault.value: _counted([outcome for outcome in outcomes if outcome.case.fault is fault])
         for fault in Fault
     }
 
 
-def _counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def _counted(outcomes: Sequence[CaseOutcome]) -> dict[str, int]:
     noticed = Counter(outcome.detector for outcome in outcomes)
     return {
         "cases": len(outcomes),

@@ -23,7 +23,7 @@ from cwm.domain.engine import Tier
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
 from cwm_bench.faults import cases as faults
-from cwm_bench.faults.cases import TIERS, Case, Outcome, Place, Signs
+from cwm_bench.faults.cases import TIERS, Case, CaseOutcome, ChunkPosition, Signs
 from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.caches import empty_memory, stored
 from cwm_bench.harness.damage import (
@@ -47,7 +47,7 @@ _SAMPLED = 8
 _VOCABULARY = range(300, 1800)  # no special token of any model that is served here
 _REFUSED = "lmcache_mp_l2_prefetch_failure_chunks_total"
 _DURABLE_SECONDS = 60.0
-_TOLD_EVERY = 10
+_PROGRESS_EVERY = 10
 
 
 class Stack(Protocol):
@@ -90,7 +90,7 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
 
 async def climb(
     stack: Stack, gateway_url: str, cases: int, seed: int, report: Callable[[str], None]
-) -> list[Outcome]:
+) -> list[CaseOutcome]:
     """Run ``cases`` cases of ``seed`` on a running engine through a running gateway, one after the other.
 
     Nobody else may use the engine meanwhile, and the gateway's variables hold ``QUIET``: the engine's memory is
@@ -101,7 +101,7 @@ async def climb(
     async with _ladder(stack, gateway_url, random) as ladder:
         for number, case in enumerate(faults.deal(cases, random), 1):
             outcomes.append(await ladder.outcome(case))
-            if number % _TOLD_EVERY == 0 or number == cases:
+            if number % _PROGRESS_EVERY == 0 or number == cases:
                 report(f"{number} of {cases} cases, {sum(not o.right for o in outcomes)} served wrong")
     return outcomes
 
@@ -121,15 +121,15 @@ async def _ladder(stack: Stack, gateway_url: str, random: Random) -> AsyncIterat
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
-        agent(gateway_url, stack.model_name) as talking,
-        Redis.from_url(stack.redis_url) as client,
+        agent(gateway_url, stack.model_name) as client,
+        Redis.from_url(stack.redis_url) as redis,
     ):
         tiers: dict[Tier, LowerTier] = {
-            Tier.REDIS: InRedis(client),
+            Tier.REDIS: InRedis(redis),
             Tier.DISK: OnDisk(stack.storage_path / "kv"),
         }
         forger = Forger(stack.storage_path / "kv.keys")
-        yield _Ladder(stack, talking, kv_tier, tiers, forger, random)
+        yield _Ladder(stack, client, kv_tier, tiers, forger, random)
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class _Ladder:
     random: Random
     windows: dict[int, _Frozen] = field(default_factory=dict)
 
-    async def outcome(self, case: Case) -> Outcome:
+    async def outcome(self, case: Case) -> CaseOutcome:
         window = await self._window(case.at)
         other = await self._window(case.other) if case.other else window
         if not case.sound_copy:
@@ -161,12 +161,12 @@ class _Ladder:
         for used in self.windows.values():
             if used in (window, other):
                 await self._put_back(used)
-        return Outcome(case, signs, continued == window.continuation)
+        return CaseOutcome(case, signs, continued == window.continuation)
 
-    async def _window(self, place: Place) -> _Frozen:
-        if place.blocks not in self.windows:
-            self.windows[place.blocks] = await self._freeze(place.blocks)
-        return self.windows[place.blocks]
+    async def _window(self, position: ChunkPosition) -> _Frozen:
+        if position.blocks not in self.windows:
+            self.windows[position.blocks] = await self._freeze(position.blocks)
+        return self.windows[position.blocks]
 
     async def _freeze(self, blocks: int) -> _Frozen:
         tail = self.random.randrange(self.stack.chunk_size)
@@ -177,8 +177,8 @@ class _Ladder:
         await self.agent.tool("window_freeze", session_id=session, window_name=name)
         await stored(self.kv_tier)
         hashes = chunk_hashes(ids, self.stack.chunk_size)
-        held = {tier: await copies(store, hashes) for tier, store in self.tiers.items()}
-        return _Frozen(name, ids, continuation, held)
+        tier_copies = {tier: await copies(store, hashes) for tier, store in self.tiers.items()}
+        return _Frozen(name, ids, continuation, tier_copies)
 
     async def _damage(self, case: Case, mine: Copies, others: Copies) -> bool:
         """Whether what is stored is another value now."""
@@ -195,10 +195,10 @@ class _Ladder:
         """New values by name; none for a chunk that is deleted."""
         name, value = mine.names[case.at.index], mine.values[case.at.index]
         if case.other is not None:
-            taken, donated = others.names[case.other.index], others.values[case.other.index]
+            other_name, other_value = others.names[case.other.index], others.values[case.other.index]
             if case.fault is Fault.FORGE:
-                return {name: self.forger.forged(donated, taken, name)}
-            return {name: donated, taken: value}
+                return {name: self.forger.forged(other_value, other_name, name)}
+            return {name: other_value, other_name: value}
         match case.fault:
             case Fault.FLIP:
                 return {name: flipped(value, case.share)}
@@ -241,6 +241,6 @@ class _Ladder:
                 pass
 
     async def _put_back(self, window: _Frozen) -> None:
-        for tier, held in window.stored.items():
-            for name, value in zip(held.names, held.values, strict=True):
+        for tier, tier_copies in window.stored.items():
+            for name, value in zip(tier_copies.names, tier_copies.values, strict=True):
                 await self.tiers[tier].write(name, value)

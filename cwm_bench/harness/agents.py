@@ -24,7 +24,7 @@ RESULT: Final = "dev.cwm/result"
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class ToolResult:
     """What a call brought; ``answer`` as it is on the wire."""
 
     answer: Answer
@@ -53,7 +53,7 @@ class Agent:
     era: str
     client: Client[Any]
 
-    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> Got:
+    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> ToolResult:
         """RuntimeError where the tool says no."""
         began = time.perf_counter()
         result = await self.client.call_tool_mcp(tool, arguments or {})
@@ -62,19 +62,19 @@ class Agent:
         answer = Answer(content, result.structured_content, bool(result.is_error))
         if answer.is_error:
             raise RuntimeError(f"{tool}: {content[0].get('text', '')[:300]}")
-        return Got(answer, dict(result.meta or {}), milliseconds)
+        return ToolResult(answer, dict(result.meta or {}), milliseconds)
 
     async def read_back(self, cursor: str) -> ReadBack:
         """All of a stored result, page by page."""
         back = ReadBack()
         while cursor:
-            got = await self.call("result_read", {"cursor": cursor})
-            page = got.value
+            result = await self.call("result_read", {"cursor": cursor})
+            page = result.value
             body = page["text"].encode()
             if page["encoding"] == "base64":
                 body = base64.b64decode(body)
             back.parts[page["part"]] = back.parts.get(page["part"], b"") + body
-            back.milliseconds.append(got.milliseconds)
+            back.milliseconds.append(result.milliseconds)
             cursor = page.get("next_cursor", "")
         return back
 

@@ -35,13 +35,13 @@ _NOWHERE: Final = "http://127.0.0.1:9"
 _OUT_OF_REACH: Final = "1000000/minute, 10000000/hour"
 
 
-class Said(TypedDict):
-    said: str
+class Echo(TypedDict):
+    text: str
 
 
-async def echo(text: str) -> Said:
+async def echo(text: str) -> Echo:
     """Say it again."""
-    return {"said": text}
+    return {"text": text}
 
 
 def bare() -> ASGIApp:
@@ -94,21 +94,21 @@ def _shared(store_url: str) -> Shared:
 
 def _served(settings: Settings) -> ASGIApp:
     app = create_app(settings)
-    app.state.face.add_tool(tool(echo, "Echo", Said, read_only=True))
+    app.state.face.add_tool(tool(echo, "Echo", Echo, read_only=True))
     return app
 
 
 def collector() -> ASGIApp:
     """Takes traces and keeps none; says how many bytes of them came."""
-    taken = 0
+    received_bytes = 0
 
     async def take(request: Request) -> Response:
-        nonlocal taken
-        taken += len(await request.body())
+        nonlocal received_bytes
+        received_bytes += len(await request.body())
         return Response()
 
     async def tell(_: Request) -> Response:
-        return JSONResponse(taken)
+        return JSONResponse(received_bytes)
 
     return Starlette(routes=[Route("/v1/traces", take, methods=["POST"]), Route("/taken", tell)])
 

@@ -44,10 +44,10 @@ def installed(folder: Path) -> ReferenceServers:
     if npm is None or shutil.which("node") is None:
         raise StackError("npm is not there.")
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [f"{package}@{version}" for package, version in PACKAGES.items()]
+    packages = [f"{package}@{version}" for package, version in PACKAGES.items()]
     try:
-        done = subprocess.run(  # noqa: S603 - npm, with what is pinned here
-            [npm, "install", *_QUIET, "--prefix", str(folder), *wanted],
+        install = subprocess.run(  # noqa: S603 - npm, with what is pinned here
+            [npm, "install", *_QUIET, "--prefix", str(folder), *packages],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -57,8 +57,8 @@ def installed(folder: Path) -> ReferenceServers:
         )
     except subprocess.TimeoutExpired:
         raise StackError(f"npm did not install them in {_INSTALL_SECONDS} s.") from None
-    if done.returncode != 0:
-        reason = " ".join(done.stderr.split())[:_LONGEST_REASON]
+    if install.returncode != 0:
+        reason = " ".join(install.stderr.split())[:_LONGEST_REASON]
         raise StackError(f"npm could not install them: {reason}")
     return ReferenceServers(folder)
 

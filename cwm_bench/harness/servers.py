@@ -45,7 +45,7 @@ class Server:
 @asynccontextmanager
 async def library(folder: Path) -> AsyncIterator[Server]:
     """The upstream of ``cwm_bench.harness.library``, with the files of ``folder``."""
-    async with _started(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
+    async with _running(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
         yield server
 
 
@@ -68,7 +68,7 @@ async def gateway(
         **({} if store_url is None else {"CWM_SHARED_STORE_URL": store_url}),
         **({} if database_url is None else {"CWM_DATABASE_URL": database_url}),
     }
-    async with _started(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
+    async with _running(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
         yield server
 
 
@@ -96,7 +96,7 @@ async def valkey(folder: Path) -> AsyncIterator[str]:
         await server.stop(_STOP_SECONDS)
 
 
-async def told(module: str, *arguments: str) -> dict[str, Any]:
+async def json_output(module: str, *arguments: str) -> dict[str, Any]:
     """What a program of ours, run to its end, says as JSON on its last line."""
     process = await asyncio.create_subprocess_exec(
         *on_leash([sys.executable, "-m", module, *arguments]),
@@ -104,17 +104,17 @@ async def told(module: str, *arguments: str) -> dict[str, Any]:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
-        await _ended(process)
+        await _stop(process)
     if process.returncode:
         raise RuntimeError(f"{module} ended with {process.returncode}.")
-    figures: dict[str, Any] = json.loads(said.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
     return figures
 
 
 @asynccontextmanager
-async def _started(
+async def _running(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> AsyncIterator[Server]:
     """A Python program, from when its first line tells its URL."""
@@ -130,23 +130,23 @@ async def _started(
     try:
         assert process.stdout is not None
         async with asyncio.timeout(_START_SECONDS):
-            found = _URL.search(await process.stdout.readline())
-        if found is None:
+            url = _URL.search(await process.stdout.readline())
+        if url is None:
             raise RuntimeError(f"a server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
-        yield Server(found.group().decode(), process.pid)
+        yield Server(url.group().decode(), process.pid)
     finally:
-        await _ended(process)
+        await _stop(process)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _stop(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.terminate()
     await process.wait()
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
-    return {**kept, "FASTMCP_ENABLE_RICH_LOGGING": "false", **variables}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
+    return {**environ, "FASTMCP_ENABLE_RICH_LOGGING": "false", **variables}
 
 
 def free_port() -> int:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx2
 
 from cwm_bench.main.parts import Part, Repetitions
-from cwm_bench.main.pass_through import LOADS, Load, batch
+from cwm_bench.main.pass_through import LOADS, Traffic, batch
 from cwm_bench.main.windows import SIZES, TIERS
 
 _SHORT: Final = 512
@@ -40,7 +40,7 @@ class Speed:
         growth = max(0.0, (self.long / _LONG - per_token) / (_LONG - _SHORT))
         return tokens * (per_token + growth * (tokens - _SHORT))
 
-    def batch(self, load: Load) -> float:
+    def batch(self, load: Traffic) -> float:
         return self.batches[load.clients, load.known]
 
 
@@ -63,7 +63,7 @@ async def engine_speed(vllm_url: str, model: str, corpus: Sequence[int]) -> Spee
         short, long = await prefill(_SHORT), await prefill(_LONG)
         batches = {}
         for clients in (1, _CLIENTS):
-            load = Load(clients, stream=True, known=True)
+            load = Traffic(clients, stream=True, known=True)
             for known in (False, True):
                 started = time.perf_counter()
                 await batch(http, vllm_url, model, load, 0)
@@ -103,7 +103,7 @@ def _thaw(repetitions: Repetitions, speed: Speed) -> float:
     return seconds
 
 
-def _first_byte(load: Load, repetitions: Repetitions) -> int:
+def _first_byte(load: Traffic, repetitions: Repetitions) -> int:
     """Batches, through the gateway and straight."""
     if not load.stream:
         return 0

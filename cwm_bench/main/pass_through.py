@@ -77,7 +77,7 @@ def clients() -> httpx2.AsyncClient:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Traffic:
     """``clients`` ask at once and wait for each other; with ``known``, each always the same.
 
     ``nonce`` begins its prompts: an engine may have been measured before.
@@ -100,19 +100,19 @@ class Load:
 
     def prompt(self, number: int, client: int) -> str:
         """Of the ``number``-th batch."""
-        asked = client if self.known else number * self.clients + client
-        return f"{self.nonce} {asked} " + " ".join(
-            f"word{(asked * 7 + i) % 997}" for i in range(_PROMPT_WORDS)
+        prompt_number = client if self.known else number * self.clients + client
+        return f"{self.nonce} {prompt_number} " + " ".join(
+            f"word{(prompt_number * 7 + i) % 997}" for i in range(_PROMPT_WORDS)
         )
 
 
 LOADS: Final = (
-    Load(1, stream=False),
-    Load(1, stream=True),
-    Load(1, stream=True, known=True),
-    Load(16, stream=False),
-    Load(16, stream=True),
-    Load(16, stream=True, known=True),
+    Traffic(1, stream=False),
+    Traffic(1, stream=True),
+    Traffic(1, stream=True, known=True),
+    Traffic(16, stream=False),
+    Traffic(16, stream=True),
+    Traffic(16, stream=True, known=True),
 )
 
 
@@ -127,7 +127,7 @@ async def _alternate(
     direct: str,
     through: str,
     model: str,
-    load: Load,
+    load: Traffic,
     count: int,
 ) -> _Rounds:
     sides = [("direct", direct), ("gateway", through), ("again", direct)]
@@ -136,16 +136,16 @@ async def _alternate(
     for number in range(count):
         turn = number % len(sides)
         for side, url in (*sides[turn:], *sides[:turn]):
-            asked = next(batches)
+            batch_number = next(batches)
             started = time.perf_counter()
-            timings = await batch(http, url, model, load, asked)
+            timings = await batch(http, url, model, load, batch_number)
             if number:  # the first round warms connections up
                 rounds.seconds[side] += time.perf_counter() - started
                 rounds.timings[side].extend(timings)
     return rounds
 
 
-async def batch(http: httpx2.AsyncClient, url: str, model: str, load: Load, number: int) -> list[Timing]:
+async def batch(http: httpx2.AsyncClient, url: str, model: str, load: Traffic, number: int) -> list[Timing]:
     """One request of each client, all at once."""
     return await asyncio.gather(
         *(_one(http, url, model, load, number, client) for client in range(load.clients))
@@ -153,7 +153,7 @@ async def batch(http: httpx2.AsyncClient, url: str, model: str, load: Load, numb
 
 
 async def _one(
-    http: httpx2.AsyncClient, url: str, model: str, load: Load, number: int, client: int
+    http: httpx2.AsyncClient, url: str, model: str, load: Traffic, number: int, client: int
 ) -> Timing:
     body = body_of(load, model, number, client)
     started = time.perf_counter()
@@ -169,7 +169,7 @@ async def _one(
     return Timing(first or whole, whole)
 
 
-def body_of(load: Load, model: str, number: int, client: int) -> dict[str, Any]:
+def body_of(load: Traffic, model: str, number: int, client: int) -> dict[str, Any]:
     """What ``client`` asks in the ``number``-th batch."""
     return {
         "model": model,

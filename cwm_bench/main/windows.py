@@ -28,7 +28,7 @@ _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _FreezeCase:
     """How a context is frozen: right after its last turn, or ``settled``, once the lower tiers have that turn.
 
     A settled one has the tokens of the one before it: the engine need not compute them again.
@@ -42,10 +42,10 @@ class _Kind:
 
 
 _FREEZES = (
-    _Kind("freeze_ms", "durable ms"),
-    _Kind("freeze_settled_ms", "settled ms", settled=True),
-    _Kind("freeze_canary_ms", "with canary ms", settled=True, canary=True),
-    _Kind("freeze_block_end_ms", "at a block's end ms", at_end=True),
+    _FreezeCase("freeze_ms", "durable ms"),
+    _FreezeCase("freeze_settled_ms", "settled ms", settled=True),
+    _FreezeCase("freeze_canary_ms", "with canary ms", settled=True, canary=True),
+    _FreezeCase("freeze_block_end_ms", "at a block's end ms", at_end=True),
 )
 
 
@@ -82,7 +82,7 @@ class Bench:
         report("freezing once before it counts: a gateway's first tool call loads its token vocabulary")
         await self._freeze(self._in_block(SIZES[0]), _FREEZES[0], windows := list[str]())
         for size, rounds in zip(SIZES, repetitions.freezes, strict=True):
-            taken: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
+            milliseconds: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
             acknowledged: list[float] = []
             in_block = self._in_block(size)
             blocks = 0
@@ -90,11 +90,11 @@ class Bench:
             for _ in range(rounds):
                 for kind in _FREEZES:
                     frozen, ms = await self._freeze(size if kind.at_end else in_block, kind, windows)
-                    taken[kind.key].append(ms)
+                    milliseconds[kind.key].append(ms)
                     if kind is _FREEZES[0]:
                         blocks = frozen["block_count"]
                         acknowledged.append(await self._acknowledge(frozen["window_name"], windows))
-            medians = {key: median(times) for key, times in taken.items()}
+            medians = {key: median(times) for key, times in milliseconds.items()}
             section.rows.append((in_block, blocks, *medians.values(), median(acknowledged)))
             summary |= {f"{key}_{size}": ms for key, ms in medians.items()}
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
@@ -176,7 +176,7 @@ class Bench:
         choice = response.raise_for_status().json()["choices"][0]
         return session, choice["prompt_token_ids"] + choice["token_ids"]
 
-    async def _freeze(self, size: int, kind: _Kind, windows: list[str]) -> tuple[dict[str, Any], float]:
+    async def _freeze(self, size: int, kind: _FreezeCase, windows: list[str]) -> tuple[dict[str, Any], float]:
         """The answer, and ms until it came; ``windows`` are those of the context so far, which goes with them."""
         if not kind.settled:
             # A full tier would be what this freeze measures.
@@ -259,15 +259,15 @@ async def _medians(
     rounds: int, *actions: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
 ) -> list[float]:
     """Median duration in ms of each action, taken in turns; ``before`` each, which is not timed."""
-    taken: list[list[float]] = [[] for _ in actions]
+    milliseconds: list[list[float]] = [[] for _ in actions]
     for _ in range(rounds):
-        for action, times in zip(actions, taken, strict=True):
+        for action, times in zip(actions, milliseconds, strict=True):
             if before is not None:
                 await before()
             started = time.perf_counter()
             await action()
             times.append((time.perf_counter() - started) * 1000)
-    return [median(times) for times in taken]
+    return [median(times) for times in milliseconds]
 
 
 def _each(counts: Sequence[int]) -> str:

@@ -57,16 +57,16 @@ async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
     async with _bulk(url) as bulk:
         for index in _indexes():
             await bulk.run(f"DROP INDEX {index.name}")
-        written, told = 0, 0
+        count_written, last_report = 0, 0
         for batch in batches(count):
             rows = dict(batch.rows)
             rows[window_grams] = _grams(rows, bulk.dialect)
             for table in _TABLES:
                 await _write(bulk, table, rows.get(table, []))
-            written += len(rows[windows])
-            if written - told >= _TELL_EVERY:
-                told = written
-                progress(f"{written:,} windows written")
+            count_written += len(rows[windows])
+            if count_written - last_report >= _TELL_EVERY:
+                last_report = count_written
+                progress(f"{count_written:,} windows written")
         progress("indexes")
         await bulk.run(_COUNTS)
         for index in _indexes():
@@ -81,14 +81,14 @@ def _indexes() -> list[Index]:
 
 
 def _grams(rows: dict[Table, list[dict[str, Any]]], dialect: Dialect) -> list[dict[str, Any]]:
-    named: dict[tuple[str, str], list[str]] = {}
+    terms: dict[tuple[str, str], list[str]] = {}
     for row in rows[window_terms]:
-        named.setdefault((row["tenant"], row["name"]), []).append(row["term"])
-    made = []
+        terms.setdefault((row["tenant"], row["name"]), []).append(row["term"])
+    gram_rows = []
     for row in rows[window_search]:
-        grams = grams_of(row["tenant"], row["words"], named[row["tenant"], row["name"]])
-        made.append({"id": row["id"], "grams": spelled(grams) if dialect.name == "sqlite" else grams})
-    return made
+        grams = grams_of(row["tenant"], row["words"], terms[row["tenant"], row["name"]])
+        gram_rows.append({"id": row["id"], "grams": spelled(grams) if dialect.name == "sqlite" else grams})
+    return gram_rows
 
 
 async def _write(bulk: _Bulk, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -44,7 +44,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class QueryTimes:
     """Of one question, in ms; ``cpu`` is the median of processor time, which tells what a busy machine hides."""
 
     name: str
@@ -61,14 +61,20 @@ class Stopwatch:
     rounds: int
     pids: Sequence[int]
 
-    async def __call__(self, name: str, ask: Ask, *, deep: bool = False) -> Timed:
-        taken, cpu = [], []
+    async def __call__(self, name: str, ask: Ask, *, deep: bool = False) -> QueryTimes:
+        ms, cpu = [], []
         for _ in range(_WARM + self.rounds):
             began, used = time.perf_counter(), self._used_ms()
             await ask()
-            taken.append((time.perf_counter() - began) * 1000)
+            ms.append((time.perf_counter() - began) * 1000)
             cpu.append(self._used_ms() - used)
-        return Timed(name, median(taken[_WARM:]), percentile(taken[_WARM:], 99), median(cpu[_WARM:]), deep)
+        return QueryTimes(
+            name,
+            median(ms[_WARM:]),
+            percentile(ms[_WARM:], 99),
+            median(cpu[_WARM:]),
+            deep,
+        )
 
     def _used_ms(self) -> float:
         return sum(_thread_ns(tid) for pid in self.pids for tid in _threads(pid)) / 1e6
@@ -163,7 +169,7 @@ def cases(count: int) -> list[Case]:
     ]  # fmt: skip
 
 
-async def through_services(parts: Parts, count: int, rounds: int) -> list[Timed]:
+async def through_services(parts: Parts, count: int, rounds: int) -> list[QueryTimes]:
     browse = parts.services.browse
     await browse.windows(WHO, WindowQuery())
     time_of = Stopwatch(rounds, [os.getpid(), *await servers_of(parts)])
@@ -190,7 +196,7 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[Timed]
     return timed
 
 
-async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[int]) -> list[Timed]:
+async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[int]) -> list[QueryTimes]:
     calls: dict[str, tuple[str, dict[str, Any]]] = {
         "window_list": ("window_list", {}),
         "window_list, tag of 30 %, by name": ("window_list", {"tags": ["coding"], "sort_by": "name"}),
@@ -207,13 +213,13 @@ async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[
 
 async def plans(parts: Parts, count: int) -> list[tuple[str, str]]:
     """Of every statement of every question: what is asked, and the database's plan for it."""
-    told = []
+    plan_texts = []
     for case in cases(count):
-        with _heard() as statements:
+        with _statements() as statements:
             await parts.services.browse.windows(WHO, case.query)
         for statement, parameters in statements:
-            told.append((case.name, await parts.database.read(partial(_plan, statement, parameters))))
-    return told
+            plan_texts.append((case.name, await parts.database.read(partial(_plan, statement, parameters))))
+    return plan_texts
 
 
 def _frozen(count: int) -> str:
@@ -223,13 +229,13 @@ def _frozen(count: int) -> str:
 
 def _plan(statement: str, parameters: Any, connection: Connection) -> str:
     sqlite = connection.dialect.name == "sqlite"
-    asked = f"EXPLAIN QUERY PLAN {statement}" if sqlite else f"EXPLAIN (ANALYZE, BUFFERS) {statement}"
-    rows = connection.exec_driver_sql(asked, parameters).all()
+    explain = f"EXPLAIN QUERY PLAN {statement}" if sqlite else f"EXPLAIN (ANALYZE, BUFFERS) {statement}"
+    rows = connection.exec_driver_sql(explain, parameters).all()
     return "\n".join(str(row[-1]) for row in rows)
 
 
 @contextmanager
-def _heard() -> Iterator[list[tuple[str, Any]]]:
+def _statements() -> Iterator[list[tuple[str, Any]]]:
     """Every SELECT that is sent meanwhile, with its parameters."""
     statements: list[tuple[str, Any]] = []
 

@@ -60,7 +60,7 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Load:
+class CallFigures:
     """``memory`` is resident MB of all gateways, by seconds since the start."""
 
     seconds: float = 0.0
@@ -70,14 +70,14 @@ class Load:
 
     @property
     def calls(self) -> int:
-        return sum(len(taken) for taken in self.milliseconds.values())
+        return sum(len(times) for times in self.milliseconds.values())
 
     @property
     def errors(self) -> int:
         return sum(self.faults.values())
 
     def p(self, percent: int) -> float:
-        return percentile([ms for taken in self.milliseconds.values() for ms in taken], percent)
+        return percentile([ms for times in self.milliseconds.values() for ms in times], percent)
 
     def megabytes(self, share: float) -> float:
         """What they had when so much of the time was over."""
@@ -96,7 +96,7 @@ class Load:
 
 async def measure(
     gateways: Sequence[Server], count: int, rate: Rate, progress: Callable[[str], None]
-) -> Load:
+) -> CallFigures:
     """Mixed calls at a registry of ``count`` windows that ``gateways`` share, as all else."""
     async with httpcore2.AsyncConnectionPool(
         max_connections=_MOST_AT_ONCE * len(gateways), keepalive_expiry=30, network_backend=AsyncioBackend()
@@ -104,13 +104,13 @@ async def measure(
         urls = itertools.cycle(gateway.url for gateway in gateways)
         caller = _Caller(http, urls, asyncio.Semaphore(_MOST_AT_ONCE))
         calls = _calls(count, await _prepared(caller))
-        load = Load()
-        sampling = asyncio.create_task(_sample(gateways, load))
+        figures = CallFigures()
+        sampling = asyncio.create_task(_sample(gateways, figures))
         try:
-            await _drive(caller, calls, load, rate, progress)
+            await _drive(caller, calls, figures, rate, progress)
         finally:
             sampling.cancel()
-        return load
+        return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _Caller:
             raise RuntimeError(f"HTTP {answer.status}")
         result: dict[str, Any] = _message(answer).get("result", {})
         if not result or result.get("isError"):
-            raise RuntimeError(_told(result))
+            raise RuntimeError(_error_text(result))
         return result
 
 
@@ -156,7 +156,7 @@ def _message(answer: httpcore2.Response) -> dict[str, Any]:
     return message
 
 
-def _told(result: dict[str, Any]) -> str:
+def _error_text(result: dict[str, Any]) -> str:
     texts = [str(item.get("text", "")) for item in result.get("content", [])]
     return (texts or ["no result"])[0][:160]
 
@@ -167,61 +167,61 @@ async def _prepared(caller: _Caller) -> str:
         await caller("context_set", {"key": f"key/{key}", "value": {"number": key}})
     words = " ".join(f"word{number}" for number in range(_BIG_CHARS // 9))
     await caller("context_set", {"key": "big", "value": words})
-    shown = await caller("context_get", {"key": "big"})
-    return str(shown["_meta"]["dev.cwm/result"]["handle"])
+    result = await caller("context_get", {"key": "big"})
+    return str(result["_meta"]["dev.cwm/result"]["handle"])
 
 
 async def _drive(
     caller: _Caller,
     calls: Iterator[tuple[str, str, dict[str, Any]]],
-    load: Load,
+    figures: CallFigures,
     rate: Rate,
     progress: Callable[[str], None],
 ) -> None:
     under_way: set[asyncio.Task[None]] = set()
     began = time.perf_counter()
-    told = 0
+    last_minute = 0
     for number in range(int(rate.seconds * rate.calls_per_second)):
         due = began + number / rate.calls_per_second
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        task = asyncio.create_task(_call(caller, *next(calls), due, load))
+        task = asyncio.create_task(_call(caller, *next(calls), due, figures))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
         minute = int((due - began) // 60)
-        if minute > told:
-            told = minute
-            progress(f"minute {minute}: {load.calls:,} calls, {load.errors} errors")
+        if minute > last_minute:
+            last_minute = minute
+            progress(f"minute {minute}: {figures.calls:,} calls, {figures.errors} errors")
     await asyncio.gather(*under_way)
-    load.seconds = time.perf_counter() - began
+    figures.seconds = time.perf_counter() - began
 
 
 async def _call(
-    caller: _Caller, kind: str, tool: str, arguments: dict[str, Any], due: float, load: Load
+    caller: _Caller, kind: str, tool: str, arguments: dict[str, Any], due: float, figures: CallFigures
 ) -> None:
     try:
         await caller(tool, arguments)
     except (RuntimeError, ValueError, *_BROKEN) as fault:
-        load.faults[f"{kind}: {str(fault) or type(fault).__name__}"] += 1
-    load.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
+        figures.faults[f"{kind}: {str(fault) or type(fault).__name__}"] += 1
+    figures.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
 
 
-async def _sample(gateways: Sequence[Server], load: Load) -> None:
+async def _sample(gateways: Sequence[Server], figures: CallFigures) -> None:
     began = time.perf_counter()
     while True:
-        load.memory.append((time.perf_counter() - began, sum(each.rss_mb() for each in gateways)))
+        figures.memory.append((time.perf_counter() - began, sum(each.rss_mb() for each in gateways)))
         await asyncio.sleep(_SAMPLE_SECONDS)
 
 
 def _calls(count: int, handle: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Kinds of calls, their tools and arguments, for ever."""
-    made = _Made(count, handle)
+    arguments = _Arguments(count, handle)
     kinds, weights = zip(*_MIX, strict=True)
     while True:
-        kind: str = made.chance.choices(kinds, weights)[0]
-        yield kind, *made.call(kind)
+        kind: str = arguments.chance.choices(kinds, weights)[0]
+        yield kind, *arguments.call(kind)
 
 
-class _Made:
+class _Arguments:
     """Arguments at random, and what was cloned: a deletion takes the oldest clone, or clones if there are too few."""
 
     def __init__(self, count: int, handle: str) -> None:

@@ -54,15 +54,15 @@ class Batch:
 def batches(count: int) -> Iterator[Batch]:
     """``count`` windows and a hundredth as many sessions, in batches of whole sessions."""
     number = 0
-    made = 0
+    session = 0
     while number < count:
         batch = Batch()
         for _ in range(50):
             if number >= count:
                 break
-            _add_session(batch, made, number, min(WINDOWS_A_SESSION, count - number), count)
+            _add_session(batch, session, number, min(WINDOWS_A_SESSION, count - number), count)
             number += WINDOWS_A_SESSION
-            made += 1
+            session += 1
         yield batch
 
 
