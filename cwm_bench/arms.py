@@ -40,7 +40,7 @@ class Arm(StrEnum):
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt, the window it was frozen as, and its answers in each arm; ``thaws`` are the thaw tool's."""
+    """A prompt, its window, and its answers in each arm; ``thaws`` holds the answers of ``window_thaw``."""
 
     ids: list[int]
     window: str
@@ -54,15 +54,15 @@ class Prompt:
         return median([answer.whole_ms for answer in self.answers[arm]])
 
     def same(self, arm: Arm) -> int:
-        """How many answers of this arm are the first one without a cache, token for token."""
+        """How many answers of this arm equal, token for token, the first answer without a cache."""
         expected = self.answers[Arm.CACHE_OFF][0].token_ids
         return sum(answer.token_ids == expected for answer in self.answers[arm])
 
 
 async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report, bool]:
-    """All arms once, in a temporary folder; ``report`` gets progress.
+    """Measure all arms once, in a temporary folder; ``report`` gets progress lines.
 
-    The flag is False when a continuation differs although the engine computes in float32.
+    The flag is False when continuations differ although the engine computes in float32.
     """
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         plan = own_plan(settings, folder, report)
@@ -77,9 +77,9 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
 
 
 async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], None]) -> list[Prompt]:
-    """The arms of one engine and one gateway.
+    """The three arms with a cache, on one engine and one gateway.
 
-    Sessions share no KV here (``CWM_CACHE_SCOPE=session``), so the first turn of each has a fresh salt.
+    Sessions share no KV here (``CWM_CACHE_SCOPE=session``): the first turn of each has a fresh salt.
     """
     variables = {**engine_variables(stack, folder), **QUIET, "CWM_CACHE_SCOPE": "session"}
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
@@ -110,7 +110,7 @@ async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], N
 async def _without_cache(
     plan: StackPlan, model: str, folder: Path, prompts: list[Prompt], report: Callable[[str], None]
 ) -> None:
-    """The arm of an engine that caches nothing, through a gateway of the same kind."""
+    """The arm without a cache, through the same kind of gateway."""
     async with bare_engine(plan, folder, report) as url:
         variables = {
             **QUIET,
@@ -135,14 +135,14 @@ class _Arms:
     kv_tier: LmcacheTier
 
     async def prompt(self, text: list[int]) -> Prompt:
-        """``text`` and one sampled token: a prompt that is also the whole context of a frozen session."""
+        """A prompt of ``text`` and one sampled token, which is the whole context of a frozen session."""
         session, ids = await self.agent.fill(text, 1)
         window = f"arms-{len(ids)}"
         await self.agent.tool("window_freeze", session_id=session, window_name=window)
         return Prompt(ids, window)
 
     async def cold_and_warm(self, prompt: Prompt) -> None:
-        """A new session's first turn with everything empty, and the same turn again."""
+        """Send a new session's first turn while all caches are empty, then the same turn again."""
         await self._empty()
         session = _session()
         for arm in (Arm.COLD, Arm.WARM_SAME_PROCESS):
@@ -151,7 +151,7 @@ class _Arms:
             await stored(self.kv_tier)
 
     async def thawed(self, prompt: Prompt) -> None:
-        """Thaw and continue from what the lower tiers hold; the thaw counts as time to the first token."""
+        """Thaw from the lower tiers and continue; the time to the first token includes the thaw."""
         await self._empty()
         thawed, ms = await self.agent.timed_tool("window_thaw", window_name=prompt.window)
         if thawed["partial"] or thawed["verification"] != "exact":
@@ -168,7 +168,7 @@ class _Arms:
 
 
 def summary(prompts: list[Prompt]) -> dict[str, dict[str, Any]]:
-    """Medians over the prompts, of medians over the repeats."""
+    """Medians over the prompts; each prompt's figure is the median of its repeats."""
     return {
         arm.value: {
             "ttft_ms_median": median([prompt.first_ms(arm) for prompt in prompts]),

@@ -1,4 +1,4 @@
-"""``cwm bench planner``: what the planner chooses, beside both fixed choices, by size and tier."""
+"""``cwm bench planner``: the planner's choices compared with both fixed choices, by size and tier."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _MOST_TIMES = 8
 _MOST_TRIES = 5
 _MOST_SECONDS = 120.0
 _GOAL = 0.1
-_SURE = 1.288  # half the width of the 99 % around a median of n, in square roots of n
-# The gateway learns from a thaw after it has answered, and tells nobody when it has.
+_SURE = 1.288  # half the width of the 99 % interval around a median of n values, in square roots of n
+# The gateway learns from a thaw after its answer, and gives no sign when it has.
 _QUIET_SECONDS = 0.15
-# The engine is not the same after a recompute: what loads and what is planned follow it equally often.
+# A recompute changes the state of the engine: loads and planned thaws follow it equally often.
 _ORDERS = (
     (Choice.LOAD, Choice.AUTO, Choice.RECOMPUTE),
     (Choice.AUTO, Choice.LOAD, Choice.RECOMPUTE),
@@ -52,7 +52,7 @@ _ORDERS = (
 async def run(
     settings: Settings, report: Callable[[str], None], *, rounds: int, sizes: Sequence[int] = SIZES
 ) -> Report:
-    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress. ``sizes`` in tokens."""
+    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress lines. ``sizes`` in tokens."""
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         plan = own_plan(settings, folder, report)
         async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
@@ -80,7 +80,7 @@ async def run(
 async def _client(
     stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack
 ) -> tuple[str, Client[Any]]:
-    """A gateway told to choose so, on the one registry, and an agent of it."""
+    """The URL and an MCP client of a gateway with this fixed ``choice``, on the registry of all three."""
     variables = {**engine_variables(stack, folder), **QUIET, "CWM_THAW_PLAN": choice.value}
     served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
     return served.url, await opened.enter_async_context(mcp_client(f"{served.url}/mcp"))
@@ -88,14 +88,14 @@ async def _client(
 
 @dataclass(slots=True)
 class Cell:
-    """One size in one tier: durations in ms by choice, and what the planner said."""
+    """One size in one tier: durations in ms by choice, and the planner's decisions and prediction errors."""
 
     times: dict[Choice, list[float]] = field(default_factory=lambda: {choice: [] for choice in Choice})
     decisions: Counter[str] = field(default_factory=Counter)
     errors: list[float] = field(default_factory=list)
 
     def is_hopeless(self, choice: Choice) -> bool:
-        """Whether more rounds of it could change nothing: it is far slower than the other fixed choice."""
+        """Whether this fixed choice is so much slower than the other that more rounds would change nothing."""
         other = Choice.LOAD if choice is Choice.RECOMPUTE else Choice.RECOMPUTE
         if choice is Choice.AUTO or min(len(self.times[choice]), len(self.times[other])) < _LEAST_ROUNDS:
             return False
@@ -110,14 +110,14 @@ class Cell:
 
     @property
     def regret(self) -> float:
-        """Of the planner against the better fixed choice in the same round, the median over the rounds."""
+        """Median over the rounds of planner / better fixed choice of the same round, minus 1."""
         return round(median(self._ratios) - 1, 3)
 
     @property
     def decision_regret(self) -> float:
-        """The same without the noise of timing one thing twice: each decision costs what that fixed choice took.
+        """The regret of the decisions, without the noise of timing the same choice twice.
 
-        A part loaded is neither fixed choice, and costs what the planner took.
+        Each decision costs the median of its fixed choice. Loading a part is neither fixed choice: it costs the planner's median.
         """
         took = {choice.value: median(self.times[choice]) for choice in (Choice.LOAD, Choice.RECOMPUTE)}
         own = median(self.times[Choice.AUTO])
@@ -126,7 +126,7 @@ class Cell:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Between which the true median of the regret lies, in 99 of 100 such runs."""
+        """The 99 % interval of the median regret."""
         ordered = sorted(self._ratios)
         half = _SURE * math.sqrt(len(ordered))
         low = max(0, math.floor(len(ordered) / 2 - half))
@@ -135,7 +135,7 @@ class Cell:
 
     @property
     def is_within_goal(self) -> bool:
-        """Surely. That it is not is never said early: of so many cells looked at so often, chance puts some above."""
+        """Whether the whole interval is. A cell is never judged worse early: with many cells and looks, chance puts some above."""
         return self.spread[1] <= _GOAL
 
     @property
@@ -148,7 +148,7 @@ class Cell:
 
 @dataclass(slots=True)
 class PlannerBench(Bench):
-    """``clients`` are of gateways that differ in nothing but CWM_THAW_PLAN."""
+    """``clients`` are clients of three gateways that differ only in CWM_THAW_PLAN."""
 
     kv_tier: LmcacheTier
     clients: Mapping[Choice, Client[Any]]
@@ -235,12 +235,12 @@ class PlannerBench(Bench):
         return cell
 
     async def _planned(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
-        """Milliseconds and the plan of a thaw. One that loaded from elsewhere than ``tier`` is taken again, a few times."""
+        """Milliseconds and plan of a thaw; repeated a few times when it loaded from another tier than ``tier``."""
         for _ in range(_MOST_TRIES):
             ms, receipt = await self._thawed(choice, tier, name)
             if set(receipt["tokens_by_tier"]) <= {tier}:
                 break
-            # LMCache does not drop from L1 what somebody who stood still seems to be reading.
+            # LMCache keeps chunks in L1 that a stalled reader seems to be reading.
             self._elsewhere += 1
         return ms, dict(receipt["plan"])
 
@@ -258,6 +258,6 @@ class PlannerBench(Bench):
         return ms, dict(result.structured_content or {})["receipt"]
 
     async def _quiet(self) -> None:
-        """Return when what a thaw leaves behind has ended: what it teaches, and what it stores."""
+        """Return when a thaw's follow-up work has ended: learning from it, and storing."""
         await asyncio.sleep(_QUIET_SECONDS)
         await stored(self.kv_tier)

@@ -1,4 +1,4 @@
-"""``cwm bench gateway``: tool calls through CWM, beside bare FastMCP and beside the upstream itself."""
+"""``cwm bench gateway``: tool calls through CWM, compared with bare FastMCP and with the upstream itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One side of a comparison: a server, the name of its echo, and what its caller proves who it is with."""
+    """One side of a comparison: a server, the name of its echo tool, and the caller's credentials."""
 
     name: str
     url: str
@@ -70,9 +70,9 @@ class _Rounds:
 
 
 async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Report:
-    """Measure. Needs no engine: the gateway's other parts run, and find none.
+    """Measure without an engine: the rest of the gateway runs and finds none.
 
-    StackError where there is no Valkey.
+    Raises StackError when Valkey is not installed.
     """
     report = Report("gateway", {"cwm": __version__, "cores": os.cpu_count(), "text_bytes": _TEXT_BYTES})
     async with own_folder(home, progress) as folder:
@@ -98,7 +98,7 @@ async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Re
             report.sections.append(section)
             report.summary |= summary
         progress(f"{_IDLE_SESSIONS} idle sessions")
-        # Memory that a busy process freed would be taken before any new: this one has not been busy.
+        # A busy process would reuse memory that it freed: this gateway is new.
         async with server(log, "bare") as bare, _alone(log, bare.url) as (cwm, _):
             report.summary["bytes_per_session"] = await _bytes_per_session(cwm)
     return report
@@ -110,7 +110,7 @@ def _with_title(progress: Callable[[str], None], title: str, what: str) -> None:
 
 @asynccontextmanager
 async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    """A gateway on a registry of its own, and nothing to prove."""
+    """A gateway with its defaults and a new registry; callers need no credentials."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         async with server(log, "gateway", upstream_url, folder) as cwm:
             yield cwm, {}
@@ -118,7 +118,7 @@ async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, di
 
 @asynccontextmanager
 async def _one_of_several(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    """The same, with what replicas share in a store."""
+    """The same with a shared store, as one of several replicas."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         async with (
             valkey(Path(folder)) as store_url,
@@ -142,7 +142,7 @@ async def _team(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dic
 async def team(
     log: Path, upstream_url: str, store_url: str, otlp_url: str
 ) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    """The same with API keys, limits, a shared store and traces; and the headers of who has a key."""
+    """The same with API keys, limits, a shared store and traces; also the headers of a caller with a key."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         key = await _key(Path(folder) / "cwm.db")
         async with server(log, "team", upstream_url, folder, store_url, otlp_url) as cwm:
@@ -150,7 +150,7 @@ async def team(
 
 
 async def _key(registry: Path) -> str:
-    """An API key for everything, in a registry that is made for it."""
+    """Create a registry with one API key of all scopes; return the key."""
     settings = Settings(database=Database(db_path=registry))
     async with opened_keys(settings) as keys:
         everything = frozenset({Scope.ADMIN, Scope.TOOLS_CALL, Scope.WINDOWS_READ})
@@ -161,7 +161,7 @@ async def _key(registry: Path) -> str:
 async def _compare(
     section: Section, targets: tuple[Target, ...], rounds: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Fill the section, and sum it up."""
+    """Add the rows to the section; return its summary."""
     limits = httpx2.Limits(max_connections=128, max_keepalive_connections=128, keepalive_expiry=2)
     async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
         return await _rows(http, section, targets, rounds, progress)
@@ -204,19 +204,19 @@ async def _rows(
 
 
 def _throughput_ratio(rounds_of: Mapping[str, _Rounds]) -> float:
-    """Median of the rounds' own throughput over bare: both of one round met the same machine."""
+    """Median of own throughput / bare throughput by round: both of a round met the same machine load."""
     pairs = zip(rounds_of["own"].rates, rounds_of["bare"].rates, strict=True)
     return round(statistics.median(own / bare for own, bare in pairs), 3)
 
 
 def _added_ms(rounds_of: Mapping[str, _Rounds]) -> float:
-    """Median of the rounds' milliseconds that the way through the gateway takes longer."""
+    """Median by round of the milliseconds that a call through the gateway takes longer than a direct one."""
     pairs = zip(rounds_of["upstream"].milliseconds, rounds_of["bare"].milliseconds, strict=True)
     return round(statistics.median(through - bare for through, bare in pairs), 3)
 
 
 async def _round(http: httpx2.AsyncClient, target: Target, era: str, sessions: int) -> tuple[float, float]:
-    """Median milliseconds of a call, and calls a second."""
+    """Median milliseconds of a call, and calls per second."""
     headers = [await rpc.opened(http, target.url, era, target.credentials) for _ in range(sessions)]
     milliseconds: list[float] = []
     started = time.perf_counter()
@@ -246,7 +246,7 @@ async def _calls(
 
 
 async def _bytes_per_session(cwm: Server) -> int:
-    """Resident memory that sessions take which spoke once and are idle: RSS after less before."""
+    """Resident memory per idle session that made one call: the growth of RSS over all of them."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
         await _speak_once(http, cwm.url, _WARM_SESSIONS)
         before = cwm.rss_bytes()
@@ -268,7 +268,7 @@ async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``url`` is where it speaks MCP, if it does."""
+    """A running server; ``url`` is its MCP endpoint, if it has one."""
 
     origin: str
     pid: int

@@ -1,4 +1,4 @@
-"""Cursors and pages in process: what signing, checking and cutting take."""
+"""Cursors and pages in process: how long signing, checking and cutting take."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cursors(rounds: int) -> list[Figure]:
 
 
 async def pages(folder: Path, store: str, rounds: int) -> list[float]:
-    """Milliseconds of each page of a result of 300 KB, by cursor, read through ``rounds`` times."""
+    """Milliseconds of each page of a 300 KB result, read to its end by cursor ``rounds`` times."""
     milliseconds = list[float]()
     body = (await asyncio.to_thread(responses.issues, _KB)).encode()
     async with context_store.opened(folder, store) as parts:
@@ -67,7 +67,7 @@ async def pages(folder: Path, store: str, rounds: int) -> list[float]:
             while cursor is not None:
                 began = time.perf_counter()
                 page = await results.read(WHO, cursor=cursor, budget_tokens=4_000)
-                if number:  # the first loads the vocabulary
+                if number:  # the first round loads the vocabulary
                     milliseconds.append((time.perf_counter() - began) * 1000)
                 cursor, back = page.next_cursor, back + page.text.encode()
             if back != body:

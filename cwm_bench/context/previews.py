@@ -1,4 +1,4 @@
-"""How long previews of large results take, and how much of them is left to deliver."""
+"""How long previews of large results take, and which share of the tokens they deliver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A tool result of 300 KB; ``figure`` is the name of its median in the summary."""
+    """A 300 KB tool result; ``figure`` is the name of its median in the summary."""
 
     name: str
     figure: str
@@ -91,11 +91,11 @@ def _timed(case: Case, counter: TokenCounter, rounds: int) -> tuple[float, Previ
         began = time.perf_counter()
         preview = preview_result(content, case.structured, case.policy, counter, case.schema)
         milliseconds.append((time.perf_counter() - began) * 1000)
-    return median(milliseconds[1:]), preview  # the first loads libraries
+    return median(milliseconds[1:]), preview  # the first round loads libraries
 
 
 def _filled(make: Callable[[int], Any]) -> list[Any]:
-    """As many as make 300 KB."""
+    """As many items as make 300 KB."""
     items: list[Any] = []
     size = 0
     while size < _KB * 1000:

@@ -1,4 +1,4 @@
-"""A changed ``cwm.yaml`` in a gateway that serves: when it is in force, and whether calls under way are answered."""
+"""Changes of ``cwm.yaml`` while a gateway serves: when each is in force, and whether calls in flight are answered."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TEXT_BYTES: Final = 2048
 async def milliseconds_until(
     folder: Path, document: Mapping[str, Any], holds: Callable[[], Awaitable[bool]]
 ) -> float:
-    """From a write of ``document`` to the ``cwm.yaml`` in ``folder`` until what was asked was answered by it.
+    """From the write of ``document`` to ``cwm.yaml`` in ``folder`` until the first request whose answer follows it.
 
-    ``holds`` asks the gateway something and says whether the answer is as the document wants it. It is called every 10 ms,
-    whether or not earlier answers are still to come. TimeoutError where it has not held in five seconds.
+    ``holds`` sends a request and returns whether the answer follows the document. It is called every 10 ms, also while
+    earlier answers are pending. Raises TimeoutError after five seconds without such an answer.
     """
     await asyncio.to_thread(servers.configure, folder, document)
     write_time = time.perf_counter()
@@ -40,7 +40,7 @@ async def milliseconds_until(
         if await holds():
             matches.append(start)
 
-    # One after the other would count what an earlier question waited for.
+    # Sequential requests would add the wait for the one before.
     async with asyncio.timeout(_BOUND_SECONDS), asyncio.TaskGroup() as questions:
         while not matches:
             questions.create_task(ask())
@@ -50,7 +50,7 @@ async def milliseconds_until(
 
 @dataclass(slots=True)
 class _CallCounts:
-    """Calls by several clients at once, of an upstream that each reload configures anew."""
+    """Calls by concurrent clients to an upstream that each reload reconfigures."""
 
     under_way: int = 0
     answered: int = 0
@@ -61,7 +61,7 @@ class _CallCounts:
 async def measure(
     upstream_url: str, root: Path, progress: Callable[[str], None]
 ) -> tuple[Section, dict[str, Any]]:
-    """An upstream that comes and goes beside one that is called all the time; the summary is of all reloads."""
+    """Add and remove an upstream while another one is called all the time; the summary covers all reloads."""
     section = Section(
         f"changes of cwm.yaml, with {_CALLERS} clients that call an upstream which each of them changes",
         ("case", "reloads", "median ms", "slowest ms", "under way", "calls", "dropped"),
@@ -91,7 +91,7 @@ async def measure(
 async def _case(
     http: httpx2.AsyncClient, url: str, upstream_url: str, folder: Path, *, comes: bool
 ) -> tuple[list[float], list[float], _CallCounts]:
-    """Milliseconds of each reload, calls under way at each, and what became of the calls."""
+    """Milliseconds of each reload, calls in flight at each, and counts of the calls' outcomes."""
 
     async def there() -> bool:
         return await _echoed(http, url, rpc.modern(), rpc.MODERN, "other_echo")
@@ -114,12 +114,12 @@ async def _case(
 
 @asynccontextmanager
 async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_CallCounts]:
-    """While clients of both eras call; those that are under way at the end are waited for."""
+    """Clients of both eras call until the block ends; then the calls in flight are awaited."""
     load = _CallCounts()
     eras = [(rpc.MODERN, rpc.LEGACY)[number % 2] for number in range(_CALLERS)]
     opened = [(era, await rpc.opened(http, url, era)) for era in eras]
     for era, headers in opened:
-        # What each session's first call takes longer is no matter of a changed file.
+        # A session's first call takes longer, which is no effect of a changed file.
         await _echoed(http, url, headers, era, "bare_echo")
     async with asyncio.TaskGroup() as calling:
         for era, headers in opened:
@@ -153,7 +153,7 @@ async def _echoed(
 
 
 def _document(upstream_url: str, number: int, *, comes: bool) -> dict[str, Any]:
-    """``number`` makes it another than the one before."""
+    """``number`` makes it differ from the one before."""
     upstreams: dict[str, Any] = {"bare": {"url": upstream_url, "call_seconds": 300 + number % 7}}
     if comes:
         upstreams["other"] = {"url": upstream_url}

@@ -1,4 +1,4 @@
-"""Large results on their way to agents: what is delivered, whether all of it can be read back, and how long it takes."""
+"""Large results delivered to agents: how many tokens, whether all can be read back, and how long it takes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Totals:
 async def measure(
     folder: Path, sizes: Sizes, progress: Callable[[str], None]
 ) -> tuple[Section, list[Figure], list[Figure]]:
-    """A table of every result in both eras; what is saved and exact; and how long a change of policy takes."""
+    """A table of every result in both eras, the savings and exactness, and how long a change of policy takes."""
     root = folder / "library"
     _fill(root, sizes)
     async with servers.library(root) as upstream:
@@ -117,7 +117,7 @@ async def _reference(
     section: Section,
     totals: _Totals,
 ) -> None:
-    """Results of programs that others wrote, in both eras; a row that says why where there are none."""
+    """Results of the reference servers in both eras, or one row with the reason why they are missing."""
     progress("reference servers, from npm")
     home = folder / "reference"
     try:
@@ -165,7 +165,7 @@ async def _delivered(
     *,
     upstream: str = "lib",
 ) -> tuple[tuple[Any, ...], list[float]]:
-    """A row, and the milliseconds of each page."""
+    """A row of the table, and the milliseconds of each page."""
     counter = BpeTokenCounter()
     whole, preview = (
         await direct.call(tool, arguments),
@@ -193,7 +193,7 @@ async def _delivered(
 
 
 async def _reloaded(folder: Path, upstream_url: str, one: Agent, number: int) -> float:
-    """Milliseconds from a write of cwm.yaml until a preview is as it says."""
+    """Milliseconds from a write of cwm.yaml until a preview follows it."""
     tokens = _SEEN_TOKENS[number % len(_SEEN_TOKENS)]
 
     async def holds() -> bool:
@@ -220,7 +220,7 @@ def _calls(sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _document(upstream_url: str, tokens: int | None = None) -> dict[str, Any]:
-    """The defaults; with ``tokens`` the tool that a reload is seen at has previews of so many."""
+    """The defaults; ``tokens`` sets the preview size of the tool that reloads are observed with."""
     document: dict[str, Any] = {"upstreams": {"lib": {"url": upstream_url, "stateless": True}}}
     if tokens is not None:
         document["tools"] = {"lib_issues": {"preview_tokens": tokens, "max_tokens": 2_000}}

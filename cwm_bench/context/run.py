@@ -1,6 +1,6 @@
-"""``cwm bench context``: shared context and result budgets, every figure beside the thresholds it is held against.
+"""``cwm bench context``: shared context and result budgets, each figure beside its thresholds.
 
-The seeds are the designs that asked for them: ADR-010 for shared context, R001 to R005 for result budgets.
+The seeds are the designs that required them: ADR-010 for shared context, R001 to R005 for result budgets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ContextRun:
-    """How much is measured. ``megabytes`` are kept for recovery, three times the budget of memory for memory."""
+    """How much one run measures: ``megabytes`` for recovery, ``filled_megabytes`` (three times the budget) for memory."""
 
     operations: int = 2_000
     megabytes: int = 100
@@ -58,7 +58,7 @@ class ContextRun:
 
 
 async def run(progress: Callable[[str], None], effort: ContextRun, home: Path) -> Report:
-    """Measure. Needs no engine, and a Valkey of the ``embedded`` extra."""
+    """Measure without an engine, with the Valkey of the ``embedded`` extra."""
     report = Report(
         "context",
         {"cwm": __version__, "cores": os.cpu_count(), "load": [round(load, 2) for load in os.getloadavg()]},
@@ -219,7 +219,7 @@ async def _store_figures(root: Path, what: str, store: str, megabytes: int) -> d
 
 
 def _sub(root: Path) -> Path:
-    """A folder of its own."""
+    """A new folder in ``root``."""
     return Path(tempfile.mkdtemp(dir=root))
 
 

@@ -1,4 +1,4 @@
-"""Agents of one team that read overlapping things: how often one is given what another had read, and kept once."""
+"""Agents of one team read overlapping files: how often reads are shared, and how much storage deduplication saves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TTL_SECONDS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """So many agents read so many times each, of so many files; few of them often, most rarely."""
+    """Each agent makes ``reads`` reads of ``files`` files: a few files often, most rarely."""
 
     agents: int = 8
     reads: int = 60
@@ -42,7 +42,7 @@ class _Reads:
 
 
 async def measure(folder: Path, load: Workload) -> list[Figure]:
-    """Through a gateway and an upstream of their own, whose tools that read may be shared."""
+    """Measure on a new gateway and upstream whose reading tools may be shared."""
     files = _files(folder / "files", load.files)
     async with servers.library(folder / "files") as upstream:
         document = {
@@ -114,7 +114,7 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
 
 
 async def _read(team: list[Agent], files: dict[str, Path], load: Workload, writes: int) -> _Reads:
-    """In turns, so that each answer can be held against the file as it is; every write ends what was shared."""
+    """Agents read in turns, so that each answer can be compared with the file; every write ends the sharing."""
     reads, names = _Reads(), list(files)
     rng = random.Random(f"reads {writes}")  # noqa: S311 - repeatable, not secret
     often = [1 / (rank + 1) for rank in range(len(names))]
@@ -135,7 +135,7 @@ async def _read(team: list[Agent], files: dict[str, Path], load: Workload, write
 
 
 async def _read_at_once(team: list[Agent], direct: Agent, files: dict[str, Path]) -> int:
-    """Upstream calls that a file costs which nobody has read yet."""
+    """Upstream calls for a new file that all agents read at once."""
     path = next(iter(files.values())).with_name("new.txt")
     path.write_text("nobody has read this")
     before = await _upstream_calls(direct)
@@ -144,14 +144,14 @@ async def _read_at_once(team: list[Agent], direct: Agent, files: dict[str, Path]
 
 
 async def _upstream_calls(direct: Agent) -> int:
-    """How often the upstream itself was asked for a file, by its own account."""
+    """File requests that the upstream counted."""
     return int((await direct.call("count_calls")).text)
 
 
 async def _deduplication(team: list[Agent], files: dict[str, Path], load: Workload) -> tuple[float, float]:
-    """Each agent keeps what it read and half as much of its own, in a workspace of its own.
+    """Each agent stores the files it read and half as many values of its own, in its own workspace.
 
-    What is spared of the stored bytes, and what is stored of those that were set.
+    The share of stored bytes that deduplication saves, and stored bytes / bytes set.
     """
     rng = random.Random("keeps")  # noqa: S311 - repeatable, not secret
     before = await _tenant_bytes(team[0])

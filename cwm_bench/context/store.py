@@ -1,7 +1,7 @@
-"""Shared context as a gateway has it, without the gateway: what it takes in time and memory, and how it comes back.
+"""Shared context in process, as in a gateway: time and memory of its operations, and recovery.
 
-``python -m cwm_bench.context.store fill|recover FOLDER STORE MEGABYTES`` does that in a process of its own and says
-its figures as JSON; STORE is ``sqlite`` or a URL.
+``python -m cwm_bench.context.store fill|checkpoint|recover FOLDER STORE MEGABYTES`` measures in a process of its own
+and prints JSON; STORE is ``sqlite`` or a URL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LABEL: Final = "full"
 
 @asynccontextmanager
 async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
-    """All of a gateway but its face, on the store of ``folder`` or of a URL."""
+    """All parts of a gateway except its HTTP side, on SQLite in ``folder`` or the store at a URL."""
     settings = Settings(
         database=Database(db_path=folder / "cwm.db"),
         engine=Engine(vllm_url=_NOWHERE, lmcache_url="none", coordinator_url="none"),
@@ -71,7 +71,7 @@ async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
 
 @dataclass(slots=True)
 class OperationTimes:
-    """What each operation of one kind took: on the clock, and of processor time in all threads."""
+    """Wall-clock and processor time (all threads) of each operation of one kind, in ms."""
 
     milliseconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -85,7 +85,7 @@ class OperationTimes:
 
 
 async def operations(folder: Path, store: str, rounds: int) -> dict[str, OperationTimes]:
-    """Values of 2 KB set and read again, keys of a scope of as many listed."""
+    """Set and get values of 2 KB, then list keys of the scope that holds them."""
     sets, gets, lists = OperationTimes(), OperationTimes(), OperationTimes()
     text = token_corpus.text("json", _SMALL_CHARS)
     async with opened(folder, store) as parts:
@@ -106,7 +106,7 @@ async def operations(folder: Path, store: str, rounds: int) -> dict[str, Operati
 
 
 async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
-    """Keep so much, all of it different: what this process then takes more than before."""
+    """Store ``megabytes`` of different values: how much this process grows."""
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
         texts = _texts()
@@ -130,7 +130,7 @@ async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
 
 
 async def checkpoint(folder: Path, store: str, megabytes: int) -> dict[str, float]:
-    """Seconds to name a state of so much, and to bring it back after every key was overwritten."""
+    """Seconds of a snapshot of ``megabytes``, and of its restore after every key was overwritten."""
     async with opened(folder, store) as parts:
         context, texts = parts.services.shared_context, _texts()
         for number in range(_count(megabytes)):
@@ -151,7 +151,7 @@ async def checkpoint(folder: Path, store: str, megabytes: int) -> dict[str, floa
 
 
 async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
-    """Read all that another process kept; seconds from the start of this one, what is wrong is counted after."""
+    """Read everything that another process stored: seconds from the start of this process, and wrong values."""
     started, began = _seconds_since_start(), time.perf_counter()
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
@@ -187,7 +187,7 @@ def _count(megabytes: int) -> int:
 
 
 def _texts() -> list[str]:
-    """Of the same ASCII length each, so that a megabyte is one."""
+    """Texts of the same ASCII length, so that sizes in megabytes are exact."""
     texts: Iterator[str] = (
         token_corpus.text(kind, _VALUE_CHARS, seed).encode("ascii", "replace").decode()
         for kind in _KINDS
@@ -202,14 +202,14 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _seconds_since_start() -> float:
-    """Of this process, its imports included."""
+    """Age of this process, which includes its imports."""
     after_boot = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - after_boot / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """Memory as a gateway has it once it has started."""
+    """Garbage collector settings as in a started gateway."""
     before = gc.get_threshold()
     settle_memory()
     try:

@@ -1,4 +1,4 @@
-"""Faults in stored chunks: the cases of a run, who noticed each, and the report."""
+"""Faults in stored chunks: the cases of a run, the detector of each, and the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANOTHER = {Fault.SWAP_CHUNKS, Fault.SWAP_WINDOWS, Fault.FORGE}
 
 @dataclass(frozen=True, slots=True)
 class ChunkPosition:
-    """A chunk: the number of blocks of the window it is in, which names the window, and its index there."""
+    """A chunk: its index, and the number of blocks of its window, which identifies the window."""
 
     blocks: int
     index: int
@@ -32,7 +32,7 @@ class ChunkPosition:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``sound_copy``: the other tier keeps its chunks. ``share`` (0 to 1) is where in the value."""
+    """``sound_copy``: the other tier keeps its chunks. ``share`` (0 to 1) is the position in the value."""
 
     fault: Fault
     tier: Tier
@@ -78,7 +78,7 @@ def _index(fault: Fault, blocks: int, random: Random) -> int:
 
 
 def _another(fault: Fault, at: ChunkPosition, random: Random) -> ChunkPosition:
-    """The chunk whose value comes to lie here."""
+    """The chunk whose value replaces the one ``at``."""
     positions = [ChunkPosition(blocks, index) for blocks in BLOCKS for index in range(blocks)]
     match fault:
         case Fault.SWAP_CHUNKS:
@@ -89,12 +89,12 @@ def _another(fault: Fault, at: ChunkPosition, random: Random) -> ChunkPosition:
 
 
 class Detector(StrEnum):
-    """What noticed a fault first.
+    """What detected a fault first.
 
-    ``seal``: LMCache found the chunk and did not accept it. ``prefetch``: it did not find it. ``canary``: the
-    chunk was loaded, and the replay did not continue as the window had. ``other_tier``: a sound copy was loaded.
-    ``nothing_to_detect``: what is stored is what was stored. ``undetected``: the damaged value was loaded and
-    the replay showed nothing.
+    ``seal``: LMCache found the chunk and refused it. ``prefetch``: it did not find the chunk. ``canary``: the chunk
+    was loaded, and the replay differed from the window's continuation. ``other_tier``: a sound copy was loaded.
+    ``nothing_to_detect``: the stored value did not change. ``undetected``: the damaged value was loaded and the
+    replay was exact.
     """
 
     SEAL = "seal"
@@ -107,7 +107,7 @@ class Detector(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a thaw left behind: its answer, and the chunks that LMCache refused meanwhile."""
+    """Evidence of one thaw: its answer, and the number of chunks that LMCache refused during it."""
 
     changed: bool
     verification: str
@@ -147,7 +147,7 @@ def where(noticed: Detector, case: Case) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """A case and how it ended; ``right``: the thawed session continued as the uninterrupted one."""
+    """A case and its result; ``right``: the thawed session continued as the uninterrupted one."""
 
     case: Case
     signs: Signs

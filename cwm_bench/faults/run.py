@@ -1,4 +1,4 @@
-"""``cwm bench faults``: damage what a window is stored as, thaw it, and see what is continued from."""
+"""``cwm bench faults``: damage the stored chunks of a window, thaw it, and compare its continuation."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from cwm_bench.harness.figures import Report
 from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 
-_COMPARED_TOKENS = 32  # twice a canary: what it did not see is compared too
+_COMPARED_TOKENS = 32  # twice a canary: also tokens that it does not cover
 _SAMPLED = 8
-_VOCABULARY = range(300, 1800)  # no special token of any model that is served here
+_VOCABULARY = range(300, 1800)  # no special token of any model used here
 _REFUSED = "lmcache_mp_l2_prefetch_failure_chunks_total"
 _DURABLE_SECONDS = 60.0
 _PROGRESS_EVERY = 10
@@ -63,14 +63,14 @@ class Stack(Protocol):
 
 
 async def run(settings: Settings, report: Callable[[str], None], cases: int, seed: int | None) -> Report:
-    """Run ``cases`` random cases on a stack of its own in a temporary folder; ``report`` gets progress."""
+    """Run ``cases`` random cases on a stack of its own in a temporary folder; ``report`` gets progress lines."""
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     report(f"seed {seed}")
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
         plan = own_plan(settings, folder, report)
 
         def tell(line: str) -> None:
-            # LMCache logs a traceback for each chunk that does not open, and that is what is done to it here.
+            # LMCache logs a traceback for each damaged chunk.
             if not line.startswith("lmcache: "):
                 report(line)
 
@@ -91,10 +91,10 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
 async def climb(
     stack: Stack, gateway_url: str, cases: int, seed: int, report: Callable[[str], None]
 ) -> list[CaseOutcome]:
-    """Run ``cases`` cases of ``seed`` on a running engine through a running gateway, one after the other.
+    """Run ``cases`` cases of ``seed`` one after the other, on a running engine through a running gateway.
 
-    Nobody else may use the engine meanwhile, and the gateway's variables hold ``QUIET``: the engine's memory is
-    emptied and what it refuses is counted.
+    Nobody else may use the engine meanwhile, and the gateway needs the variables of ``QUIET``: each case empties the
+    engine's memory and counts the chunks that it refuses.
     """
     random = Random(seed)  # noqa: S311 - repeatable, not secret
     outcomes = []
@@ -108,7 +108,7 @@ async def climb(
 
 @dataclass(frozen=True, slots=True)
 class _Frozen:
-    """A window, how its session would have gone on, and what is stored of it in each tier."""
+    """A window, the continuation of its session, and its stored chunks in each tier."""
 
     name: str
     token_ids: list[int]
@@ -134,7 +134,7 @@ async def _ladder(stack: Stack, gateway_url: str, random: Random) -> AsyncIterat
 
 @dataclass(slots=True)
 class _Ladder:
-    """Windows are used again: after each case what is stored of them is put back, byte for byte."""
+    """Runs cases. Windows are reused: after each case their stored chunks are restored byte for byte."""
 
     stack: Stack
     agent: Agent
@@ -154,7 +154,7 @@ class _Ladder:
         signs, session = await self._thaw(window, changed=changed)
         continued = await self.agent.complete(window.token_ids, _COMPARED_TOKENS, session=session)
         if signs.verification == "mismatch":
-            # What was quarantined is stored again under a salt of its own: the window is another one now.
+            # A quarantined window is stored again under a new salt: it cannot be reused.
             await self._durable(window)
             del self.windows[case.at.blocks]
         await stored(self.kv_tier)
@@ -181,7 +181,7 @@ class _Ladder:
         return _Frozen(name, ids, continuation, tier_copies)
 
     async def _damage(self, case: Case, mine: Copies, others: Copies) -> bool:
-        """Whether what is stored is another value now."""
+        """Damage the stored value; return whether it changed."""
         tier, name = self.tiers[case.tier], mine.names[case.at.index]
         values = self._damaged(case, mine, others)
         if not values:
@@ -226,7 +226,7 @@ class _Ladder:
         return signs, thawed["session_id"]
 
     async def _refused(self) -> int:
-        """Chunks that LMCache found in a lower tier and could not load, since it started."""
+        """Chunks that LMCache found in a lower tier and could not load, counted since its start."""
         metrics = (await self.agent.http.get(f"{self.stack.lmcache_url}/metrics")).text
         lines = [line for line in metrics.splitlines() if line.startswith(_REFUSED)]
         families = text_string_to_metric_families("\n".join([*lines, ""]))

@@ -1,4 +1,4 @@
-"""What a benchmark reports: rows for people, a summary for machines, medians and ratios in both."""
+"""A benchmark's report: tables for people and a summary for machines, with medians and ratios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 
 @dataclass(slots=True)
 class Section:
-    """One table: a title, column names and rows of figures; ``note`` says how it was measured."""
+    """One table; ``note`` says how its figures were measured."""
 
     title: str
     columns: Sequence[str]
@@ -80,7 +80,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Its entries, a table in it row by row."""
+    """Its entries; a nested table becomes one entry per row."""
     for name, value in summary.items():
         if isinstance(value, dict) and all(isinstance(row, dict) for row in value.values()):
             yield from ((f"{name} {row}", figures) for row, figures in value.items())

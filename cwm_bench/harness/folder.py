@@ -14,7 +14,7 @@ from cwm.stack.plan import StackPlan, plan_from_settings
 
 @asynccontextmanager
 async def own_folder(home: Path, report: Callable[[str], None]) -> AsyncIterator[Path]:
-    """One that goes with the block; what benchmarks that were killed have left goes before. Raises StackError."""
+    """A folder that is removed with the block; leftovers of killed benchmarks are removed before. Raises StackError."""
     await clear_abandoned(home, report)
     with temporary_folder(home, "cwm-bench-") as (folder, _):
         yield folder

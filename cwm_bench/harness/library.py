@@ -1,6 +1,6 @@
-"""An upstream for benchmarks: files of a folder, and answers as large as those of web APIs.
+"""An upstream for benchmarks: files of a folder, and large answers like those of web APIs.
 
-``python -m cwm_bench.harness.library FOLDER`` says its URL once it can be asked.
+``python -m cwm_bench.harness.library FOLDER`` prints its URL once it listens.
 """
 
 from __future__ import annotations

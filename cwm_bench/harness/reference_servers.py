@@ -1,4 +1,4 @@
-"""The protocol's own reference servers: programs of others, from npm."""
+"""The protocol's reference servers, third-party programs from npm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_REASON: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ReferenceServers:
-    """Their command lines; ``folder`` holds ``node_modules``."""
+    """Command lines of the reference servers; ``folder`` holds ``node_modules``."""
 
     folder: Path
 
@@ -39,7 +39,7 @@ class ReferenceServers:
 
 
 def installed(folder: Path) -> ReferenceServers:
-    """Install them in ``folder``. StackError says why not, in a few words."""
+    """Install them in ``folder``. Raises StackError with a short reason."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise StackError("npm is not there.")
@@ -64,5 +64,5 @@ def installed(folder: Path) -> ReferenceServers:
 
 
 def environment() -> dict[str, str]:
-    """What they are started with."""
+    """Their environment variables."""
     return {"PATH": os.environ.get("PATH", "")}

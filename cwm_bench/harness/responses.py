@@ -1,4 +1,4 @@
-"""Answers like those of web APIs, generated: the same for the same size, and nobody's data."""
+"""Generated answers like those of web APIs: the same for the same size, without anybody's data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def issues(kilobytes: int) -> str:
 
 
 def series(kilobytes: int) -> dict[str, Any]:
-    """A time series as monitoring APIs answer a range query."""
+    """A time series like a monitoring API's answer to a range query."""
     rng = random.Random("series")  # noqa: S311 - repeatable, not secret
     return {
         "status": "success",
@@ -42,7 +42,7 @@ def series(kilobytes: int) -> dict[str, Any]:
 
 
 def search(kilobytes: int) -> str:
-    """One page of search results, each with the text that was found."""
+    """One page of search results, each with its matching text."""
     rng = random.Random("search")  # noqa: S311 - repeatable, not secret
     text = token_corpus.text("prose", _SEARCHED_CHARS, 32) + token_corpus.text("cjk", _SEARCHED_CHARS, 32)
     hits = _filled(kilobytes, lambda number: _hit(rng, text, number))

@@ -1,4 +1,4 @@
-"""Programs that a benchmark starts: a gateway as ``cwm serve`` runs it, an upstream, a Valkey."""
+"""Programs that a benchmark starts: ``cwm serve`` without an engine, an upstream, a Valkey."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _URL: Final = re.compile(rb"http://[^/\s]+/mcp")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``url`` is where it speaks MCP."""
+    """A running server; ``url`` is its MCP endpoint."""
 
     url: str
     pid: int
@@ -44,7 +44,7 @@ class Server:
 
 @asynccontextmanager
 async def library(folder: Path) -> AsyncIterator[Server]:
-    """The upstream of ``cwm_bench.harness.library``, with the files of ``folder``."""
+    """Run ``cwm_bench.harness.library`` with the files of ``folder``."""
     async with _running(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
         yield server
 
@@ -53,9 +53,9 @@ async def library(folder: Path) -> AsyncIterator[Server]:
 async def gateway(
     folder: Path, document: Mapping[str, Any], store_url: str | None, database_url: str | None = None
 ) -> AsyncIterator[Server]:
-    """Everything on but the engine, which is not there; ``document`` is its ``cwm.yaml``, in ``folder``.
+    """A gateway without an engine; ``document`` becomes its ``cwm.yaml``, in ``folder``.
 
-    Its registry is ``cwm.db`` in ``folder`` unless it has a URL.
+    Its registry is ``cwm.db`` in ``folder``, or the database at ``database_url``.
     """
     configure(folder, document)
     variables = {
@@ -73,7 +73,7 @@ async def gateway(
 
 
 def configure(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write ``cwm.yaml``: whole or not at all."""
+    """Replace ``cwm.yaml`` atomically."""
     beside = folder / "cwm.yaml.new"
     beside.write_text(yaml.safe_dump(dict(document)), encoding="utf-8")
     beside.replace(folder / "cwm.yaml")
@@ -81,7 +81,7 @@ def configure(folder: Path, document: Mapping[str, Any]) -> None:
 
 @asynccontextmanager
 async def valkey(folder: Path) -> AsyncIterator[str]:
-    """The URL of one of its own that keeps nothing; its log is in ``folder``. Raises StackError where there is none."""
+    """Yield the URL of a new Valkey without persistence; its log is in ``folder``. Raises StackError when none is installed."""
     port = free_port()
     argv = [str(valkey_binary()), "--bind", LOOPBACK, "--port", str(port), "--dir", str(folder), "--save", ""]
     server = await Child.start(argv, {}, folder / "valkey.log")
@@ -97,7 +97,7 @@ async def valkey(folder: Path) -> AsyncIterator[str]:
 
 
 async def json_output(module: str, *arguments: str) -> dict[str, Any]:
-    """What a program of ours, run to its end, says as JSON on its last line."""
+    """Run a Python module to its end; return the JSON of its last line."""
     process = await asyncio.create_subprocess_exec(
         *on_leash([sys.executable, "-m", module, *arguments]),
         env=_environment({}),
@@ -117,7 +117,7 @@ async def json_output(module: str, *arguments: str) -> dict[str, Any]:
 async def _running(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> AsyncIterator[Server]:
-    """A Python program, from when its first line tells its URL."""
+    """Run a Python program that prints its URL on its first line."""
     log = folder / "servers.log"
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(

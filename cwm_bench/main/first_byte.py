@@ -1,4 +1,4 @@
-"""What the gateway itself adds until the first byte of a stream: a relay between it and vLLM tells the two apart."""
+"""Time that the gateway adds until the first byte of a stream, apart from vLLM's: a relay stands between the two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PIECE_BYTES: Final = 65536
 
 @dataclass(slots=True)
 class Relay:
-    """Passes bytes on to vLLM. By request number: when the last of it came, and when the first event of its answer did."""
+    """A relay to vLLM. By request number: when the last byte of the request came, and the first event of its answer."""
 
     url: str = ""
     request_times: dict[int, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class FirstByteTimes:
-    """Milliseconds from the client to the relay, back from the relay to the client, and all until the first event."""
+    """Milliseconds from the client to the relay, back from the relay to the client, and in all until the first event."""
 
     into: float
     back: float
@@ -44,13 +44,13 @@ class FirstByteTimes:
 
     @property
     def between(self) -> float:
-        """All that vLLM did not take."""
+        """Milliseconds outside vLLM."""
         return self.into + self.back
 
 
 @asynccontextmanager
 async def relay(vllm_url: str) -> AsyncIterator[Relay]:
-    """One on a free port until the block ends."""
+    """Run a relay on a free port until the block ends."""
     upstream, record = httpx2.URL(vllm_url), Relay()
 
     async def connected(reader: StreamReader, writer: StreamWriter) -> None:
@@ -103,7 +103,7 @@ class _Pace:
 async def measure(
     relay: Relay, gateway_url: str, model: str, repetitions: Repetitions, progress: Callable[[str], None]
 ) -> tuple[Section, dict[str, Any]]:
-    """Streams through a gateway whose vLLM is ``seen``, and straight to it in turns."""
+    """Measure streams through a gateway whose vLLM is ``relay``, and straight to ``relay``, in turns."""
     section = Section(
         "time to the first byte: in the gateway",
         ("case", "to vLLM ms", "straight ms", "back ms", "straight ms ", "added ms", "first byte ms"),
@@ -162,7 +162,7 @@ async def _turn_times(
     url: str,
     turn: int,
 ) -> list[FirstByteTimes]:
-    """What the requests of all clients took in one turn."""
+    """The times of all clients' requests in one turn."""
 
     async def client(which: int) -> list[FirstByteTimes]:
         times = []

@@ -1,4 +1,4 @@
-"""The same requests through the gateway and straight to vLLM, taken in turns."""
+"""The same requests through the gateway and straight to vLLM, in turns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one request: until its first body byte, and whole."""
+    """Seconds of one request: until its first body byte, and until its end."""
 
     first: float
     whole: float
@@ -32,7 +32,7 @@ async def compare(
 ) -> tuple[Section, dict[str, Any]]:
     """Latency and throughput, 1 and 16 clients, streaming and not; ratios are through / direct.
 
-    vLLM is also taken twice, as if one of the two were a gateway: what differs then is the noise of the measurement.
+    vLLM is measured twice, as if one of the two were a gateway: their difference is the noise of the measurement.
     """
     section = Section(
         "pass-through: gateway against the same vLLM",
@@ -71,16 +71,16 @@ async def compare(
 
 
 def clients() -> httpx2.AsyncClient:
-    """Connections for all clients of a load. vLLM closes one after 5 idle seconds, and a request that meets the close fails."""
+    """Connections for all clients. vLLM closes one after 5 idle seconds, and a request at that moment fails."""
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
     return httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """``clients`` ask at once and wait for each other; with ``known``, each always the same.
+    """``clients`` send a request each at once and wait for each other; with ``known``, always the same prompts.
 
-    ``nonce`` begins its prompts: an engine may have been measured before.
+    Prompts begin with ``nonce``: an engine may have been measured before.
     """
 
     clients: int
@@ -99,7 +99,7 @@ class Traffic:
         return f"{self.clients}_{'stream' if self.stream else 'whole'}{'_known' if self.known else ''}"
 
     def prompt(self, number: int, client: int) -> str:
-        """Of the ``number``-th batch."""
+        """The prompt of ``client`` in the ``number``-th batch."""
         prompt_number = client if self.known else number * self.clients + client
         return f"{self.nonce} {prompt_number} " + " ".join(
             f"word{(prompt_number * 7 + i) % 997}" for i in range(_PROMPT_WORDS)
@@ -170,7 +170,7 @@ async def _one(
 
 
 def body_of(load: Traffic, model: str, number: int, client: int) -> dict[str, Any]:
-    """What ``client`` asks in the ``number``-th batch."""
+    """The request of ``client`` in the ``number``-th batch."""
     return {
         "model": model,
         "prompt": load.prompt(number, client),

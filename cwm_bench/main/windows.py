@@ -1,4 +1,4 @@
-"""Freeze and thaw on the real engine, by size and by tier, beside a cold prefill of the same tokens."""
+"""Freeze and thaw on the real engine, by size and tier, compared with a cold prefill of the same tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = (1024, 2048, 4096, 8064)
 TIERS = ("cpu", "redis", "disk")
 _SETTLE_SECONDS = 60.0
 _POLL_SECONDS = 0.01
-# One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
+# llama.cpp's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
 
@@ -59,7 +59,7 @@ class Stack(Protocol):
 
 @dataclass(slots=True)
 class Bench:
-    """A gateway, its engine, and the tokens to fill contexts with."""
+    """A gateway, its engine, and the tokens that fill contexts."""
 
     stack: Stack
     gateway_url: str
@@ -196,7 +196,7 @@ class Bench:
         return frozen, (time.perf_counter() - started) * 1000
 
     async def _settled(self, session: str, blocks: int) -> None:
-        """Return when both lower tiers have every block: what the turn left in the engine is computed and stored."""
+        """Return when both lower tiers have every block: the engine has computed and stored the whole turn."""
         async with asyncio.timeout(_SETTLE_SECONDS):
             while True:
                 tiers = (await self._tool("window_status", session_id=session))["kv_cache"].get("tiers", {})
@@ -205,7 +205,7 @@ class Bench:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def _acknowledge(self, window: str, windows: list[str]) -> float:
-        """Freeze the same context once more without waiting: the time until that is answered."""
+        """Milliseconds until a freeze of the same context without ``wait`` is answered."""
         session = (await self._tool("window_thaw", window_name=window))["session_id"]
         windows.append(f"bench-{uuid4().hex[:12]}")
         started = time.perf_counter()
@@ -227,11 +227,11 @@ class Bench:
             raise RuntimeError(f"the replay was not exact: {thawed['receipt']['verification']}")
 
     async def _cold(self, ids: list[int]) -> None:
-        """Straight to vLLM under a salt that nothing is stored for."""
+        """Prefill straight on vLLM under a new salt, which nothing is stored for."""
         await self._complete(self.stack.vllm_url, ids, cache_salt=f"bench-{uuid4().hex}")
 
     async def _engine_alone(self, ids: list[int]) -> None:
-        """The bare request under the tenant's salt, without the window around it."""
+        """Send the bare request under the tenant's salt, without a thaw."""
         await self._complete(self.gateway_url, ids)
 
     async def _complete(self, url: str, ids: list[int], **more: Any) -> None:
@@ -239,7 +239,7 @@ class Bench:
         (await self.http.post(f"{url}/v1/completions", json=body)).raise_for_status()
 
     async def _only(self, tier: str, name: str) -> None:
-        """Leave the window's chunks in this tier and those below it."""
+        """Leave the window's chunks only in this tier and those below it."""
         if tier == "cpu":
             await self._thaw(name)
         await empty_vllm(self.http, self.stack)
@@ -258,7 +258,7 @@ class Bench:
 async def _medians(
     rounds: int, *actions: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
 ) -> list[float]:
-    """Median duration in ms of each action, taken in turns; ``before`` each, which is not timed."""
+    """Median ms of each action, in turns; ``before`` runs before each, untimed."""
     milliseconds: list[list[float]] = [[] for _ in actions]
     for _ in range(rounds):
         for action, times in zip(actions, milliseconds, strict=True):

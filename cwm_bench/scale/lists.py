@@ -1,4 +1,4 @@
-"""Lists, searches, filters and statuses of a large registry, asked of the services and of a gateway."""
+"""Lists, searches, filters and statuses of a large registry, through the services and through a gateway."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Ask = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of question. ``deep`` marks offsets far into a list, which take the longer the farther."""
+    """One kind of query. ``deep`` marks offsets far into a list, which take longer the farther they are."""
 
     name: str
     query: WindowQuery
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class QueryTimes:
-    """Of one question, in ms; ``cpu`` is the median of processor time, which tells what a busy machine hides."""
+    """Milliseconds of one query; ``cpu`` is its median processor time, which holds on a busy machine too."""
 
     name: str
     p50: float
@@ -56,7 +56,7 @@ class QueryTimes:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Asks each question ``rounds`` times. ``pids`` are the processes whose processor time counts."""
+    """Runs each query ``rounds`` times. ``pids`` are the processes whose processor time counts."""
 
     rounds: int
     pids: Sequence[int]
@@ -89,7 +89,7 @@ def _thread_ns(thread: Path) -> int:
 
 
 async def servers_of(parts: Parts) -> list[int]:
-    """The processes in which Postgres works for gateways; none for SQLite."""
+    """The processes of Postgres that serve gateways; none for SQLite."""
     working = text("SELECT pid FROM pg_stat_activity WHERE application_name = 'cwm'")
 
     def read(connection: Connection) -> list[int]:
@@ -100,7 +100,7 @@ async def servers_of(parts: Parts) -> list[int]:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Parts]:
-    """All of a gateway but its face, on the registry at ``url``, without an engine."""
+    """All parts of a gateway except its HTTP side, on the registry at ``url``, without an engine."""
     at = (
         {"db_path": Path(url.removeprefix("sqlite:///"))}
         if url.startswith("sqlite")
@@ -117,7 +117,7 @@ async def opened(url: str) -> AsyncIterator[Parts]:
 
 
 def cases(count: int) -> list[Case]:
-    """What is asked of ``count`` windows; half-way pages are asked for by cursor and by offset."""
+    """The queries over ``count`` windows; pages half-way are reached by cursor and by offset."""
     half = count * 9 // 20
     orders = [
         Case(
@@ -212,7 +212,7 @@ async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[
 
 
 async def plans(parts: Parts, count: int) -> list[tuple[str, str]]:
-    """Of every statement of every question: what is asked, and the database's plan for it."""
+    """For every statement of every query: the query's name, and the database's plan."""
     plan_texts = []
     for case in cases(count):
         with _statements() as statements:
@@ -223,7 +223,7 @@ async def plans(parts: Parts, count: int) -> list[tuple[str, str]]:
 
 
 def _frozen(count: int) -> str:
-    """A window of the asking tenant that has chunk references."""
+    """A window of the querying tenant that has chunk references."""
     return name_of(count // 2000 * 1000 + 100)
 
 
@@ -236,7 +236,7 @@ def _plan(statement: str, parameters: Any, connection: Connection) -> str:
 
 @contextmanager
 def _statements() -> Iterator[list[tuple[str, Any]]]:
-    """Every SELECT that is sent meanwhile, with its parameters."""
+    """The SELECT statements sent during the block, with their parameters."""
     statements: list[tuple[str, Any]] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:

@@ -1,7 +1,7 @@
-"""A steady rate of tool calls against gateways of one team: what fails, how long calls take, and whether memory stays.
+"""A steady rate of tool calls to the gateways of one team: errors, durations, and growth of memory.
 
-Calls begin when they are due, whether those before have ended or not, and are timed from when they were due: a gateway that
-falls behind shows it. Gateways have their turns one after the other, as behind a plain proxy.
+Calls start when they are due, also while earlier ones run, and are timed from that moment: a gateway that falls behind
+shows it. Gateways take turns, as behind a plain proxy.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cwm_bench.scale.rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_
 
 CALLS_PER_SECOND: Final = 200
 _SAMPLE_SECONDS: Final = 5.0
-# More would not make gateways on two cores faster, and httpcore goes through all that it has for every call.
+# More would not make gateways on two cores faster, and httpcore walks all its connections for every call.
 _MOST_AT_ONCE: Final = 32
 _BIG_CHARS: Final = 120_000
 _TIMEOUTS: Final = {"timeout": dict.fromkeys(("pool", "connect", "read", "write"), 60.0)}
 _BROKEN: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _KEYS: Final = 500
 _FEWEST_CLONES: Final = 20
-# Of a hundred calls.
+# Calls of each kind in a hundred.
 _MIX: Final = (
     ("window_list", 25),
     ("window_list, filtered", 15),
@@ -61,7 +61,7 @@ class Rate:
 
 @dataclass(slots=True)
 class CallFigures:
-    """``memory`` is resident MB of all gateways, by seconds since the start."""
+    """Durations and errors of the calls; ``memory`` is resident MB of all gateways, by seconds since the start."""
 
     seconds: float = 0.0
     milliseconds: dict[str, list[float]] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class CallFigures:
         return percentile([ms for times in self.milliseconds.values() for ms in times], percent)
 
     def megabytes(self, share: float) -> float:
-        """What they had when so much of the time was over."""
+        """Resident MB at this ``share`` of the time."""
         at = share * self.seconds
         return round(min(self.memory, key=lambda sample: abs(sample[0] - at))[1], 1)
 
     @property
     def slope(self) -> float:
-        """MB a minute, over the second half: by then what is warmed up is."""
+        """MB per minute over the second half, when the gateways have warmed up."""
         half = [sample for sample in self.memory if sample[0] >= self.seconds / 2]
         if len(half) < 2:
             return 0.0
@@ -97,7 +97,7 @@ class CallFigures:
 async def measure(
     gateways: Sequence[Server], count: int, rate: Rate, progress: Callable[[str], None]
 ) -> CallFigures:
-    """Mixed calls at a registry of ``count`` windows that ``gateways`` share, as all else."""
+    """Make mixed calls to ``gateways``, which share a registry of ``count`` windows and everything else."""
     async with httpcore2.AsyncConnectionPool(
         max_connections=_MOST_AT_ONCE * len(gateways), keepalive_expiry=30, network_backend=AsyncioBackend()
     ) as http:
@@ -115,9 +115,9 @@ async def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """It shares the machine with what is measured, so it is no more than it must be.
+    """A minimal client, as it shares the machine with the gateways.
 
-    What waits for ``turns`` waits for the gateway: it is timed all the same.
+    ``turns`` bounds the calls at once; a wait for it counts as time of the gateway.
     """
 
     http: httpcore2.AsyncConnectionPool
@@ -125,7 +125,7 @@ class _Caller:
     turns: asyncio.Semaphore
 
     async def __call__(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What the tool answers; RuntimeError for anything but success."""
+        """The tool's answer. Raises RuntimeError for anything but success."""
         body = rpc.request(rpc.MODERN, "tools/call", {"name": tool, "arguments": arguments})
         content = json.dumps(body).encode()
         url = next(self.urls)
@@ -148,7 +148,7 @@ def _framing(url: str, content: bytes) -> dict[str, str]:
 
 
 def _message(answer: httpcore2.Response) -> dict[str, Any]:
-    """Of an answer in JSON, or the last event of a stream."""
+    """The message of a JSON answer, or of the last event of a stream."""
     content = answer.content
     if dict(answer.headers).get(b"content-type", b"").startswith(b"text/event-stream"):
         content = content.rpartition(b"data: ")[2]
@@ -162,7 +162,7 @@ def _error_text(result: dict[str, Any]) -> str:
 
 
 async def _prepared(caller: _Caller) -> str:
-    """Fill what calls read; the handle of a stored result."""
+    """Store the values that calls read; return the handle of a stored result."""
     for key in range(_KEYS):
         await caller("context_set", {"key": f"key/{key}", "value": {"number": key}})
     words = " ".join(f"word{number}" for number in range(_BIG_CHARS // 9))
@@ -213,7 +213,7 @@ async def _sample(gateways: Sequence[Server], figures: CallFigures) -> None:
 
 
 def _calls(count: int, handle: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Kinds of calls, their tools and arguments, for ever."""
+    """Endless calls: kind, tool and arguments."""
     arguments = _Arguments(count, handle)
     kinds, weights = zip(*_MIX, strict=True)
     while True:
@@ -222,7 +222,7 @@ def _calls(count: int, handle: str) -> Iterator[tuple[str, str, dict[str, Any]]]
 
 
 class _Arguments:
-    """Arguments at random, and what was cloned: a deletion takes the oldest clone, or clones if there are too few."""
+    """Random arguments, and the clones so far: a deletion takes the oldest clone, or makes one if there are too few."""
 
     def __init__(self, count: int, handle: str) -> None:
         self.chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
@@ -271,5 +271,5 @@ class _Arguments:
         return arguments[kind]
 
     def _window(self) -> str:
-        """One that was frozen, not cloned."""
+        """The name of a window that was frozen, not cloned."""
         return name_of(self.chance.choice(self._sessions) * WINDOWS_A_SESSION + 25 * self.chance.randrange(4))

@@ -1,4 +1,4 @@
-"""``cwm bench scale``: a million windows in both databases, and 200 tool calls a second for minutes on end."""
+"""``cwm bench scale``: a million windows in both databases, and 200 tool calls per second for minutes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GOAL_MS: Final = 10
 _GATEWAYS: Final = 2
 _SQLITE: Final = "sqlite"
 _POSTGRES: Final = "postgres"
-# What is filled in is years old: upkeep would delete it under the questions.
+# The rows are years old: upkeep would delete them during the queries.
 _RETENTION: Final = {"retention": {"session_ttl_seconds": 0, "session_kept_seconds": 0, "patrol_windows": 0}}
 _NOTE: Final = (
     f"goal: medians under {_GOAL_MS} ms; cpu: processor time of gateway and database, medians, which tells what a busy machine hides; nine tenths of the windows are one tenant's, which is the one that asks; offsets marked "
@@ -47,7 +47,7 @@ class ScaleRun:
 
 
 async def run(progress: Callable[[str], None], effort: ScaleRun, home: Path) -> Report:
-    """Measure. Needs no engine, and the Postgres of the ``embedded`` extra."""
+    """Measure without an engine, with the Postgres of the ``embedded`` extra."""
     report = Report(
         "scale",
         {
