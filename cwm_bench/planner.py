@@ -177,7 +177,7 @@ class PlannerBench(Bench):
             f"times slower than the other; {_LESSONS} thaws before to learn from; whole tool calls without "
             "verification, vLLM's own cache reset before each; regret: planner / the better fixed choice of the "
             "same round - 1, median; of decisions: the fixed choice that the planner decided for / the better one - 1, "
-            "which leaves out how unlike two timings of the same thing are",
+            "which leaves out the noise between two timings of the same choice",
         )
         summary: dict[str, Any] = {}
         errors: list[float] = []

@@ -47,9 +47,9 @@ _COLUMNS: Final = (
     "upstream +ms",
 )
 _NOTE: Final = (
-    "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own is a tool of CWM's, upstream "
+    "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own: a tool of CWM; upstream: "
     "the bare server through CWM; own/bare: throughput, the goal is 0.8 with the defaults and as a replica; upstream +ms: median latency over "
-    "calling the upstream directly, the goal is 3 with one session; both are medians of what each round gave"
+    "calling the upstream directly, the goal is 3 with one session; both are medians over the rounds"
 )
 
 

@@ -86,7 +86,7 @@ def bench_planner(
     ] = None,
     json_file: _JsonFile = None,
 ) -> None:
-    """Thaws that load, that recompute, and that the planner chooses for, by size and tier."""
+    """Thaws that load, thaws that recompute, and thaws that the planner decides, by size and tier."""
     settings = load_settings(model=model)
 
     async def work(_: Interrupts) -> Report:
@@ -102,14 +102,14 @@ def bench_faults(
     cases: Annotated[int, typer.Option(min=1, help="Cases to run.")] = 200,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Repeats the cases of a run that printed it; default: a new one."),
+        typer.Option(min=0, help="Repeats the cases of the run that printed this seed; default: a new one."),
     ] = None,
     model: Annotated[str, typer.Option(help="smollm2-135m, tiny, or a folder with weights.")] = "tiny",
     json_file: _JsonFile = None,
 ) -> None:
-    """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault and where.
+    """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault, and where.
 
-    Exit code 1 when any thawed session continued otherwise than the uninterrupted one.
+    Exit code 1 when a thawed session continued differently from the uninterrupted one.
     """
     settings = load_settings(model=model)
 
@@ -167,7 +167,7 @@ def bench_context(
     rounds: Annotated[int, typer.Option(min=100, help="Sets and gets of each store.")] = 2_000,
     json_file: _JsonFile = None,
 ) -> None:
-    """Shared context and result budgets: each figure beside its threshold and ours. No engine; extra `embedded`."""
+    """Shared context and result budgets: each figure beside its thresholds. No engine; extra `embedded`."""
     home = _home()
 
     async def work(_: Interrupts) -> Report:
@@ -182,7 +182,7 @@ def bench_context(
 def bench_scale(
     windows: Annotated[int, typer.Option(min=1_000, help="Windows in each database.")] = 1_000_000,
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of mixed calls.")] = 10,
-    rounds: Annotated[int, typer.Option(min=5, help="Times that each list is asked for.")] = 30,
+    rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each list.")] = 30,
     plans: Annotated[bool, typer.Option("--plans", help="Also show the databases' query plans.")] = False,
     json_file: _JsonFile = None,
 ) -> None:
@@ -198,7 +198,7 @@ def bench_scale(
 
 
 def _home() -> Path:
-    """Where is written down what a run that is killed would leave behind."""
+    """The folder whose run files name what a killed run left behind: the next run removes it."""
     return load_settings(upstreams=False).local_engine.home.absolute()
 
 

@@ -49,7 +49,7 @@ def measure(counter: TokenCounter, rounds: int) -> tuple[Section, dict[str, Any]
     section = Section(
         f"previews of results of {_KB} KB",
         ("result", "KB", "ms", "tokens", "of all"),
-        note=f"medians of {rounds} rounds, with counting the preview; the goal is 20 ms; of all: tokens shown of the whole",
+        note=f"medians of {rounds} rounds, with counting the preview; the goal is 20 ms; of all: preview tokens / tokens of the result",
     )
     summary: dict[str, Any] = {}
     for case in cases():

@@ -63,10 +63,10 @@ async def measure(
 ) -> tuple[Section, dict[str, Any]]:
     """Add and remove an upstream while another one is called all the time; the summary covers all reloads."""
     section = Section(
-        f"changes of cwm.yaml, with {_CALLERS} clients that call an upstream which each of them changes",
+        f"changes of cwm.yaml, while {_CALLERS} clients call an upstream that each change reconfigures",
         ("case", "reloads", "median ms", "slowest ms", "under way", "calls", "dropped"),
-        note="from the write to the first call that is answered by it, the goal is 100 ms; under way: calls at the write, "
-        "median; dropped: calls that were not answered as asked, the goal is 0",
+        note="from the write to the first call whose answer follows it, the goal is 100 ms; under way: calls at the write, "
+        "median; dropped: calls without the right answer, the goal is 0",
     )
     milliseconds: list[float] = []
     dropped = 0

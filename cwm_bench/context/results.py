@@ -233,7 +233,7 @@ def _table() -> Section:
         ("result", "KB", "tokens", "delivered", "saved", "pages", "byte exact", "ms direct", "ms delivered"),
         note="issues, series and search are generated answers like those of web APIs, captured are real ones; big file and folder are "
         "read from disk, by an upstream of ours and by the protocol's reference servers; "
-        "each held against what the upstream answers when it is asked directly; tokens counted at the client (o200k_base)",
+        "each compared with the upstream's direct answer; tokens counted at the client (o200k_base)",
     )
 
 

@@ -30,14 +30,14 @@ _MODULE: Final = "cwm_bench.context.store"
 _GOAL_MS: Final = {SQLITE: under(1), _REDIS: under(3)}
 _NOTES: Final = {
     "sharing": "agents of both eras take turns at a gateway with an upstream in front of files; a few files are read often, most "
-    "rarely; the first reading of each counts; then each agent keeps what it read, and half as many values of its own",
+    "rarely; the first read of each counts; then each agent stores the files it read, and half as many values of its own",
     "store": "through the service, values of 2 KB, one at a time; sqlite: nothing beside this process; redis: a Valkey on loopback; "
-    "processor time is of all threads, and tells what a busy machine hides",
-    "memory": "resident memory that a process takes for keeping different values of three times the budget",
-    "recovery": "100 MB of different values; recovery: a process that has never seen them reads all of them; with its start: from "
-    "when the process began; checkpoint: a snapshot, then, with every key overwritten, its restore",
+    "processor time is of all threads, and holds on a busy machine too",
+    "memory": "growth of a process's resident memory while it stores different values of three times the budget",
+    "recovery": "100 MB of different values; recovery: a new process reads all of them; with its start: from "
+    "when that process began; checkpoint: a snapshot, and its restore after every key was overwritten",
     "previews": "of results of 300 KB, counting included",
-    "delivery": "beside the upstream itself: its own tool, asked directly, for as much text as a page has",
+    "delivery": "compared with the upstream's own tool, called directly for as much text as a page has",
     "pages": "pages: of a stored result of 300 KB, by cursor, through the service",
 }
 
@@ -165,7 +165,9 @@ async def _recovery(root: Path, stores: dict[str, str], effort: ContextRun) -> l
         Figure(
             "recovery_with_start_s", "the same with the start of the process", max(with_start), "s", under(5)
         ),
-        Figure("recovered_wrong", "values that came back otherwise, or not", wrong, "values", None, under(1)),
+        Figure(
+            "recovered_wrong", "values that came back wrong or not at all", wrong, "values", None, under(1)
+        ),
         *figures,
     ]
 

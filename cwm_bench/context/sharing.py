@@ -79,10 +79,10 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
             upstream_calls,
             "calls",
         ),
-        Figure("stale_answers", "answers that were not the file as it was", stale, "answers", None, None),
+        Figure("stale_answers", "answers that differ from the file", stale, "answers", None, None),
         Figure(
             "joined_calls",
-            f"calls for a new file that {load.agents} agents ask for at once",
+            f"calls for a new file that {load.agents} agents read at once",
             at_once,
             "calls",
         ),
@@ -94,13 +94,13 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
         ),
         Figure(
             "miss_ms",
-            "one that the upstream gave, median",
+            "an answer of the upstream, median",
             percentile(undisturbed.milliseconds[False], 50),
             "ms",
         ),
         Figure(
             "dedupe_saving",
-            "stored bytes spared by keeping equal values once",
+            "stored bytes saved by storing equal values once",
             dedupe,
             "share",
             at_least(0.3),

@@ -192,7 +192,7 @@ def sections(outcomes: Sequence[CaseOutcome]) -> list[Section]:
             "continued",
         ),
         [(number, *outcome.row()) for number, outcome in enumerate(outcomes, 1)],
-        "chunk and with: which of how many in its window; restored and recomputed in tokens",
+        "chunk and with: index / number of blocks of its window; restored and recomputed in tokens",
     )
     by_fault = {**_by_fault(outcomes), "all": _counted(outcomes)}
     table = Section("by fault", ("fault", *by_fault["all"]))

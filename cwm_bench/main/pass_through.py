@@ -50,7 +50,7 @@ async def compare(
             "+ms",
         ),
         note=f"medians of {repetitions.rounds_of(16) - 1} rounds, with one client of {repetitions.rounds_of(1) - 1}; {_MAX_TOKENS} tokens out; rounds alternate between direct, gateway and direct again; a session "
-        "is recorded; no prompt is asked twice, save where the engine is said to have it. vLLM against itself: latency, "
+        "is recorded; no prompt is sent twice, except where the engine has it. vLLM against itself: latency, "
         "throughput and first byte of one direct arm against the other",
     )
     summary: dict[str, Any] = {}

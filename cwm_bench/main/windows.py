@@ -79,7 +79,7 @@ class Bench:
             "would complete one",
         )
         summary: dict[str, Any] = {}
-        report("freezing once before it counts: a gateway's first tool call loads its token vocabulary")
+        report("an uncounted freeze: a gateway's first tool call loads its token vocabulary")
         await self._freeze(self._in_block(SIZES[0]), _FREEZES[0], windows := list[str]())
         for size, rounds in zip(SIZES, repetitions.freezes, strict=True):
             milliseconds: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}

@@ -37,7 +37,7 @@ INSERT INTO window_counts (tenant, term, windows)
 SELECT tenant, '', count(*) FROM window_search GROUP BY tenant
 UNION ALL SELECT tenant, term, count(*) FROM window_terms GROUP BY tenant, term
 """
-_TELL_EVERY: Final = 100_000
+_PROGRESS_EVERY: Final = 100_000
 
 
 class _Bulk(Protocol):
@@ -64,7 +64,7 @@ async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
             for table in _TABLES:
                 await _write(bulk, table, rows.get(table, []))
             count_written += len(rows[windows])
-            if count_written - last_report >= _TELL_EVERY:
+            if count_written - last_report >= _PROGRESS_EVERY:
                 last_report = count_written
                 progress(f"{count_written:,} windows written")
         progress("indexes")

@@ -28,11 +28,11 @@ _POSTGRES: Final = "postgres"
 # The rows are years old: upkeep would delete them during the queries.
 _RETENTION: Final = {"retention": {"session_ttl_seconds": 0, "session_kept_seconds": 0, "patrol_windows": 0}}
 _NOTE: Final = (
-    f"goal: medians under {_GOAL_MS} ms; cpu: processor time of gateway and database, medians, which tells what a busy machine hides; nine tenths of the windows are one tenant's, which is the one that asks; offsets marked "
-    "* begin half-way into a list and are not held against the goal: cursors are; chunk references are kept of every 25th window"
+    f"goal: medians under {_GOAL_MS} ms; cpu: processor time of gateway and database, medians, which hold on a busy machine too; nine tenths of the windows are one tenant's, which sends the queries; offsets marked "
+    "* begin half-way into a list and are not compared with the goal: cursors are; every 25th window has chunk references"
 )
 _LOAD_NOTE: Final = (
-    f"timed from when a call was due; {_GATEWAYS} gateways by turns, as compose.yaml has them, on Postgres and Valkey, without "
+    f"timed from when a call was due; {_GATEWAYS} gateways in turns, as in compose.yaml, on Postgres and Valkey, without "
     "an engine: what needs one (freeze, thaw, session_create, session_generate) is left out, as are cache_stats and health_check"
 )
 
@@ -99,7 +99,7 @@ async def _lists(folder: Path, url: str, effort: ScaleRun, report: Report) -> li
     async with scale_lists.opened(url) as parts:
         timed = await scale_lists.through_services(parts, count, rounds)
         if effort.plans:
-            query_plans = Section(f"plans, {url.partition(':')[0]}", ("question", "plan"))
+            query_plans = Section(f"plans, {url.partition(':')[0]}", ("query", "plan"))
             query_plans.rows += await scale_lists.plans(parts, count)
             report.sections.append(query_plans)
         async with (
@@ -112,7 +112,7 @@ async def _lists(folder: Path, url: str, effort: ScaleRun, report: Report) -> li
 
 def _table(timed: dict[str, list[QueryTimes]]) -> Section:
     columns = [f"{name} {what}" for name in timed for what in ("p50 ms", "p99 ms", "cpu ms")]
-    section = Section("lists, searches, filters and statuses", ("question", *columns, "goal met"), note=_NOTE)
+    section = Section("lists, searches, filters and statuses", ("query", *columns, "goal met"), note=_NOTE)
     for rows in zip(*timed.values(), strict=True):
         deep = rows[0].deep
         goal_met = all(row.p50 < _GOAL_MS for row in rows)
