@@ -15,20 +15,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx2
-from fastmcp import Client
-
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.planner import Choice
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
+from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.caches import empty_vllm, stored
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median, ratio
 from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
-from cwm_bench.harness.mcp_client import mcp_client
 from cwm_bench.main.windows import TIERS, Bench
 
 SIZES = (256, 512, 1024, 2048, 4096, 8064)
@@ -57,16 +54,12 @@ async def run(
         plan = own_plan(settings, folder, report)
         async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
             clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
-            http = await opened.enter_async_context(httpx2.AsyncClient(timeout=600, trust_env=False))
             kv_tier = LmcacheTier(
                 Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
             )
             await opened.enter_async_context(aclosing(kv_tier))
             tokens = await read_corpus(stack, max(sizes) + 64)
-            url, mcp = clients[Choice.LOAD]
-            bench = PlannerBench(
-                stack, url, http, mcp, tokens, kv_tier, {choice: c for choice, (_, c) in clients.items()}
-            )
+            bench = PlannerBench(stack, clients[Choice.LOAD], tokens, kv_tier, clients)
             context = {
                 "cwm": __version__,
                 "model": stack.model_name,
@@ -77,13 +70,11 @@ async def run(
             return Report("planner", context, [section], summary)
 
 
-async def _client(
-    stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack
-) -> tuple[str, Client[Any]]:
-    """The URL and an MCP client of a gateway with this fixed ``choice``, on the registry of all three."""
+async def _client(stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack) -> Agent:
+    """A client of a gateway with this fixed ``choice``, on the registry of all three."""
     variables = {**engine_variables(stack, folder), **QUIET, "CWM_THAW_PLAN": choice.value}
     served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
-    return served.url, await opened.enter_async_context(mcp_client(f"{served.url}/mcp"))
+    return await opened.enter_async_context(agent(served.url, stack.model_name))
 
 
 @dataclass(slots=True)
@@ -151,7 +142,7 @@ class PlannerBench(Bench):
     """``clients`` are clients of three gateways that differ only in CWM_THAW_PLAN."""
 
     kv_tier: LmcacheTier
-    clients: Mapping[Choice, Client[Any]]
+    clients: Mapping[Choice, Agent]
     _in_l1: str = ""
     _elsewhere: int = 0
 
@@ -185,7 +176,7 @@ class PlannerBench(Bench):
         for size in sizes:
             name = f"bench-{uuid4().hex[:8]}"
             session, _ = await self._fill(size)
-            await self._tool("window_freeze", session_id=session, window_name=name, canary=False)
+            await self.agent.tool("window_freeze", session_id=session, window_name=name, canary=False)
             for tier in TIERS:
                 report(f"{size} tokens from {tier}")
                 cell = await self._cell(tier, name, rounds)
@@ -247,15 +238,13 @@ class PlannerBench(Bench):
     async def _thawed(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
         await stored(self.kv_tier)
         if tier == "cpu" and self._in_l1 == name:
-            await empty_vllm(self.http, self.stack)
+            await empty_vllm(self.agent.http, self.stack)
         else:
             await self._only(tier, name)
         self._in_l1 = name if tier == "cpu" else ""
         await self._quiet()
-        started = time.perf_counter()
-        result = await self.clients[choice].call_tool("window_thaw", {"window_name": name, "verify": False})
-        ms = (time.perf_counter() - started) * 1000
-        return ms, dict(result.structured_content or {})["receipt"]
+        answer, ms = await self.clients[choice].timed_tool("window_thaw", window_name=name, verify=False)
+        return ms, answer["receipt"]
 
     async def _quiet(self) -> None:
         """Return when a thaw's follow-up work has ended: learning from it, and storing."""

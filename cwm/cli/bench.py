@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, run_to_end
+from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
 from cwm_bench.main.parts import THOROUGH, Part, Repetitions, in_order
 
 if TYPE_CHECKING:
@@ -66,12 +66,10 @@ def bench_main(
         if json_file is not None:
             report.write(json_file)
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.main.run import run
+    from cwm_bench.main.run import run
 
-        return await run(settings, _progress, publish, in_order(only or []), repetitions)
-
-    run_to_end(work).print_summary(_console())
+    parts = in_order(only or [])
+    run_to_end(lambda _: run(settings, _progress, publish, parts, repetitions)).print_summary(_console())
 
 
 @app.command("planner")
@@ -89,12 +87,10 @@ def bench_planner(
     """Thaws that load, thaws that recompute, and thaws that the planner decides, by size and tier."""
     settings = load_settings(model=model)
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.planner import SIZES, run
+    from cwm_bench.planner import SIZES, run
 
-        return await run(settings, _progress, rounds=rounds, sizes=size or SIZES)
-
-    _publish(run_to_end(work), json_file)
+    sizes = size or SIZES
+    _publish(run_to_end(lambda _: run(settings, _progress, rounds=rounds, sizes=sizes)), json_file)
 
 
 @app.command("faults")
@@ -113,12 +109,9 @@ def bench_faults(
     """
     settings = load_settings(model=model)
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.faults.run import run
+    from cwm_bench.faults.run import run
 
-        return await run(settings, _progress, cases, seed)
-
-    report = run_to_end(work)
+    report = run_to_end(lambda _: run(settings, _progress, cases, seed))
     _publish(report, json_file)
     if report.summary["wrong_served"]:
         raise typer.Exit(FOUND_FAULTS)
@@ -135,12 +128,9 @@ def bench_arms(
     """
     settings = load_settings(model=model)
 
-    async def work(_: Interrupts) -> tuple[Report, bool]:
-        from cwm_bench.arms import run
+    from cwm_bench.arms import run
 
-        return await run(settings, _progress)
-
-    report, identical = run_to_end(work)
+    report, identical = run_to_end(lambda _: run(settings, _progress))
     _publish(report, json_file)
     if not identical:
         raise typer.Exit(FOUND_FAULTS)
@@ -154,12 +144,9 @@ def bench_gateway(
     """Tool calls through CWM beside bare FastMCP; changes of cwm.yaml; idle sessions. No engine; extra `embedded`."""
     home = _home()
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.tool_calls import run
+    from cwm_bench.tool_calls import run
 
-        return await run(_progress, home, rounds=rounds)
-
-    _publish(run_to_end(work), json_file)
+    _publish(run_to_end(lambda _: run(_progress, home, rounds=rounds)), json_file)
 
 
 @app.command("context")
@@ -170,12 +157,10 @@ def bench_context(
     """Shared context and result budgets: each figure beside its thresholds. No engine; extra `embedded`."""
     home = _home()
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.context.run import ContextRun, run
+    from cwm_bench.context.run import ContextRun, run
 
-        return await run(_progress, ContextRun(operations=rounds), home)
-
-    _publish(run_to_end(work, fast=True), json_file)
+    extent = ContextRun(operations=rounds)
+    _publish(run_to_end(lambda _: run(_progress, extent, home), fast=True), json_file)
 
 
 @app.command("scale")
@@ -189,12 +174,10 @@ def bench_scale(
     """A million windows on SQLite and Postgres: lists, searches, statuses; then 200 calls/s. No engine; extra `embedded`."""
     home = _home()
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.scale.run import ScaleRun, run
+    from cwm_bench.scale.run import ScaleRun, run
 
-        return await run(_progress, ScaleRun(windows, minutes, rounds, plans), home)
-
-    _publish(run_to_end(work), json_file)
+    extent = ScaleRun(windows, minutes, rounds, plans)
+    _publish(run_to_end(lambda _: run(_progress, extent, home)), json_file)
 
 
 def _home() -> Path:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
-from uuid import uuid4
 
 import httpx2
 
 from cwm_bench.main.parts import Part, Repetitions
-from cwm_bench.main.pass_through import LOADS, Traffic, batch
-from cwm_bench.main.windows import SIZES, TIERS
+from cwm_bench.main.pass_through import LOADS, Traffic, batch, clients
+from cwm_bench.main.windows import SIZES, TIERS, cold_prefill
 
 _SHORT: Final = 512
 _LONG: Final = 4096
@@ -44,30 +44,23 @@ class Speed:
         return self.batches[load.clients, load.known]
 
 
-async def engine_speed(vllm_url: str, model: str, corpus: Sequence[int]) -> Speed:
+async def engine_speed(http: httpx2.AsyncClient, vllm_url: str, model: str, corpus: Sequence[int]) -> Speed:
     """Takes about as long as one cold prefill of 8,064 tokens."""
-    async with httpx2.AsyncClient(timeout=600, trust_env=False) as http:
 
-        async def prefill(tokens: int) -> float:
-            body = {
-                "model": model,
-                "prompt": list(corpus[:tokens]),
-                "max_tokens": 1,
-                "cache_salt": uuid4().hex,
-            }
-            started = time.perf_counter()
-            (await http.post(f"{vllm_url}/v1/completions", json=body)).raise_for_status()
-            return time.perf_counter() - started
+    async def seconds(work: Awaitable[object]) -> float:
+        started = time.perf_counter()
+        await work
+        return time.perf_counter() - started
 
-        await prefill(_SHORT)  # the first request of a process warms it up
-        short, long = await prefill(_SHORT), await prefill(_LONG)
-        batches = {}
-        for clients in (1, _CLIENTS):
-            load = Traffic(clients, stream=True, known=True)
-            for known in (False, True):
-                started = time.perf_counter()
-                await batch(http, vllm_url, model, load, 0)
-                batches[clients, known] = time.perf_counter() - started
+    prefill = partial(cold_prefill, http, vllm_url, model)
+    await prefill(corpus[:_SHORT])  # the first request warms a process up
+    short, long = await seconds(prefill(corpus[:_SHORT])), await seconds(prefill(corpus[:_LONG]))
+    batches = {}
+    async with clients() as many:
+        for count in (1, _CLIENTS):
+            load = Traffic(count, stream=True, known=True)
+            for known in (False, True):  # the second batch has the prompts of the first
+                batches[count, known] = await seconds(batch(many, vllm_url, model, load, 0))
     return Speed(short, long, batches)
 
 

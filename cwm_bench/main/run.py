@@ -9,17 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx2
-from fastmcp import Client
-
 from cwm import __version__
 from cwm.settings import Settings
 from cwm.stack.local import LocalStack
+from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median
 from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import Gateway, engine_variables, gateway
-from cwm_bench.harness.mcp_client import mcp_client
 from cwm_bench.harness.postgres import postgres
 from cwm_bench.main import first_byte, pass_through, records
 from cwm_bench.main.estimate import WITHOUT_ENGINE_SECONDS, engine_speed, estimates
@@ -65,16 +62,15 @@ async def _on_engine(
     async with (
         LocalStack(plan, report=schedule.progress) as stack,
         gateway({**engine_variables(stack, folder), **_NOT_MENDING}, folder / "gateway.log") as served,
-        httpx2.AsyncClient(timeout=600, trust_env=False) as http,
-        mcp_client(f"{served.url}/mcp") as mcp,
+        agent(served.url, stack.model_name) as client,
     ):
         started_mb = served.rss_mb()
         corpus = await read_corpus(stack, max(SIZES) + 64)
         schedule.report.context["model"] = stack.model_name
         schedule.progress("measuring the speed of the engine")
-        speed = await engine_speed(stack.vllm_url, stack.model_name, corpus)
+        speed = await engine_speed(client.http, stack.vllm_url, stack.model_name, corpus)
         schedule.expect(estimates(parts, repetitions, speed))
-        bench = Bench(stack, served.url, http, mcp, corpus)
+        bench = Bench(stack, client, corpus)
         for part, work in {
             Part.FREEZE: partial(bench.freezes, repetitions, schedule.progress),
             Part.THAW: partial(bench.thaws, repetitions, schedule.progress),
@@ -87,7 +83,7 @@ async def _on_engine(
                 schedule.progress,
             ),
             Part.FIRST_BYTE: partial(_first_byte, stack, folder, repetitions, schedule.progress),
-            Part.MEMORY: partial(_memory, served, mcp, started_mb),
+            Part.MEMORY: partial(_memory, served, client, started_mb),
         }.items():
             await schedule.measure(part, work)
 
@@ -102,10 +98,10 @@ async def _first_byte(
                 return await first_byte.measure(relay, served.url, stack.model_name, repetitions, progress)
 
 
-async def _memory(served: Gateway, mcp: Client[Any], started_mb: float) -> tuple[Section, dict[str, Any]]:
+async def _memory(served: Gateway, client: Agent, started_mb: float) -> tuple[Section, dict[str, Any]]:
     before = served.rss_mb()
     for _ in range(_IDLE_SESSIONS):
-        await mcp.call_tool("session_create", {})
+        await client.tool("session_create")
     after = served.rss_mb()
     section = Section("memory of the gateway process", ("figure", "value"))
     section.rows += [

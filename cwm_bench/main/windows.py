@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import httpx2
 import redis.asyncio as redis
-from fastmcp import Client
 
 from cwm.domain.prefix import TokenIds, stored_chunks
+from cwm_bench.harness.agent import Agent
 from cwm_bench.harness.caches import empty_l1, empty_vllm
 from cwm_bench.harness.figures import Section, median, ratio
 from cwm_bench.main.parts import Repetitions
@@ -62,9 +62,7 @@ class Bench:
     """A gateway, its engine, and the tokens that fill contexts."""
 
     stack: Stack
-    gateway_url: str
-    http: httpx2.AsyncClient
-    mcp: Client[Any]
+    agent: Agent
     corpus: TokenIds
 
     async def freezes(
@@ -125,16 +123,17 @@ class Bench:
             name = f"bench-{uuid4().hex[:8]}"
             tokens = self._in_block(size)
             session, ids = await self._fill(tokens)
-            await self._tool("window_freeze", session_id=session, window_name=name)
+            await self.agent.tool("window_freeze", session_id=session, window_name=name)
             report(f"computing {tokens} tokens")
-            (cold,) = await _medians(cold_prefills, partial(self._cold, ids))
+            cold = partial(cold_prefill, self.agent.http, self.stack.vllm_url, self.stack.model_name, ids)
+            (cold_ms,) = await _medians(cold_prefills, cold)
             for tier in TIERS:
                 report(f"thawing {tokens} tokens from {tier}")
                 prepare = partial(self._only, tier, name)
                 thaw, alone, verified = await _medians(
                     repetitions.thaws,
                     partial(self._thaw, name),
-                    partial(self._engine_alone, ids),
+                    partial(self.agent.complete, ids, 1),
                     partial(self._thaw, name, verify=True),
                     before=prepare,
                 )
@@ -142,18 +141,18 @@ class Bench:
                     (
                         tokens,
                         tier,
-                        cold,
+                        cold_ms,
                         thaw,
-                        ratio(cold, thaw),
+                        ratio(cold_ms, thaw),
                         alone,
                         ratio(thaw, alone),
                         verified,
                         _SLOT_RESTORE_MS.get(size, "-"),
                     )
                 )
-                summary[f"speed_up_{tier}_{size}"] = ratio(cold, thaw)
+                summary[f"speed_up_{tier}_{size}"] = ratio(cold_ms, thaw)
                 summary[f"thaw_to_engine_{tier}_{size}"] = ratio(thaw, alone)
-                summary[f"speed_up_verified_{tier}_{size}"] = ratio(cold, verified)
+                summary[f"speed_up_verified_{tier}_{size}"] = ratio(cold_ms, verified)
         return section, summary
 
     def _in_block(self, size: int) -> int:
@@ -161,20 +160,7 @@ class Bench:
 
     async def _fill(self, size: int) -> tuple[str, list[int]]:
         """A session of exactly ``size`` tokens, the last one sampled; its id and its tokens."""
-        session = f"bench_{uuid4().hex[:12]}"
-        response = await self.http.post(
-            f"{self.gateway_url}/v1/completions",
-            json={
-                "model": self.stack.model_name,
-                "prompt": list(self.corpus[: size - 1]),
-                "max_tokens": 1,
-                "temperature": 0,
-                "return_token_ids": True,
-            },
-            headers={"CWM-Session-Id": session},
-        )
-        choice = response.raise_for_status().json()["choices"][0]
-        return session, choice["prompt_token_ids"] + choice["token_ids"]
+        return await self.agent.fill(self.corpus[: size - 1], 1)
 
     async def _freeze(self, size: int, kind: _FreezeCase, windows: list[str]) -> tuple[dict[str, Any], float]:
         """The answer, and ms until it came; ``windows`` are those of the context so far, which goes with them."""
@@ -186,77 +172,62 @@ class Bench:
         if kind.settled:
             await self._settled(session, stored_chunks(size, self.stack.chunk_size))
         windows.append(f"bench-{uuid4().hex[:12]}")
-        started = time.perf_counter()
-        frozen = await self._tool(
-            "window_freeze",
-            session_id=session,
-            window_name=windows[-1],
-            canary=kind.canary,
+        return await self.agent.timed_tool(
+            "window_freeze", session_id=session, window_name=windows[-1], canary=kind.canary
         )
-        return frozen, (time.perf_counter() - started) * 1000
 
     async def _settled(self, session: str, blocks: int) -> None:
         """Return when both lower tiers have every block: the engine has computed and stored the whole turn."""
         async with asyncio.timeout(_SETTLE_SECONDS):
             while True:
-                tiers = (await self._tool("window_status", session_id=session))["kv_cache"].get("tiers", {})
+                status = await self.agent.tool("window_status", session_id=session)
+                tiers = status["kv_cache"].get("tiers", {})
                 if tiers.get("redis") == tiers.get("disk") == blocks:
                     return
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def _acknowledge(self, window: str, windows: list[str]) -> float:
         """Milliseconds until a freeze of the same context without ``wait`` is answered."""
-        session = (await self._tool("window_thaw", window_name=window))["session_id"]
-        windows.append(f"bench-{uuid4().hex[:12]}")
-        started = time.perf_counter()
-        await self._tool("window_freeze", session_id=session, window_name=windows[-1], wait=False)
-        ms = (time.perf_counter() - started) * 1000
-        while (await self._tool("window_status", window_name=windows[-1]))["durability"] == "pending":
+        session = (await self.agent.tool("window_thaw", window_name=window))["session_id"]
+        windows.append(name := f"bench-{uuid4().hex[:12]}")
+        _, ms = await self.agent.timed_tool("window_freeze", session_id=session, window_name=name, wait=False)
+        while (await self.agent.tool("window_status", window_name=name))["durability"] == "pending":
             pass
         return ms
 
     async def _delete(self, windows: list[str]) -> None:
         while windows:
-            await self._tool("window_delete", window_name=windows.pop(), force=True)
+            await self.agent.tool("window_delete", window_name=windows.pop(), force=True)
 
     async def _thaw(self, name: str, *, verify: bool = False) -> None:
-        thawed = await self._tool("window_thaw", window_name=name, verify=verify)
+        thawed = await self.agent.tool("window_thaw", window_name=name, verify=verify)
         if thawed["partial"]:
             raise RuntimeError(f"a block is missing: {thawed['warning']}")
         if verify and thawed["verification"] != "exact":
             raise RuntimeError(f"the replay was not exact: {thawed['receipt']['verification']}")
 
-    async def _cold(self, ids: list[int]) -> None:
-        """Prefill straight on vLLM under a new salt, which nothing is stored for."""
-        await self._complete(self.stack.vllm_url, ids, cache_salt=f"bench-{uuid4().hex}")
-
-    async def _engine_alone(self, ids: list[int]) -> None:
-        """Send the bare request under the tenant's salt, without a thaw."""
-        await self._complete(self.gateway_url, ids)
-
-    async def _complete(self, url: str, ids: list[int], **more: Any) -> None:
-        body = {"model": self.stack.model_name, "prompt": ids, "max_tokens": 1, "temperature": 0, **more}
-        (await self.http.post(f"{url}/v1/completions", json=body)).raise_for_status()
-
     async def _only(self, tier: str, name: str) -> None:
         """Leave the window's chunks only in this tier and those below it."""
         if tier == "cpu":
             await self._thaw(name)
-        await empty_vllm(self.http, self.stack)
+        await empty_vllm(self.agent.http, self.stack)
         if tier == "cpu":
             return
-        await empty_l1(self.http, self.stack)
+        await empty_l1(self.agent.http, self.stack)
         if tier == "disk":
             async with redis.Redis.from_url(self.stack.redis_url) as shared:
                 await shared.flushdb()
 
-    async def _tool(self, name: str, **arguments: Any) -> dict[str, Any]:
-        result = await self.mcp.call_tool(name, arguments)
-        return dict(result.structured_content or {})
+
+async def cold_prefill(http: httpx2.AsyncClient, vllm_url: str, model: str, ids: Sequence[int]) -> None:
+    """Straight on vLLM, under a salt that nothing is stored for."""
+    salt = f"bench-{uuid4().hex}"
+    body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "cache_salt": salt}
+    (await http.post(f"{vllm_url}/v1/completions", json=body)).raise_for_status()
 
 
 async def _medians(
-    rounds: int, *actions: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
+    rounds: int, *actions: Callable[[], Awaitable[Any]], before: Callable[[], Awaitable[None]] | None = None
 ) -> list[float]:
     """Median ms of each action, in turns; ``before`` runs before each, untimed."""
     milliseconds: list[list[float]] = [[] for _ in actions]
