@@ -161,18 +161,33 @@ async def test_usage_tells_of_every_tier(engine_side: EngineSide) -> None:
     assert min(usage.values()) > 0
 
 
-async def test_a_damaged_value_does_not_come_back_although_another_tier_has_it(
+async def test_a_damaged_value_is_not_loaded_although_another_tier_has_it_and_computing_it_heals_it(
     engine_side: EngineSide,
 ) -> None:
     ids = engine_side.ids(3)
     key = await engine_side.stored(ids)
     expected = await engine_side.ask(ids, 4)
     await engine_side.faults.spoil(key, 1)
-    assert not (await engine_side.kv_tier.prefetch(key)).complete
     await engine_side.faults.forget_gpu()
     answer = await engine_side.ask(ids, 4)
     assert answer.cached_tokens < 3 * engine_side.chunk
     assert answer.token_ids == expected.token_ids
+    await engine_side.settled(key, 3)
+    await engine_side.kv_tier.drop_l1(key)
+    assert (await engine_side.kv_tier.prefetch(key)).complete
+
+
+async def test_a_prefetch_of_a_damaged_value_is_not_complete_and_the_engines_own_copy_heals_it(
+    engine_side: EngineSide,
+) -> None:
+    ids = engine_side.ids(3)
+    key = await engine_side.stored(ids)
+    await engine_side.faults.spoil(key, 1)
+    assert not (await engine_side.kv_tier.prefetch(key)).complete
+    assert (await engine_side.ask(ids)).cached_tokens == 3 * engine_side.chunk, "the engine has it itself"
+    await engine_side.settled(key, 3)
+    await engine_side.kv_tier.drop_l1(key)
+    assert (await engine_side.kv_tier.prefetch(key)).complete
 
 
 async def test_a_value_forged_with_the_key_comes_back_and_is_continued_otherwise(

@@ -200,7 +200,9 @@ class FakeEngine:
         limit = prompt if generation.load_tokens is None else generation.load_tokens
         found = names[: _leading(tier.best(name) is not None for name in names[: limit // tier.chunk_size])]
         copies = {name: copy for name in found[local:] if (copy := tier.best(name)) is not None}
-        if Copy.BROKEN in copies.values():
+        if broken := [name for name, copy in copies.items() if copy is Copy.BROKEN]:
+            for name in broken:
+                tier.discard_broken(name)
             return 0
         self._cached.update(copies)
         return max(0, len(found) - local) * tier.chunk_size

@@ -125,7 +125,9 @@ class FakeKvTier:
         for name in names:
             held = self.copies.get(name, {})
             tier = next((tier for tier in ALL if tier in held), Tier.CPU)
-            if tier is not Tier.CPU and held[tier] is not Copy.BROKEN:
+            if tier is not Tier.CPU and held[tier] is Copy.BROKEN:
+                self.discard_broken(name)
+            elif tier is not Tier.CPU:
                 loaded[tier] += 1
                 self._put(name, Tier.CPU, held[tier])
         found = sum(Tier.CPU in self.copies.get(name, {}) for name in names)
@@ -175,6 +177,11 @@ class FakeKvTier:
             if not self.copies.get(name):
                 self._put(name, Tier.CPU, copy)
                 self._on_their_way.append(name)
+
+    def discard_broken(self, name: Name) -> None:
+        """What did not open is written anew by whoever computes it."""
+        for tier in [tier for tier, copy in self.copies[name].items() if copy is Copy.BROKEN]:
+            self._take(name, tier)
 
     # What befalls it.
 
