@@ -199,7 +199,7 @@ class FakeEngine:
             return 0
         limit = prompt if generation.load_tokens is None else generation.load_tokens
         found = names[: _leading(tier.best(name) is not None for name in names[: limit // tier.chunk_size])]
-        copies = {name: copy for name in found[local:] if (copy := tier.best(name)) is not None}
+        copies = {name: held[1] for name in found[local:] if (held := tier.best(name)) is not None}
         if broken := [name for name, copy in copies.items() if copy is Copy.BROKEN]:
             for name in broken:
                 tier.discard_broken(name)

@@ -11,11 +11,18 @@ from typing import Final, NamedTuple, Self
 from cwm.adapters.lmcache.hashes import ALGORITHM, chunk_hashes
 from cwm.domain.engine import Tier
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
-from cwm.ports.kv_tier import AttachedModel, KvTierFacts, Placement, Prefetched, PrefixKey, TierUsage
+from cwm.ports.kv_tier import (
+    TIER_OF_ADAPTER,
+    AttachedModel,
+    KvTierFacts,
+    Placement,
+    Prefetched,
+    PrefixKey,
+    TierUsage,
+)
 
 INSTANCE: Final = "node0"
-ADAPTERS: Final = {"valkey": Tier.REDIS, "fs_native": Tier.DISK}
-LOWER: Final = tuple(ADAPTERS.values())
+LOWER: Final = (Tier.REDIS, Tier.DISK)
 ALL: Final = (Tier.CPU, *LOWER)
 CHUNK_BYTES: Final = 1000
 _PROBE: Final = 8192
@@ -39,11 +46,16 @@ class Copy(Enum):
 
 @dataclass(slots=True)
 class FakeKvTier:
-    """``full`` tiers take nothing more, and nobody is told; while ``away`` neither server nor coordinator answers."""
+    """``full`` tiers take nothing more, and nobody is told; while ``away`` neither server nor coordinator answers.
+
+    With ``l1_is_read`` a request reads all that L1 has, which lets go of none of it then.
+    """
 
     chunk_size: int = 32
+    adapters: tuple[str, ...] = ("valkey", "fs_native")
     present: bool = True
     away: bool = False
+    l1_is_read: bool = False
     full: set[Tier] = field(default_factory=set)
     copies: dict[Name, dict[Tier, Copy]] = field(default_factory=dict)
     attached: dict[str, None] = field(default_factory=dict)
@@ -59,7 +71,7 @@ class FakeKvTier:
             return None
         attached = tuple(AttachedModel(root, 1, self.chunk_size) for root in self.attached)
         self._last_facts = KvTierFacts(
-            "0.5.6", self.chunk_size, ALGORITHM, attached, tuple(ADAPTERS), (INSTANCE,), bare_adapters=()
+            "0.5.6", self.chunk_size, ALGORITHM, attached, self.adapters, (INSTANCE,), bare_adapters=()
         )
         return self._last_facts
 
@@ -91,7 +103,7 @@ class FakeKvTier:
         ]
 
     def lower_tiers(self) -> tuple[Tier, ...]:
-        return () if self._last_facts is None else LOWER
+        return () if self._last_facts is None else self._last_facts.lower_tiers
 
     def expected_hashes(self, prefix: PrefixKey) -> list[str] | None:
         return None if self._last_facts is None else chunk_hashes(prefix.token_ids, self.chunk_size)
@@ -123,13 +135,12 @@ class FakeKvTier:
             raise EngineResponseError(f"LMCache answered 503: no layout registered for '{prefix.root}'")
         loaded: Counter[Tier] = Counter()
         for name in names:
-            held = self.copies.get(name, {})
-            tier = next((tier for tier in ALL if tier in held), Tier.CPU)
-            if tier is not Tier.CPU and held[tier] is Copy.BROKEN:
+            tier, copy = self.best(name) or (Tier.CPU, None)
+            if copy is Copy.BROKEN:
                 self.discard_broken(name)
-            elif tier is not Tier.CPU:
+            elif copy is not None and tier is not Tier.CPU:
                 loaded[tier] += 1
-                self._put(name, Tier.CPU, held[tier])
+                self._put(name, Tier.CPU, copy)
         found = sum(Tier.CPU in self.copies.get(name, {}) for name in names)
         return Prefetched(found, len(names), dict(loaded))
 
@@ -144,7 +155,7 @@ class FakeKvTier:
         return busy
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
-        for name in self.names(prefix) if self._asked() else []:
+        for name in self.names(prefix) if self._asked() and not self.l1_is_read else []:
             self._take(name, Tier.CPU)
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
@@ -165,10 +176,11 @@ class FakeKvTier:
         hashes = chunk_hashes(prefix.token_ids, self.chunk_size)
         return [Name(prefix.root, prefix.cache_salt, name) for name in hashes]
 
-    def best(self, name: Name) -> Copy | None:
+    def best(self, name: Name) -> tuple[Tier, Copy] | None:
         """The copy that is read: of the first tier that has one, however sound those of the next are."""
+        order = (Tier.CPU, *(TIER_OF_ADAPTER[adapter] for adapter in self.adapters))
         held = self.copies.get(name, {})
-        return next((held[tier] for tier in ALL if tier in held), None)
+        return next(((tier, held[tier]) for tier in order if tier in held), None)
 
     def offer(self, root: str, chunks: Mapping[Name, Copy]) -> None:
         """Take what no tier has; what only L1 has is not written below it again."""
@@ -200,7 +212,7 @@ class FakeKvTier:
         """A sweep of the coordinator's quota: what is not pinned leaves the first adapter."""
         for name in list(self.copies):
             if name.cache_salt == cache_salt and not self._pins[name]:
-                self._take(name, LOWER[0])
+                self._take(name, TIER_OF_ADAPTER[self.adapters[0]])
 
     def evict_l1(self) -> None:
         """L1 needs its room for others: pins do not protect there."""
