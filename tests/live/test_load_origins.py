@@ -13,7 +13,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.engine import Tier
 from cwm.ports.kv_tier import Prefetched, PrefixKey
 from cwm.settings import Engine
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 
 pytestmark = pytest.mark.live
 

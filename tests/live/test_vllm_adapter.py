@@ -15,7 +15,7 @@ from cwm.domain.errors import InvalidParameterError
 from cwm.ports.engine import Generation
 from cwm.settings import Engine
 from tests.adapters.vllm.fake_vllm import MODEL, FakeVllm, fake_vllm
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 
 pytestmark = pytest.mark.live
 
