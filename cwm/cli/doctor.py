@@ -168,7 +168,7 @@ def _versions(examined: Examined) -> dict[str, str]:
     return {
         "cwm": version("cwm"),
         "python": platform.python_version(),
-        "fastmcp": version("fastmcp-slim"),
+        "fastmcp": version("fastmcp"),
         "vllm": examined.vllm_version or "unknown",
         "lmcache": examined.lmcache_version or "unknown",
     }
