@@ -153,6 +153,8 @@ class Commands:
         if self.plan.dev_endpoints:
             variables["VLLM_SERVER_DEV_MODE"] = "1"
         if self.plan.device == "cpu":
+            # torch.compile needs a C++ compiler, also for the log-probabilities of an engine that runs eagerly.
+            variables["TORCH_COMPILE_DISABLE"] = "1"
             variables["VLLM_CPU_KVCACHE_SPACE"] = str(
                 max(1, math.ceil(self.plan.kv_cache_gb))
             )  # whole GiB only
