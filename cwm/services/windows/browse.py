@@ -1,4 +1,4 @@
-"""Look at windows and sessions: lists, one record, where its chunks are now."""
+"""Read windows and sessions: lists, single records, and where their chunks are now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class WindowPage:
-    """``next_cursor`` is where the next page begins, None after the last; ``total`` is a lower bound unless exact."""
+    """One page. ``next_cursor`` starts the next page and is None on the last; ``total`` is a lower bound unless exact."""
 
     windows: list[Window]
     total: int
@@ -37,7 +37,7 @@ class WindowPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockStatus:
-    """One chunk: ``tiers`` hold it by LMCache's directory now; empty when none does or it does not answer."""
+    """One chunk. ``tiers`` that have it, by LMCache's directory; empty if none has it or LMCache does not answer."""
 
     hash: str
     size_bytes: int
@@ -46,9 +46,9 @@ class BlockStatus:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its chunks that some tier holds.
+    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its chunks that at least one tier has.
 
-    None where LMCache does not answer or the engine has none.
+    It is None if LMCache does not answer or the engine has none.
     """
 
     blocks: tuple[BlockStatus, ...]
@@ -77,7 +77,7 @@ class Browse:
     async def windows(
         self, principal: Principal, query: WindowQuery, cursor: str | None = None
     ) -> WindowPage:
-        """One page of the tenant's windows, from where ``cursor`` says if it is given.
+        """One page of the tenant's windows, from ``cursor`` on if it is given.
 
         CWM-1003 for a page size or offset out of bounds, and for a cursor of another query.
         """
@@ -129,7 +129,7 @@ class Browse:
         return SessionStatus(session, await self._residency(prefix, []))
 
     async def _identity(self, model: str) -> EngineIdentity | None:
-        """None while the engine does not answer: a record can be read without it."""
+        """None while the engine does not answer: the record can be read without it."""
         try:
             return await self.directory.identity(model)
         except CwmError:

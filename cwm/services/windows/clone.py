@@ -1,4 +1,4 @@
-"""Clone: a second name over the same tokens and the same chunks."""
+"""Clone: a second name for the same tokens and chunks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Clone:
         return clone
 
     async def _pin_or_undo(self, clone: Window, intent: Intent) -> None:
-        """One pin per window: LMCache counts them without knowing whose they are."""
+        """Pin once for each window: LMCache counts pins and does not know their owners."""
         if not clone.pinned:
             await self.registry.end_intent(intent.tenant, intent.id)
             return

@@ -1,4 +1,4 @@
-"""Delete: a window, and exactly those of its chunks that nothing else refers to."""
+"""Delete: remove a window and exactly those of its chunks that nothing else refers to."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Delete:
     async def __call__(
         self, principal: Principal, window_name: str, *, force: bool = False, delete_blocks: bool = True
     ) -> Deleted:
-        """Remove a window and its tokens at once, and then what it has in the cache.
+        """Remove a window and its tokens at once, then its chunks in the cache.
 
-        CWM-1002, CWM-2002; CWM-3004 names the windows and live sessions that depend on it, unless
-        ``force``; CWM-4002 (retryable) while it is being stored, or when it changed meanwhile; CWM-5001 while LMCache cannot be told, and
-        nothing is removed then.
+        CWM-1002, CWM-2002. Without ``force`` CWM-3004 names the windows and live sessions that depend on it.
+        CWM-4002 (retryable) while it is being stored, or if it changed meanwhile. CWM-5001 if LMCache does not
+        answer; nothing is removed then.
         """
         require_window_name(window_name)
         async with self.journal.entry(principal, "window_delete", window_name=window_name) as details:
@@ -70,7 +70,7 @@ class Delete:
         return deleted
 
     async def now(self, window: Window, *, delete_blocks: bool = True) -> Deleted:
-        """Remove it whoever depends on it: what others share, they keep."""
+        """Remove the window even if others depend on it. Chunks that they share stay."""
         chunks = await self.registry.chunks(window.tenant, window.name)
         if chunks or window.pinned:
             await self.kv_tier.facts()
@@ -105,7 +105,7 @@ class Delete:
                 )
 
     async def _token_ids(self, window: Window) -> TokenIds:
-        """Without sound tokens its pins stay, and its chunks may be shared with sessions: none is compared."""
+        """The window's token ids; none if they are damaged. Its pins then stay, and no chunk is compared with sessions."""
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
         except StorageCorruptionError:
@@ -113,7 +113,7 @@ class Delete:
         return fitting(snapshot.token_ids, window.identity)
 
     async def _unshared(self, window: Window, chunks: list[Chunk], token_ids: TokenIds) -> list[Chunk]:
-        """Chunks of no other window, behind the longest prefix that a live session shares."""
+        """The chunks that no other window has, after the longest prefix that a live session shares."""
         elsewhere = await self.registry.chunks_of_other_windows(window.tenant, window.name)
         if all(chunk.hash in elsewhere for chunk in chunks):
             return []

@@ -1,4 +1,4 @@
-"""Quarantine: discard KV that proved wrong, and bring its window back from its tokens."""
+"""Quarantine: discard KV whose canary did not match, and store the window again from its tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cwm.services.sessions.salt_scopes import Scopes
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The context, computed from its tokens under ``salt_scope``; ``evidence`` is of the canary after that."""
+    """The context computed again under ``salt_scope``. ``evidence``: the canary replayed on the new KV."""
 
     prefix: Prefix
     salt_scope: str
@@ -36,7 +36,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A scope that was left for another; ``again`` is the window, pending, where it was not left before."""
+    """The new salt scope. ``again`` is the window to store again; None if another gateway already changed the scope."""
 
     salt_scope: str
     cache_salt: str
@@ -61,15 +61,15 @@ class Quarantine:
     async def __call__(
         self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
     ) -> Recovered:
-        """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one.
+        """Move the window to a new salt, because deleting chunks does not reach the engine's own cache.
 
-        A caller who leaves does not stop it.
+        A caller that disconnects does not stop it.
         """
         task = self._recovering.start(self._recover(principal, window, prefix, canary, found))
         return await outlasting(task)
 
     async def settle(self) -> None:
-        """Wait for those whose callers have left: the engine computes for them, and their windows are stored again."""
+        """Wait for quarantines whose callers have disconnected: computing, and storing their windows again."""
         await self._recovering.settled()
 
     async def _recover(
@@ -108,7 +108,7 @@ class Quarantine:
         return Recovered(clean, left.salt_scope, answer, evidence)
 
     async def resume(self, intent: Intent) -> None:
-        """Go on with a quarantine whose gateway is gone. Raises while the engine is away."""
+        """Finish a quarantine whose gateway has died. Raises while the engine is away."""
         window = await self.registry.window(intent.tenant, intent.window_name)
         if window is None or window.cache_salt != intent.cache_salt:
             await self.registry.end_intent(intent.tenant, intent.id)
@@ -121,7 +121,7 @@ class Quarantine:
             self.store_again(*left.again, token_ids)
 
     async def _leave(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Left:
-        """Nobody uses the old salt from here on; its chunks go from every tier, and its pins with them."""
+        """Retire the old salt, and remove its pins and its chunks from every tier."""
         salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
         salt = self.directory.salt(window.tenant, salt_scope, identity)
         hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
