@@ -90,9 +90,9 @@ class Browse:
             if query.offset:
                 raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")
             query = replace(query, after=mark_of(cursor, tenant, query))
-        found = await self.registry.windows(tenant, query)
-        onward = cursor_of(tenant, query, query.mark(found.windows[-1])) if found.has_more else None
-        return WindowPage(found.windows, found.total, found.total_exact, onward)
+        page = await self.registry.windows(tenant, query)
+        next_cursor = cursor_of(tenant, query, query.mark(page.windows[-1])) if page.has_more else None
+        return WindowPage(page.windows, page.total, page.total_exact, next_cursor)
 
     async def sessions(
         self, principal: Principal, state: SessionState | None = None, limit: int = 50
@@ -140,14 +140,14 @@ class Browse:
             placements = await self.kv_tier.lookup(prefix.key) if prefix.chunk_count else []
         except CwmError:
             return Residency(tuple(BlockStatus(c.hash, c.size_bytes, ()) for c in recorded), None)
-        known = {placement.hash: placement for placement in placements}
+        placement_by_hash = {placement.hash: placement for placement in placements}
         blocks = (
-            tuple(_block(chunk, known.get(chunk.hash)) for chunk in recorded)
+            tuple(_block(chunk, placement_by_hash.get(chunk.hash)) for chunk in recorded)
             if recorded
             else tuple(_block(Chunk(p.hash, p.size_bytes), p) for p in placements)
         )
-        held = sum(bool(block.tiers) for block in blocks)
-        return Residency(blocks, held / prefix.chunk_count if prefix.chunk_count else None)
+        resident = sum(bool(block.tiers) for block in blocks)
+        return Residency(blocks, resident / prefix.chunk_count if prefix.chunk_count else None)
 
 
 def _block(chunk: Chunk, placement: Placement | None) -> BlockStatus:

@@ -103,8 +103,8 @@ class Freeze:
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
             )
             # A caller that disconnects neither stops the freeze nor aborts its request to the engine.
-            begun = self._storing.start(self._begin(window, token_ids, session, wait=wait, canary=canary))
-            window = await outlasting(begun)
+            task = self._storing.start(self._begin(window, token_ids, session, wait=wait, canary=canary))
+            window = await outlasting(task)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms, _warning(window, identity))
@@ -119,10 +119,10 @@ class Freeze:
             await self.registry.end_intent(intent.tenant, intent.id)
             return window
         snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-        again = await self._for_this_engine(window, intent, snapshot.token_ids)
-        if again is None:
+        pending = await self._for_this_engine(window, intent, snapshot.token_ids)
+        if pending is None:
             return None
-        await outlasting(self._storing.start(self._finish_or_leave(*again, snapshot.token_ids)))
+        await outlasting(self._storing.start(self._finish_or_leave(*pending, snapshot.token_ids)))
         return await self.registry.window(window.tenant, window.name)
 
     def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
@@ -141,7 +141,7 @@ class Freeze:
         if not differences(window.identity, identity):
             return window, intent
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
-        again = await self.registry.store_again(
+        pending = await self.registry.store_again(
             window,
             window.salt_scope,
             salt,
@@ -150,10 +150,10 @@ class Freeze:
             pinned=window.pinned,
             debt=_pin_of(window, token_ids),
         )
-        if again is None:
+        if pending is None:
             return None
-        await self.release.leave(again[2])
-        return again[0], again[1]
+        await self.release.leave(pending[2])
+        return pending[0], pending[1]
 
     async def _engine(self, model: str) -> EngineIdentity:
         """CWM-5001 if LMCache is configured but does not answer: that is not the same as having none."""
@@ -241,10 +241,12 @@ class Freeze:
         prefix = _prefix(window, token_ids)
         if window.pinned:
             await self.kv_tier.pin(prefix.key)
-        song = self.verify.request(prefix) if canary and prefix.chunk_count else None
-        stored, sung = await self.store(prefix, song)
-        kept = canary_of(sung) if song and sung else None
-        return await self.registry.finish_freeze(window, stored, self.clock.now(), kept, self.quota_bytes)
+        request = self.verify.request(prefix) if canary and prefix.chunk_count else None
+        stored, replay = await self.store(prefix, request)
+        window_canary = canary_of(replay) if request and replay else None
+        return await self.registry.finish_freeze(
+            window, stored, self.clock.now(), window_canary, self.quota_bytes
+        )
 
     async def _finish_or_hand_over(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True

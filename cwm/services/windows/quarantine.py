@@ -35,13 +35,13 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """The new salt scope. ``again`` is the window to store again; None if another gateway already changed the scope."""
+class _Renewal:
+    """The new salt scope. ``renewed`` is the window to store again; None if another gateway already changed the scope."""
 
     salt_scope: str
     cache_salt: str
     blocks_deleted: int
-    again: tuple[Window, Intent] | None
+    renewed: tuple[Window, Intent] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Quarantine:
     _recovering: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
-        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, mismatch: Evidence
     ) -> Recovered:
         """Move the window to a new salt, because deleting chunks does not reach the engine's own cache.
 
         A caller that disconnects does not stop it.
         """
-        task = self._recovering.start(self._recover(principal, window, prefix, canary, found))
+        task = self._recovering.start(self._recover(principal, window, prefix, canary, mismatch))
         return await outlasting(task)
 
     async def settle(self) -> None:
@@ -73,21 +73,21 @@ class Quarantine:
         await self._recovering.settled()
 
     async def _recover(
-        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, mismatch: Evidence
     ) -> Recovered:
-        begun = await self.registry.begin_quarantine(window, self.journal.clock.now())
+        intent = await self.registry.begin_quarantine(window, self.journal.clock.now())
         try:
-            left = await self._leave(window, prefix.token_ids, prefix.identity)
+            renewal = await self._renew(window, prefix.token_ids, prefix.identity)
         except BaseException:
-            await self.release.leave(begun)
+            await self.release.leave(intent)
             raise
-        clean = replace(prefix, cache_salt=left.cache_salt)
+        clean = replace(prefix, cache_salt=renewal.cache_salt)
         try:
             answer = await self.engine.complete(clean.request())
             evidence = await self.verify.replay(clean, canary)
         finally:
-            if left.again is not None:
-                self.store_again(*left.again, prefix.token_ids)
+            if renewal.renewed is not None:
+                self.store_again(*renewal.renewed, prefix.token_ids)
         self.journal.meter.event("quarantine")
         await self.journal.audit.record(
             AuditEvent(
@@ -99,13 +99,13 @@ class Quarantine:
                 window_name=window.name,
                 severity=Severity.ERROR,
                 details={
-                    "blocks_deleted": left.blocks_deleted,
-                    "first_difference": found.first_difference,
-                    "deviation": found.deviation,
+                    "blocks_deleted": renewal.blocks_deleted,
+                    "first_difference": mismatch.first_difference,
+                    "deviation": mismatch.deviation,
                 },
             )
         )
-        return Recovered(clean, left.salt_scope, answer, evidence)
+        return Recovered(clean, renewal.salt_scope, answer, evidence)
 
     async def resume(self, intent: Intent) -> None:
         """Finish a quarantine whose gateway has died. Raises while the engine is away."""
@@ -116,27 +116,27 @@ class Quarantine:
         identity = await self.directory.identity(window.model)
         snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
         token_ids = fitting(snapshot.token_ids, identity)
-        left = await self._leave(window, token_ids, identity)
-        if left.again is not None:
-            self.store_again(*left.again, token_ids)
+        renewal = await self._renew(window, token_ids, identity)
+        if renewal.renewed is not None:
+            self.store_again(*renewal.renewed, token_ids)
 
-    async def _leave(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Left:
+    async def _renew(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Renewal:
         """Retire the old salt, and remove its pins and its chunks from every tier."""
         salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
         salt = self.directory.salt(window.tenant, salt_scope, identity)
         hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
-        stored = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
-        again = await self.registry.store_again(
+        old_prefix = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
+        renewed = await self.registry.store_again(
             window,
             salt_scope,
             salt,
             identity,
             self.journal.clock.now(),
             pinned=window.retention is Retention.GUARANTEED,
-            debt=debt_of(stored, pinned=window.pinned, hashes=hashes),
+            debt=debt_of(old_prefix, pinned=window.pinned, hashes=hashes),
         )
-        if again is None:
-            return _Left(salt_scope, salt, 0, None)
-        pending, intent, owed = again
-        paid = await self.release(owed)
-        return _Left(salt_scope, salt, len(hashes) if paid else 0, (pending, intent))
+        if renewed is None:
+            return _Renewal(salt_scope, salt, 0, None)
+        pending, intent, owed = renewed
+        released = await self.release(owed)
+        return _Renewal(salt_scope, salt, len(hashes) if released else 0, (pending, intent))

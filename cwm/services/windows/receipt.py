@@ -43,25 +43,25 @@ def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
     The tail, from one token to one block, is always computed again and is not counted.
     """
     if receipt.evidence.verification is Verification.MISMATCH:
-        unlike = (
+        advice = (
             " Computed again it continues otherwise too: is this engine what it was, and CWM_CANARY_TOLERANCE "
             "wide enough for it?"
         )
         return (
             "The restored KV did not continue as the frozen one did: it was discarded, and "
             f"{receipt.tokens_recomputed} tokens were computed again."
-            f"{unlike if receipt.recovered is Verification.MISMATCH else ''}"
+            f"{advice if receipt.recovered is Verification.MISMATCH else ''}"
         )
     chunk = window.identity.chunk_size or 0
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
         blocks = stored_chunks(len(prefix.token_ids), chunk)
-    wanted = min(blocks * chunk, len(prefix.token_ids) - 1)
+    expected = min(blocks * chunk, len(prefix.token_ids) - 1)
     if receipt.plan.load_tokens is not None:
-        wanted = min(wanted, receipt.plan.load_tokens)
-    missing = wanted - receipt.tokens_restored
+        expected = min(expected, receipt.plan.load_tokens)
+    missing = expected - receipt.tokens_restored
     if missing <= 0:
         return None
-    changed = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
-    reason = f" The engine is not the one the window was frozen on: {changed}." if changed else ""
+    changes = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
+    reason = f" The engine is not the one the window was frozen on: {changes}." if changes else ""
     return f"{missing} tokens could not be restored and were computed again.{reason}"

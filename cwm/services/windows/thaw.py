@@ -69,7 +69,7 @@ class Thawed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _Loading:
     plan: Plan
     prefetched: Prefetched
     prefetch_ms: float
@@ -127,7 +127,7 @@ class Thaw:
             # Read now: the session is removed with its last window, which may be deleted at any time from here on.
             source = await self.registry.session(window.tenant, window.session_id, any_state=True)
             template = template_from(source.metadata if source else {})
-            intent = await self._begun(window, session_id)
+            intent = await self._begin(window, session_id)
             try:
                 thawed = await self._thaw(
                     principal, window, intent, template, accept_template=accept_template, verify=verify
@@ -161,15 +161,15 @@ class Thaw:
         await self.verify.settle()
         await self.planner.settle()
 
-    async def _begun(self, window: Window, session_id: str) -> Intent:
+    async def _begin(self, window: Window, session_id: str) -> Intent:
         beginning = asyncio.create_task(self.registry.begin_thaw(window, session_id, self.clock.now()))
         try:
             return await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            await to_its_end(self._never_mind(beginning))
+            await to_its_end(self._end_if_written(beginning))
             raise
 
-    async def _never_mind(self, beginning: asyncio.Task[Intent]) -> None:
+    async def _end_if_written(self, beginning: asyncio.Task[Intent]) -> None:
         """End the intent if it was written although the caller is gone: no other gateway ends it while this one lives."""
         with suppress(CwmError):
             await self._end(await beginning)
@@ -206,17 +206,17 @@ class Thaw:
             identity,
         )
         started = self.clock.monotonic()
-        loaded, before = await asyncio.gather(self._load(prefix), self.origins.before(identity))
-        answer, engine_ms = await self._restore(prefix, loaded.plan)
+        loading, counters = await asyncio.gather(self._load(prefix), self.origins.before(identity))
+        answer, engine_ms = await self._restore(prefix, loading.plan)
         elapsed_ms = self._ms_since(started)
         self.directory.confirm(identity, answer.fingerprint)
-        by_tier = await self.origins.split(answer, before, loaded.prefetched.loaded, prefix)
+        by_tier = await self.origins.split(answer, counters, loading.prefetched.loaded, prefix)
         self.planner.learn(
-            prefix, loaded.plan, answer, by_tier, prefetch_ms=loaded.prefetch_ms, engine_ms=engine_ms
+            prefix, loading.plan, answer, by_tier, prefetch_ms=loading.prefetch_ms, engine_ms=engine_ms
         )
-        verifying = self.clock.monotonic()
-        canary, evidence = await self._verified(window, prefix, changes, answer, verify=verify)
-        verify_ms = self._ms_since(verifying)
+        verify_started = self.clock.monotonic()
+        canary, evidence = await self._verify_kv(window, prefix, changes, answer, verify=verify)
+        verify_ms = self._ms_since(verify_started)
         salt_scope, replayed = window.salt_scope, None
         if canary is not None and evidence.verification is Verification.MISMATCH:
             recovered = await self.quarantine(principal, window, prefix, canary, evidence)
@@ -227,11 +227,11 @@ class Thaw:
             tokens_restored=answer.cached_tokens,
             tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
             tokens_by_tier=by_tier,
-            blocks_found=loaded.prefetched.found,
+            blocks_found=loading.prefetched.found,
             blocks_total=prefix.chunk_count,
-            prefetch_ms=loaded.prefetch_ms,
+            prefetch_ms=loading.prefetch_ms,
             engine_ms=engine_ms,
-            plan=loaded.plan.loaded_from(by_tier),
+            plan=loading.plan.loaded_from(by_tier),
             evidence=evidence,
             verify_ms=verify_ms,
             recovered=replayed,
@@ -265,11 +265,11 @@ class Thaw:
                 **unserved.context,
             ) from unserved
 
-    async def _load(self, prefix: Prefix) -> _Loaded:
+    async def _load(self, prefix: Prefix) -> _Loading:
         """Prefetch the planned tokens from the lower tiers into L1. Without LMCache the engine computes everything."""
         plan = await self.planner.plan(prefix)
         if not prefix.chunk_count:
-            return _Loaded(plan, Prefetched(0, 0), 0.0)
+            return _Loading(plan, Prefetched(0, 0), 0.0)
         started = self.clock.monotonic()
         try:
             # Even if nothing is to be loaded: the call shows whether LMCache answers.
@@ -279,7 +279,7 @@ class Thaw:
             self.meter.event("thaw_without_lmcache")
             # A vLLM that has not yet noticed the loss of LMCache waits for it in its next request, and dies.
             await asyncio.sleep(_HEARTBEATS_SECONDS)
-        return _Loaded(plan, prefetched, self._ms_since(started) if prefetched.total else 0.0)
+        return _Loading(plan, prefetched, self._ms_since(started) if prefetched.total else 0.0)
 
     async def _restore(self, prefix: Prefix, plan: Plan) -> tuple[Completion, float]:
         """Send one request and never abandon it: a disconnect during the KV load can kill the engine."""
@@ -293,7 +293,7 @@ class Thaw:
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)
 
-    async def _verified(
+    async def _verify_kv(
         self,
         window: Window,
         prefix: Prefix,
