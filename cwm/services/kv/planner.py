@@ -1,4 +1,4 @@
-"""Plan a thaw by what earlier ones took, and learn from what this one takes."""
+"""Plan a thaw from the measured speeds of earlier ones, and learn from this one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from cwm.ports.speeds import SpeedRecords
 from cwm.services.kv.origins import ENGINE_TIER
 from cwm.services.kv.prefix import Prefix
 
-_LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # where LMCache has not told its own
+_LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # used if LMCache does not report its tiers
 _TRIAL_SALT: Final = "cwm1-pace"
 _TRIALS_AT_ONCE: Final = 3
-# Whoever thawed is answered first: learning would take the processor time of that.
+# The thaw is answered first: learning would compete with it for the processor.
 _LEARN_AFTER_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
 class Planner:
-    """Paces by engine, as the records have them and as thaws through this gateway have changed them."""
+    """Keeps the pace of each engine: read from the records, then updated by the thaws of this gateway."""
 
     engine: Engine
     kv_tier: KvTier
@@ -45,7 +45,7 @@ class Planner:
     _trying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def plan(self, prefix: Prefix) -> Plan:
-        """Never fails: without the directory or the records it loads, as it does on an engine that takes no limit."""
+        """Never fails. Without the directory or the records the plan is to load, as on an engine that ignores limits."""
         pace = await self._pace(prefix.identity)
         choice = self.choice
         if choice is Choice.AUTO and engine_key(prefix.identity) in self._unlimited:
@@ -68,7 +68,7 @@ class Planner:
         prefetch_ms: float,
         engine_ms: float,
     ) -> None:
-        """Remember what a thaw took, where it is clear what it did. In the background: nobody waits for it."""
+        """Record how long a thaw took, if it is clear what it did. Runs in the background."""
         if plan.load_tokens is not None and answer.loaded_tokens is None:
             self._unlimited.add(engine_key(prefix.identity))
         observation = _observed(answer, by_tier, prefetch_ms, engine_ms)
@@ -76,7 +76,7 @@ class Planner:
             self._learning.start(self._learn(prefix, observation))
 
     async def settle(self) -> None:
-        """Wait until everything learned is written down."""
+        """Wait until every observation is recorded."""
         await self._learning.settled()
 
     async def _pace(self, identity: EngineIdentity) -> Pace:
@@ -121,7 +121,7 @@ class Planner:
         return pace
 
     def _worth_trying(self, prefix: Prefix, pace: Pace, observation: Observation) -> int | None:
-        """As if the thaw that was just observed came again."""
+        """How many tokens to try, for a thaw like the one just observed; None if a trial would not help."""
         if self.choice is not Choice.AUTO or engine_key(prefix.identity) in self._unlimited:
             return None
         runs = [(observation.tier, observation.loaded)] if observation.tier is not None else []
@@ -129,7 +129,7 @@ class Planner:
         return trial(pace, decide(pace, token_count, runs, observation.loaded), token_count)
 
     async def _try(self, prefix: Prefix, tokens: int) -> Observation | None:
-        """Time a prefill that loads and stores nothing, of ids in an order that no cache holds."""
+        """Time a prefill that loads and stores nothing, with ids in an order that no cache has."""
         start = uuid4().int % len(prefix.token_ids)
         ids = (prefix.token_ids[start:] + prefix.token_ids[:start])[:tokens]
         request = Generation(
@@ -152,7 +152,7 @@ class Planner:
 
 
 def resident(placements: Sequence[Placement], chunk_size: int, order: Sequence[Tier]) -> list[Run]:
-    """Tokens in a row by the first tier of ``order`` said to hold them, up to the first chunk that none does."""
+    """Runs of tokens by the first tier of ``order`` that has them, up to the first chunk that no tier has."""
     first = [next((tier for tier in order if tier in placement.tiers), None) for placement in placements]
     held = takewhile(lambda tier: tier is not None, first)
     return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(held)]
@@ -161,7 +161,7 @@ def resident(placements: Sequence[Placement], chunk_size: int, order: Sequence[T
 def _observed(
     answer: Completion, by_tier: Mapping[str, int], prefetch_ms: float, engine_ms: float
 ) -> Observation | None:
-    """Tokens from several tiers at once, or from unknown ones, tell nothing of either."""
+    """The observation; None for tokens of several or unknown tiers, whose speeds cannot be told apart."""
     cached, computed = answer.cached_tokens, answer.prompt_tokens - answer.cached_tokens
     if set(by_tier) <= {ENGINE_TIER}:
         return Observation(None, 0, cached, computed, engine_ms)
