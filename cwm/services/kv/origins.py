@@ -22,11 +22,11 @@ class Origins:
     """An engine with our connector reports what it loaded. For any other engine its counters are compared."""
 
     engine: Engine
-    _telling: set[str] = field(default_factory=set)
+    _reporting: set[str] = field(default_factory=set)
 
     async def before(self, identity: EngineIdentity) -> Counters | None:
         """The engine's counters before a request; None if its answer is expected to report the load."""
-        return None if engine_key(identity) in self._telling else await self.engine.counters()
+        return None if engine_key(identity) in self._reporting else await self.engine.counters()
 
     async def split(
         self, answer: Completion, before: Counters | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
@@ -35,15 +35,15 @@ class Origins:
 
         Tokens whose tier is not known count as ``unknown``.
         """
-        external = answer.loaded_tokens
-        if external is not None:
-            self._telling.add(engine_key(prefix.identity))
-            external = min(external, answer.cached_tokens)
+        external_tokens = answer.loaded_tokens
+        if external_tokens is not None:
+            self._reporting.add(engine_key(prefix.identity))
+            external_tokens = min(external_tokens, answer.cached_tokens)
         elif before is None:
-            self._telling.discard(engine_key(prefix.identity))
+            self._reporting.discard(engine_key(prefix.identity))
         else:
-            external = _external(answer, before, await self.engine.counters())
-        return _split(answer, external, loaded, prefix)
+            external_tokens = _external(answer, before, await self.engine.counters())
+        return _split(answer, external_tokens, loaded, prefix)
 
 
 def _external(answer: Completion, before: Counters, after: Counters) -> int | None:
@@ -56,18 +56,18 @@ def _external(answer: Completion, before: Counters, after: Counters) -> int | No
 
 
 def _split(
-    answer: Completion, external: int | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
+    answer: Completion, external_tokens: int | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
 ) -> dict[str, int]:
     """Tokens of the engine's own cache and of the tiers below L1; the rest came from L1."""
-    if external is None:
+    if external_tokens is None:
         split = {UNKNOWN_TIER: answer.cached_tokens}
     elif loaded is None:
-        split = {ENGINE_TIER: answer.cached_tokens - external, UNKNOWN_TIER: external}
+        split = {ENGINE_TIER: answer.cached_tokens - external_tokens, UNKNOWN_TIER: external_tokens}
     else:
         below = {str(tier): chunks * (prefix.identity.chunk_size or 0) for tier, chunks in loaded.items()}
-        if sum(below.values()) > external:
+        if sum(below.values()) > external_tokens:
             # The engine's own cache had some of these tokens.
-            below = {next(iter(below)) if len(below) == 1 else UNKNOWN_TIER: external}
-        in_l1 = external - sum(below.values())
-        split = {ENGINE_TIER: answer.cached_tokens - external, str(Tier.CPU): in_l1, **below}
+            below = {next(iter(below)) if len(below) == 1 else UNKNOWN_TIER: external_tokens}
+        in_l1 = external_tokens - sum(below.values())
+        split = {ENGINE_TIER: answer.cached_tokens - external_tokens, str(Tier.CPU): in_l1, **below}
     return {tier: tokens for tier, tokens in split.items() if tokens}

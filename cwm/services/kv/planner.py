@@ -42,7 +42,7 @@ class Planner:
     _paces: dict[str, Pace] = field(default_factory=dict)
     _unlimited: set[str] = field(default_factory=set)
     _learning: BackgroundTasks = field(default_factory=BackgroundTasks)
-    _trying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _trial_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def plan(self, prefix: Prefix) -> Plan:
         """Never fails. Without the directory or the records the plan is to load, as on an engine that ignores limits."""
@@ -100,23 +100,23 @@ class Planner:
     async def _learn(self, prefix: Prefix, observation: Observation) -> None:
         await asyncio.sleep(_LEARN_AFTER_SECONDS)
         pace = await self._note(prefix.identity, observation)
-        if self._trying.locked():
+        if self._trial_lock.locked():
             return
-        async with self._trying:
+        async with self._trial_lock:
             for _ in range(_TRIALS_AT_ONCE):
                 tokens = self._worth_trying(prefix, pace, observation)
-                tried = await self._try(prefix, tokens) if tokens else None
-                if tried is None:
+                trial_observation = await self._trial(prefix, tokens) if tokens else None
+                if trial_observation is None:
                     return
-                pace = await self._note(prefix.identity, tried)
+                pace = await self._note(prefix.identity, trial_observation)
 
     async def _note(self, identity: EngineIdentity, observation: Observation) -> Pace:
         name = engine_key(identity)
         try:
             speeds = await self.records.add_speeds(name, [observation], self.clock.now())
         except CwmError:
-            known = self._paces.get(name, Pace(Speeds()))
-            speeds = known.speeds.plus([observation])
+            pace = self._paces.get(name, Pace(Speeds()))
+            speeds = pace.speeds.plus([observation])
         pace = self._paces[name] = await asyncio.to_thread(fit, speeds)
         return pace
 
@@ -128,7 +128,7 @@ class Planner:
         token_count = observation.context + observation.computed
         return trial(pace, decide(pace, token_count, runs, observation.loaded), token_count)
 
-    async def _try(self, prefix: Prefix, tokens: int) -> Observation | None:
+    async def _trial(self, prefix: Prefix, tokens: int) -> Observation | None:
         """Time a prefill that loads and stores nothing, with ids in an order that no cache has."""
         start = uuid4().int % len(prefix.token_ids)
         ids = (prefix.token_ids[start:] + prefix.token_ids[:start])[:tokens]
@@ -154,8 +154,8 @@ class Planner:
 def resident(placements: Sequence[Placement], chunk_size: int, order: Sequence[Tier]) -> list[Run]:
     """Runs of tokens by the first tier of ``order`` that has them, up to the first chunk that no tier has."""
     first = [next((tier for tier in order if tier in placement.tiers), None) for placement in placements]
-    held = takewhile(lambda tier: tier is not None, first)
-    return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(held)]
+    listed = takewhile(lambda tier: tier is not None, first)
+    return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(listed)]
 
 
 def _observed(

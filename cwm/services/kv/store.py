@@ -33,11 +33,11 @@ async def read_back(kv_tier: KvTier, key: PrefixKey) -> Prefetched:
     """
     for pause in (*_READ_BACK_AGAIN_SECONDS, None):
         await kv_tier.drop_l1(key)
-        back = await kv_tier.prefetch(key)
-        if pause is None or not (back.complete and back.in_l1):
+        prefetched = await kv_tier.prefetch(key)
+        if pause is None or not (prefetched.complete and prefetched.in_l1):
             break
         await asyncio.sleep(pause)
-    return back
+    return prefetched
 
 
 def all_below_l1(placements: list[Placement], prefix: Prefix) -> bool:
@@ -99,11 +99,11 @@ class Store:
 
     async def _prove_beside(self, prefix: Prefix, request: Generation) -> tuple[Completion, _Proof]:
         """Send ``request`` to the engine while the chunks are read back."""
-        proving = asyncio.create_task(self._prove(prefix))
+        proof_task = asyncio.create_task(self._prove(prefix))
         try:
-            return await self._ask(prefix, request), await proving
+            return await self._ask(prefix, request), await proof_task
         finally:
-            await cancel_and_wait(proving)
+            await cancel_and_wait(proof_task)
 
     async def _ask(self, prefix: Prefix, request: Generation) -> Completion:
         """The engine's answer. CWM-5002 if another engine answered than the one that computed the prefix."""
@@ -113,12 +113,12 @@ class Store:
 
     async def _prove(self, prefix: Prefix) -> _Proof:
         await self._wait_for_stores(prefix)
-        back = await read_back(self.kv_tier, prefix.key)
-        if back.complete and back.total == prefix.chunk_count:
+        prefetched = await read_back(self.kv_tier, prefix.key)
+        if prefetched.complete and prefetched.total == prefix.chunk_count:
             placements = await self._placements(prefix)
-            if not back.in_l1 or all_below_l1(placements, prefix):
+            if not prefetched.in_l1 or all_below_l1(placements, prefix):
                 return _Proof(prefix.chunk_count, _stored(placements))
-        return _Proof(back.found - back.in_l1, None)
+        return _Proof(prefetched.found - prefetched.in_l1, None)
 
     async def _wait_for_stores(self, prefix: Prefix) -> None:
         """Wait until LMCache has written its chunks below L1; dropping them earlier would require another flush."""
@@ -145,10 +145,10 @@ class Store:
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:
-    held = Counter(str(tier) for placement in placements for tier in placement.tiers)
+    counts = Counter(str(tier) for placement in placements for tier in placement.tiers)
     lowest = next(
-        (tier for tier in (Tier.REDIS, Tier.DISK) if held[str(tier)] == len(placements)),
+        (tier for tier in (Tier.REDIS, Tier.DISK) if counts[str(tier)] == len(placements)),
         Tier.DISK if any(placement.tiers & _BELOW_L1 for placement in placements) else Tier.CPU,
     )
     chunks = tuple(Chunk(placement.hash, placement.size_bytes) for placement in placements)
-    return StoredChunks(chunks, lowest, dict(sorted(held.items())))
+    return StoredChunks(chunks, lowest, dict(sorted(counts.items())))

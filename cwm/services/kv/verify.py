@@ -25,9 +25,9 @@ class Verify:
 
     def request(self, prefix: Prefix, token_count: int | None = None) -> Generation | None:
         """The request that decodes a canary after ``prefix``; the canary is not stored. None if the model has no room for it."""
-        wanted = self.token_count if token_count is None else token_count
+        wanted_tokens = self.token_count if token_count is None else token_count
         room = prefix.identity.max_model_len - len(prefix.token_ids)
-        length = min(wanted, room)
+        length = min(wanted_tokens, room)
         if length < 1:
             return None
         return replace(prefix.request(), max_tokens=length, sampling=_GREEDY)
@@ -39,8 +39,8 @@ class Verify:
             return Evidence(Verification.SKIPPED, reason="the context fills the model")
         task = self._replaying.start(self.engine.complete(request))
         # An engine with a shorter context than the one that recorded the canary can replay only a part of it.
-        possible = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
-        return compare(possible, canary_of(await outlasting(task)), self.tolerance)
+        comparable = Canary(expected.token_ids[: request.max_tokens], expected.top[: request.max_tokens])
+        return compare(comparable, canary_of(await outlasting(task)), self.tolerance)
 
     async def settle(self) -> None:
         """Wait for replays whose callers have disconnected."""
