@@ -1,6 +1,6 @@
-"""Work apart from whoever waits for it: in a thread where it takes long, to its end where it must not stop half-way.
+"""Work that its caller does not interrupt: in a thread if it takes long, to its end if it must not stop half-way.
 
-Work that goes on after a request was given up keeps the request's places until it ends.
+Work that continues after its request was cancelled keeps the request's concurrency places until it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """What ``work`` on ``size`` bytes returns; small work is done at once."""
+    """Run ``work`` on ``size`` bytes: in a thread above 256 KiB, else at once."""
     return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)
 
 
@@ -27,15 +27,15 @@ _unfinished: Final = BackgroundTasks()
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """What ``work`` returns; it goes on when whoever waits for it is cancelled."""
+    """Run ``work`` and return its result. It continues if the caller is cancelled."""
     task = _unfinished.start(work)
-    # Nobody may be there any more to be told.
+    # If the caller is gone, nobody else reads the exception.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await outlasting(task)
 
 
 async def outlasting(task: asyncio.Task[T]) -> T:
-    """What ``task`` returns; it goes on when whoever waits for it is cancelled."""
+    """Return the task's result. The task continues if the caller is cancelled."""
     if (held := _held.get()) is not None:
         held.until(task)
     return await asyncio.shield(task)
@@ -43,7 +43,7 @@ async def outlasting(task: asyncio.Task[T]) -> T:
 
 @contextmanager
 def held_by_its_work(release: Callable[[], None]) -> Iterator[None]:
-    """Call ``release``, which may be called more than once, after the body and all that outlasts it."""
+    """Call ``release`` after the body and all work that outlasts it. It may be called more than once."""
     held = _Held(release)
     token = _held.set(held)
     try:

@@ -1,4 +1,4 @@
-"""Pass through: the engine's own API, isolated by tenant, its sessions recorded token for token."""
+"""Pass-through: forward the engine's own API under the tenant's salt, and record sessions token for token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as it came; ``path`` with its query, header names in lower case."""
+    """A request as received. ``path`` includes the query; header names are in lower case."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the engine sends back. Whoever stops reading ``chunks`` early calls ``leave``."""
+    """The engine's response. A caller that stops reading ``chunks`` early must call ``leave``."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -76,10 +76,10 @@ class PassThrough:
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def turn(self, principal: Principal, asked: Asked) -> Answered:
-        """Send a completion or a chat on and hand back the answer as it arrives, whatever its status.
+        """Forward a completion or a chat and return the answer as it arrives, whatever its status.
 
-        With a session id the turn is recorded in that session, which the first turn creates. CWM-1001,
-        1003, 3002, 5001, 5002, 6001; 7001, 7002 and 7003 for what is over a limit.
+        With a session id the turn is recorded in that session, which its first turn creates. CWM-1001, 1003,
+        3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit.
         """
         with ExitStack() as scope:
             scope.callback(await self.limits.admit(principal, asked.session_id))
@@ -95,12 +95,12 @@ class PassThrough:
             return await self._start(asked, admitted, scope.pop_all(), principal)
 
     async def relay(self, asked: Asked) -> Answered:
-        """Send a request on that concerns no session and no salt."""
+        """Forward a request that needs no session and no salt."""
         admitted = _Admitted(self.wire.read(asked.path, b"{}"), asked.body)
         return await self._start(asked, admitted, ExitStack())
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Let running exchanges end; break off the late ones and record what they have."""
+        """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
         await self._running.stop(timeout_seconds)
 
     async def _session_id(self, principal: Principal, given: str) -> str:
@@ -112,7 +112,7 @@ class PassThrough:
 
     async def _admit(self, principal: Principal, request: TurnRequest) -> _Admitted:
         served = await self._served(request.model)
-        # vLLM says best itself what it does not serve; until then any salt of the tenant will do.
+        # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
         identity = served or await self.directory.identity(None)
         _require_room(request, identity)
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
@@ -143,9 +143,9 @@ class PassThrough:
         return _Admitted(request, request.body(salt, recorded=True), turn, told=True)
 
     def _told(self, request: TurnRequest) -> bool:
-        """Whether the engine tells the ids of a turn that nobody records.
+        """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
 
-        A stream that its client leaves says no other way what it took.
+        If a client leaves a stream, the ids are the only way to count them.
         """
         if not self.limits.counts_tokens:
             return False
@@ -179,7 +179,7 @@ class PassThrough:
     async def _note_special_tokens(
         self, principal: Principal, session: Session, request: TurnRequest
     ) -> None:
-        """Say that a caller's text holds control tokens: it may speak for another role."""
+        """Audit a prompt that contains control tokens: its text may imitate another role."""
         special = await self.engine.special_tokens(session.model)
         count = sum(text.count(token) for text in request.texts() for token in special)
         if not count:
@@ -200,7 +200,7 @@ class PassThrough:
     async def _start(
         self, asked: Asked, admitted: _Admitted, scope: ExitStack, principal: Principal | None = None
     ) -> Answered:
-        """Run the exchange in a task that no client can cancel; ``scope`` ends with its turn."""
+        """Run the exchange in a task that the client cannot cancel; ``scope`` closes with the turn."""
 
         async def settle(head: Head, answer: TurnAnswer) -> None:
             with scope:
@@ -251,7 +251,7 @@ class PassThrough:
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A request that may go out, as the engine gets it; ``turn`` where it is recorded, ``told`` the ids if so."""
+    """A request as sent to the engine. ``turn`` is set if it is recorded; ``told`` if token ids were requested."""
 
     request: TurnRequest
     body: bytes
@@ -260,7 +260,7 @@ class _Admitted:
 
 
 def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> AbstractContextManager[Span]:
-    """By the conventions for generative models; ``pass_through`` where nothing is generated."""
+    """A span by OpenTelemetry's conventions for generative models; ``pass_through`` if nothing is generated."""
     if (operation := request.operation) is None:
         return tracer.span("pass_through")
     told = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "vllm"}
@@ -272,7 +272,7 @@ def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> Abs
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:
-    """An engine that is asked for more than fits shortens the answer without a word: refuse before."""
+    """Refuse a prompt that does not fit: the engine would shorten the answer silently."""
     count = request.prompt_tokens
     if count is not None and count + 1 > identity.max_model_len:
         raise InvalidParameterError(
