@@ -52,8 +52,8 @@ class Replicas:
 
     async def abandoned(self, intent: Intent) -> bool:
         """Whether no process works on the intent any more."""
-        given_up = intent.holder == self.me and intent.id in self._let_go
-        return given_up or await self.gone(intent.holder)
+        let_go_here = intent.holder == self.me and intent.id in self._let_go
+        return let_go_here or await self.gone(intent.holder)
 
     async def hand_over(self, write: Callable[[Intent], Awaitable[None]]) -> None:
         """Record with ``write`` each intent that was let go, so that the leader can go on with it.
@@ -73,11 +73,11 @@ class Replicas:
             return True
         if holder == self.me:
             return False
-        ended = self.has_ended(holder)
-        if ended is not None:
-            return ended
-        seen = await self.leases.seen(f"replica:{holder}")
-        return seen is None or seen.age > _STALE
+        has_ended = self.has_ended(holder)
+        if has_ended is not None:
+            return has_ended
+        lease = await self.leases.seen(f"replica:{holder}")
+        return lease is None or lease.age > _STALE
 
     async def lead(self) -> bool:
         """Become or stay the leader. False while another leader is alive."""
@@ -92,8 +92,8 @@ class Replicas:
 
     async def lost_at(self) -> datetime | None:
         """When a gateway last reported vanished chunks, within the last hour."""
-        seen = await self.leases.seen(_LOSS)
-        return None if seen is None else seen.seen_at
+        lease = await self.leases.seen(_LOSS)
+        return None if lease is None else lease.seen_at
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[bool]:
@@ -101,18 +101,18 @@ class Replicas:
 
         Within this process callers wait for each other, because the process already holds the lease.
         """
-        async with self._looking, self._looked_after() as taken:
-            yield taken
+        async with self._looking, self._look_alone() as is_alone:
+            yield is_alone
 
     @asynccontextmanager
-    async def _looked_after(self) -> AsyncIterator[bool]:
-        taken = await self._take(_LOOK)
-        renewing = asyncio.create_task(self._renew()) if taken else None
+    async def _look_alone(self) -> AsyncIterator[bool]:
+        is_alone = await self._take(_LOOK)
+        renewal = asyncio.create_task(self._renew()) if is_alone else None
         try:
-            yield taken
+            yield is_alone
         finally:
-            if renewing is not None:
-                renewing.cancel()
+            if renewal is not None:
+                renewal.cancel()
                 with suppress(CwmError):
                     await self.leases.drop(_LOOK, self.me)
 
@@ -127,10 +127,10 @@ class Replicas:
         """Take a lease, also from a process that is known to have died."""
         if await self.leases.take(name, self.me, _STALE):
             return True
-        seen = await self.leases.seen(name)
-        if seen is None or not self.has_ended(seen.holder):
+        lease = await self.leases.seen(name)
+        if lease is None or not self.has_ended(lease.holder):
             return False
-        await self.leases.drop(name, seen.holder)
+        await self.leases.drop(name, lease.holder)
         return await self.leases.take(name, self.me, _STALE)
 
     async def leave(self) -> None:

@@ -46,17 +46,17 @@ class EngineDirectory:
 
     async def identity(self, model: str | None = None) -> EngineIdentity:
         """The identity of ``model``, by default of the first model served. CWM-1003 if it is not served."""
-        known = self._known.get(model or "")
-        if known is not None:
-            return known
+        identity = self._known.get(model or "")
+        if identity is not None:
+            return identity
         async with self._lock:
-            known = self._known.get(model or "")
-            if known is None:
-                known = await self._ask(model)
+            identity = self._known.get(model or "")
+            if identity is None:
+                identity = await self._ask(model)
                 # An identity without its block size must not be cached: its salt would differ from the real one for good.
-                if known.block_size is not None or await self._without_cache():
-                    self._known[model or ""] = self._known[known.model] = known
-        return known
+                if identity.block_size is not None or await self._without_cache():
+                    self._known[model or ""] = self._known[identity.model] = identity
+        return identity
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self._secret, f"{tenant}\x1f{salt_scope}", identity)
@@ -138,8 +138,8 @@ class EngineDirectory:
     async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
         """Token ids for a probe of more than one chunk, which also starts LMCache's heartbeat in vLLM."""
         ids = await self._engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
-        wanted = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
-        return (ids * (wanted // len(ids) + 1))[:wanted]
+        token_count = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
+        return (ids * (token_count // len(ids) + 1))[:token_count]
 
 
 def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel | None:
@@ -150,16 +150,16 @@ def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
 
 
-def _choose(models: list[ServedModel], wanted: str | None) -> ServedModel:
+def _choose(models: list[ServedModel], model_name: str | None) -> ServedModel:
     if not models:
         raise EngineResponseError("The engine serves no model.")
-    if wanted is None:
+    if model_name is None:
         return models[0]
     for served in models:
-        if served.id == wanted:
+        if served.id == model_name:
             return served
     raise InvalidParameterError(
-        f"The engine does not serve the model '{wanted}'.",
+        f"The engine does not serve the model '{model_name}'.",
         field="model",
         served=[served.id for served in models],
     )

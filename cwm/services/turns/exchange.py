@@ -32,10 +32,10 @@ class Pipe:
     def __init__(self, room: int = _ROOM_BYTES, stalled_seconds: float = _STALLED_SECONDS) -> None:
         self._room = room
         self._stalled_seconds = stalled_seconds
-        self._held: deque[bytes] = deque()
+        self._buffer: deque[bytes] = deque()
         self._size = 0
-        self._filled = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._has_data = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._closed = False
         self.abandoned = False
 
@@ -43,45 +43,45 @@ class Pipe:
         """Add ``data``; returns when there is room again, or at once if the client has disconnected."""
         if self.abandoned:
             return
-        self._held.append(data)
+        self._buffer.append(data)
         self._size += len(data)
-        self._filled.set()
+        self._has_data.set()
         if self._size >= self._room:
             await self._wait_for_room()
 
     def close(self) -> None:
         """Mark the end of the answer."""
         self._closed = True
-        self._filled.set()
+        self._has_data.set()
 
     def abandon(self) -> None:
         """The client has disconnected: drop the buffered bytes and all later ones."""
         self.abandoned = True
-        self._held.clear()
+        self._buffer.clear()
         self._size = 0
-        self._drained.set()
-        self._filled.set()
+        self._has_room.set()
+        self._has_data.set()
 
     async def take(self) -> AsyncIterator[bytes]:
         """Yield the buffered bytes as one piece, each time there are some."""
         while not self.abandoned:
-            if self._held:
-                data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-                self._held.clear()
+            if self._buffer:
+                data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+                self._buffer.clear()
                 self._size = 0
-                self._drained.set()
+                self._has_room.set()
                 yield data
             elif self._closed:
                 return
             else:
-                self._filled.clear()
-                await self._filled.wait()
+                self._has_data.clear()
+                await self._has_data.wait()
 
     async def _wait_for_room(self) -> None:
-        self._drained.clear()
+        self._has_room.clear()
         try:
             async with asyncio.timeout(self._stalled_seconds):
-                await self._drained.wait()
+                await self._has_room.wait()
         except TimeoutError:
             self.abandon()
 
@@ -165,8 +165,10 @@ class Exchange:
             self._pipe.close()
 
     async def _converse(self) -> None:
-        out = self._outgoing
-        async with self._engine.forward(out.method, out.path, out.body, out.headers) as upstream:
+        outgoing = self._outgoing
+        async with self._engine.forward(
+            outgoing.method, outgoing.path, outgoing.body, outgoing.headers
+        ) as upstream:
             self._head = Head(upstream.status, upstream.headers, _is_stream(upstream))
             answer = self._answer = self._reader(self._head)
             self._ready.set()
@@ -174,9 +176,9 @@ class Exchange:
                 await self._pass_on(answer.feed(chunk))
                 if self._pipe.abandoned and answer.begun:
                     break
-            rest = answer.finish()
+            tail = answer.finish()
         await self._settle_once()
-        await self._pass_on(rest)
+        await self._pass_on(tail)
         self._complete = True
 
     async def _pass_on(self, data: bytes) -> None:

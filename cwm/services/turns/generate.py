@@ -189,23 +189,23 @@ class Generate:
         other error says whether it is.
         """
         answer, recorded = _Answer(), True
-        broken: CwmError | None = None
+        engine_error: CwmError | None = None
         try:
             async for delta in self.engine.stream(generation):
                 answer.take(delta)
                 if on_text is not None and delta.text:
                     await on_text(delta.text, len(answer.token_ids))
         except CwmError as error:
-            broken = error
+            engine_error = error
             raise
         finally:
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
                 token_ids = generation.token_ids + tuple(answer.token_ids)
-                after = await in_flight.record(token_ids, metadata, revision=session.revision)
-                recorded = after is not None
-                if recorded and broken is not None:
-                    broken.recorded = len(token_ids)
+                session_after = await in_flight.record(token_ids, metadata, revision=session.revision)
+                recorded = session_after is not None
+                if recorded and engine_error is not None:
+                    engine_error.recorded = len(token_ids)
         if not recorded:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "

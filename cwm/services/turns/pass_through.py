@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientRequest:
     """A request as received. ``path`` includes the query; header names are in lower case."""
 
     method: str
@@ -47,7 +47,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class EngineAnswer:
     """The engine's response. A caller that stops reading ``chunks`` early must call ``leave``."""
 
     status: int
@@ -75,74 +75,74 @@ class PassThrough:
     limits: Limits
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    async def turn(self, principal: Principal, asked: Asked) -> Answered:
+    async def turn(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
         """Forward a completion or a chat and return the answer as it arrives, whatever its status.
 
         With a session id the turn is recorded in that session, which its first turn creates. CWM-1001, 1003,
         3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit.
         """
         with ExitStack() as scope:
-            scope.callback(await self.limits.admit(principal, asked.session_id))
-            request = self.wire.read(asked.path, asked.body)
+            scope.callback(await self.limits.admit(principal, incoming.session_id))
+            request = self.wire.read(incoming.path, incoming.body)
             await self.limits.require_tokens(principal)
-            if asked.session_id is None:
-                admitted = await self._admit(principal, request)
+            if incoming.session_id is None:
+                outbound = await self._admit(principal, request)
             else:
                 request.require_recordable()
-                session_id = await self._session_id(principal, asked.session_id)
+                session_id = await self._session_id(principal, incoming.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
-                admitted = await self._admit_to_session(principal, asked.session_id, request, turn)
-            return await self._start(asked, admitted, scope.pop_all(), principal)
+                outbound = await self._admit_to_session(principal, incoming.session_id, request, turn)
+            return await self._start(incoming, outbound, scope.pop_all(), principal)
 
-    async def relay(self, asked: Asked) -> Answered:
+    async def relay(self, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that needs no session and no salt."""
-        admitted = _Admitted(self.wire.read(asked.path, b"{}"), asked.body)
-        return await self._start(asked, admitted, ExitStack())
+        outbound = _Outbound(self.wire.read(incoming.path, b"{}"), incoming.body)
+        return await self._start(incoming, outbound, ExitStack())
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
         await self._running.stop(timeout_seconds)
 
-    async def _session_id(self, principal: Principal, given: str) -> str:
+    async def _session_id(self, principal: Principal, session_id: str) -> str:
         try:
-            return require_session_id(given)
-        except CwmError as refused:
-            await self.journal.injection(principal, "pass_through", refused)
+            return require_session_id(session_id)
+        except CwmError as error:
+            await self.journal.injection(principal, "pass_through", error)
             raise
 
-    async def _admit(self, principal: Principal, request: TurnRequest) -> _Admitted:
-        served = await self._served(request.model)
+    async def _admit(self, principal: Principal, request: TurnRequest) -> _Outbound:
+        identity = await self._served(request.model)
         # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
-        identity = served or await self.directory.identity(None)
+        identity = identity or await self.directory.identity(None)
         _require_room(request, identity)
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
         salt = self.directory.salt(principal.tenant, scope, identity)
-        told = self._told(request)
-        return _Admitted(request, request.body(salt, recorded=told), told=told)
+        ids_requested = self._requests_ids(request)
+        return _Outbound(request, request.body(salt, recorded=ids_requested), ids_requested=ids_requested)
 
     async def _admit_to_session(
         self, principal: Principal, session_id: str, request: TurnRequest, turn: Turn
-    ) -> _Admitted:
+    ) -> _Outbound:
         session = await self.registry.session(principal.tenant, session_id)
-        served = await self._served(request.model)
+        identity = await self._served(request.model)
         if session is None:
-            if served is None:
+            if identity is None:
                 return await self._admit(principal, request)
-            session = await self._open(principal, session_id, served.model)
+            session = await self._open(principal, session_id, identity.model)
         await turn.continues(session)
-        if served is None or served.model != session.model:
+        if identity is None or identity.model != session.model:
             raise InvalidParameterError(
                 f"Session '{session_id}' was begun with the model '{session.model}' and keeps it.",
                 field="model",
                 session_id=session_id,
                 model=session.model,
             )
-        _require_room(request, served)
+        _require_room(request, identity)
         await self._note_special_tokens(principal, session, request)
-        salt = self.directory.salt(principal.tenant, session.salt_scope, served)
-        return _Admitted(request, request.body(salt, recorded=True), turn, told=True)
+        salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
+        return _Outbound(request, request.body(salt, recorded=True), turn, ids_requested=True)
 
-    def _told(self, request: TurnRequest) -> bool:
+    def _requests_ids(self, request: TurnRequest) -> bool:
         """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
 
         If a client leaves a stream, the ids are the only way to count them.
@@ -151,13 +151,13 @@ class PassThrough:
             return False
         try:
             request.require_recordable()
-        except InvalidParameterError as silent:
+        except InvalidParameterError as error:
             if request.streamed:
                 raise InvalidParameterError(
                     "Where tokens are budgeted, a stream has one prompt, no 'echo' and no "
                     "'include_reasoning': false; ask without 'stream'.",
                     field="stream",
-                ) from silent
+                ) from error
             return False
         return True
 
@@ -198,26 +198,30 @@ class PassThrough:
         )
 
     async def _start(
-        self, asked: Asked, admitted: _Admitted, scope: ExitStack, principal: Principal | None = None
-    ) -> Answered:
+        self,
+        incoming: ClientRequest,
+        outbound: _Outbound,
+        scope: ExitStack,
+        principal: Principal | None = None,
+    ) -> EngineAnswer:
         """Run the exchange in a task that the client cannot cancel; ``scope`` closes with the turn."""
 
         async def settle(head: Head, answer: TurnAnswer) -> None:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                await self._settle(admitted, head, answer)
+                await self._settle(outbound, head, answer)
 
         exchange = Exchange(
             self.engine,
-            Outgoing(asked.method, asked.path, admitted.body, asked.headers),
-            lambda head: admitted.request.answer(streamed=head.streamed, recorded=admitted.told),
+            Outgoing(incoming.method, incoming.path, outbound.body, incoming.headers),
+            lambda head: outbound.request.answer(streamed=head.streamed, recorded=outbound.ids_requested),
             settle,
         )
-        task = self._running.start(self._run(exchange, admitted.request, asked.session_id))
+        task = self._running.start(self._run(exchange, outbound.request, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
-        return Answered(head.status, head.headers, head.streamed, exchange)
+        return EngineAnswer(head.status, head.headers, head.streamed, exchange)
 
     async def _run(self, exchange: Exchange, request: TurnRequest, session_id: str | None) -> None:
         with (
@@ -227,7 +231,7 @@ class PassThrough:
         ):
             await exchange.run()
 
-    async def _settle(self, admitted: _Admitted, head: Head, answer: TurnAnswer) -> None:
+    async def _settle(self, outbound: _Outbound, head: Head, answer: TurnAnswer) -> None:
         if head.status != HTTPStatus.OK:
             return
         usage = answer.usage()
@@ -240,35 +244,35 @@ class PassThrough:
                     "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
                 }
             )
-        if admitted.turn is None:
+        if outbound.turn is None:
             return
         token_ids = answer.token_ids()
         if token_ids is not None:
-            await admitted.turn.record(token_ids)
+            await outbound.turn.record(token_ids)
         elif answer.begun or not head.streamed:
-            await admitted.turn.lost("the engine did not tell the token ids", 0)
+            await outbound.turn.lost("the engine did not tell the token ids", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
-    """A request as sent to the engine. ``turn`` is set if it is recorded; ``told`` if token ids were requested."""
+class _Outbound:
+    """A request as sent to the engine. ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested."""
 
     request: TurnRequest
     body: bytes
     turn: Turn | None = None
-    told: bool = False
+    ids_requested: bool = False
 
 
 def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> AbstractContextManager[Span]:
     """A span by OpenTelemetry's conventions for generative models; ``pass_through`` if nothing is generated."""
     if (operation := request.operation) is None:
         return tracer.span("pass_through")
-    told = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "vllm"}
+    ids_requested = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "vllm"}
     if (model := named(request.model)) is not None:
-        told["gen_ai.request.model"] = model
+        ids_requested["gen_ai.request.model"] = model
     if (conversation := named(session_id)) is not None:
-        told["gen_ai.conversation.id"] = conversation
-    return tracer.span(operation if model is None else f"{operation} {model}", Kind.CLIENT, told)
+        ids_requested["gen_ai.conversation.id"] = conversation
+    return tracer.span(operation if model is None else f"{operation} {model}", Kind.CLIENT, ids_requested)
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:

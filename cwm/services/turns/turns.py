@@ -57,15 +57,15 @@ class Turns:
     async def exclusive(self, principal: Principal, session_id: str) -> AsyncIterator[Turn]:
         """A turn that continues the recorded context. Only one runs at a time in a session."""
         key = (principal.tenant, session_id)
-        held = self._locks.setdefault(key, _Lock())
-        held.users += 1
+        session_lock = self._locks.setdefault(key, _Lock())
+        session_lock.users += 1
         try:
-            async with held.lock:
+            async with session_lock.lock:
                 with self._counted(key):
                     yield Turn(self, principal, session_id)
         finally:
-            held.users -= 1
-            if not held.users:
+            session_lock.users -= 1
+            if not session_lock.users:
                 del self._locks[key]
 
     @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
-from cwm.services.turns.pass_through import Answered, Asked
+from cwm.services.turns.pass_through import ClientRequest, EngineAnswer
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
     SESSION_HEADER,
@@ -85,7 +85,7 @@ class _Turns:
         headers = headers_of(scope)
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         session_id = headers.get(SESSION_HEADER)
-        asked = Asked(
+        asked = ClientRequest(
             method="POST",
             path=target_of(scope, scope["path"]),
             headers=forwarded(headers),
@@ -106,7 +106,7 @@ class _Models:
         headers = headers_of(scope)
         if PRINCIPAL not in scope:
             await self.identity.authenticate(headers)
-        asked = Asked("GET", target_of(scope, "/v1/models"), forwarded(headers))
+        asked = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
         answered = await self.pass_through.relay(asked)
         content = b"".join([chunk async for chunk in answered.chunks()])
         status, wanted = answered.status, scope.get("path_params", {}).get("model")
@@ -121,7 +121,7 @@ class _Unknown:
 
 
 @asynccontextmanager
-async def _leaving_with_the_client(answered: Answered, receive: Receive) -> AsyncIterator[None]:
+async def _leaving_with_the_client(answered: EngineAnswer, receive: Receive) -> AsyncIterator[None]:
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -135,7 +135,7 @@ async def _leaving_with_the_client(answered: Answered, receive: Receive) -> Asyn
         answered.leave()
 
 
-async def _send(send: Send, answered: Answered, session_id: str | None) -> None:
+async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> None:
     headers = returned(answered.headers, session_id)
     if not answered.streamed:
         content = b"".join([chunk async for chunk in answered.chunks()])
