@@ -70,7 +70,7 @@ async def before(database: Database) -> AsyncIterator[Gateway]:
 
 def late_registry(before: Gateway, database: Database, call: str) -> tuple[Gateway, Late]:
     late = Late(SqlRegistry(database, "me"), call)
-    return gateway(database, before.engine, registry=late), late  # type: ignore[arg-type]
+    return gateway(database, before.engine, registry=late), late
 
 
 @pytest.mark.parametrize("call", ["begin_thaw", "snapshot"])
@@ -159,7 +159,7 @@ async def test_what_is_still_owed_when_its_payer_leaves_is_left_to_whoever_looks
     owed = await before.registry.remove_window(window, before.clock.now(), await before.debt_of(window))
     assert owed is not None
     late = Late(before.kv_tier, "unpin")
-    cwm = gateway(database, before.engine, kv_tier=late)  # type: ignore[arg-type]
+    cwm = gateway(database, before.engine, kv_tier=late)
     await left(late, lambda: cwm.release(owed))
     assert [(intent.id, intent.holder) for intent in await cwm.registry.intents_of_every_tenant()] == [
         (owed.id, "")

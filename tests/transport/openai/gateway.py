@@ -118,7 +118,8 @@ class Gateway:
         """Wait until no turn of the session runs."""
         async with asyncio.timeout(60):
             while self.turns.in_flight(tenant, session_id):
-                await asyncio.wait(self.pass_through._running or {asyncio.create_task(asyncio.sleep(0))})
+                await self.pass_through.drain(60)
+                await asyncio.sleep(0)
 
 
 @asynccontextmanager
