@@ -18,21 +18,6 @@ class SessionState(StrEnum):
     DELETED = "deleted"
 
 
-TRANSITIONS: Final[dict[SessionState, frozenset[SessionState]]] = {
-    SessionState.ACTIVE: frozenset({SessionState.FROZEN, SessionState.EXPIRED, SessionState.DELETED}),
-    SessionState.FROZEN: frozenset({SessionState.THAWED, SessionState.DELETED}),
-    SessionState.THAWED: frozenset(
-        {
-            SessionState.ACTIVE,
-            SessionState.FROZEN,
-            SessionState.EXPIRED,
-            SessionState.DELETED,
-        }
-    ),
-    SessionState.EXPIRED: frozenset({SessionState.DELETED}),
-    SessionState.DELETED: frozenset(),
-}
-
 LIVE: Final = frozenset({SessionState.ACTIVE, SessionState.THAWED})
 FREEZABLE: Final = LIVE | {SessionState.EXPIRED}
 

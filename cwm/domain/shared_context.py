@@ -17,7 +17,6 @@ MAX_KEY_CHARS: Final = 256
 LABEL_PATTERN: Final = r"^[a-zA-Z0-9_.-]{1,64}$"
 SCOPE_PATTERN: Final = r"^(session|tenant|workspace:[a-zA-Z0-9_.-]{1,64})$"
 SESSION: Final = "session"
-TENANT: Final = "tenant"
 ANSWERS: Final = "answers"
 """Prefix of scopes that hold cached upstream answers. Clients can neither name them nor watch them."""
 MIN_PRIORITY: Final = 0

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from cwm import shipped
 from cwm.stack.environment import GIB, EngineEnvironment
@@ -17,7 +17,6 @@ from cwm.stack.plan import StackPlan
 from cwm.stack.ports import LOOPBACK, Ports
 
 PartName = Literal["valkey", "coordinator", "lmcache", "vllm"]
-PART_NAMES: tuple[PartName, ...] = get_args(PartName)  # in start order: each part needs those before it
 
 _QUIET = {
     "LMCACHE_TRACK_USAGE": "false",

@@ -170,6 +170,8 @@ class Gateway:
 
     async def settle(self) -> None:
         """What goes on after its callers were answered, or have left, has ended."""
+        if self.engine.gate is not None:
+            self.engine.gate.set()
         await self.freeze.settle()
         await self.generate.settle()
         await self.thaw.settle()

@@ -44,6 +44,11 @@ class Turns:
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no session has a turn, running or waiting."""
+        return not self._running and not self._locks
+
     def in_flight(self, tenant: str, session_id: str) -> bool:
         return self._running[tenant, session_id] > 0
 

@@ -40,7 +40,6 @@ def _answer(what: str, shape: _Shape, media_type: str = "application/json") -> _
 
 
 _TEXT: Final[_Shape] = {"type": "string"}
-_NUMBER: Final[_Shape] = {"type": "number"}
 _FLAG: Final[_Shape] = {"type": "boolean"}
 _COUNT: Final[_Shape] = {"type": "integer", "minimum": 1}
 _ANYTHING: Final[_Shape] = {"type": "object"}

@@ -25,7 +25,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB
-from tests.services.windows_of import Gateway, gateway
+from tests.services.windows_of import TEXT, Gateway, gateway
 
 
 async def forgotten(cwm: Gateway, *tiers: Tier) -> None:
@@ -136,6 +136,23 @@ async def test_what_was_not_verified_says_why(cwm: Gateway, reason: str) -> None
     thawed = await cwm.thaw(ANN, window.name, verify=reason != "switched off")
     assert thawed.receipt.evidence.verification is Verification.SKIPPED
     assert reason in thawed.receipt.evidence.reason
+
+
+WHOLE = len(TEXT) + 8
+"""Tokens of the session that a test thaws."""
+
+
+@pytest.mark.parametrize(("then", "now"), [(8192, WHOLE), (WHOLE, 8192)])
+async def test_a_canary_decoded_after_more_or_fewer_tokens_is_not_replayed(
+    cwm: Gateway, then: int, now: int
+) -> None:
+    cwm.engine.max_model_len = then
+    window = await cwm.window()
+    assert window.token_count == WHOLE
+    cwm.engine.max_model_len = now
+    cwm.directory.forget()
+    evidence = (await cwm.thaw(ANN, "w1")).receipt.evidence
+    assert (evidence.verification, evidence.reason) == (Verification.SKIPPED, "the context fills the model")
 
 
 async def test_none_of_another_engines_kv_is_used_and_the_warning_names_what_changed(cwm: Gateway) -> None:
