@@ -57,5 +57,5 @@ def shown_user_agent(value: str) -> str | None:
 
     Characters that are not printable become ``?``, and it is cut at 200 characters; None when nothing is left.
     """
-    kept = "".join(character if character.isprintable() else "?" for character in value)
-    return kept[:MAX_USER_AGENT_CHARS].strip() or None
+    printable = "".join(character if character.isprintable() else "?" for character in value)
+    return printable[:MAX_USER_AGENT_CHARS].strip() or None
