@@ -14,10 +14,10 @@ from cwm.settings.group import Group
 from cwm.settings.urls import database_url, redis_url, sqlite_url
 
 
-def _readable(read: Callable[[str], str]) -> AfterValidator:
+def _readable(parse: Callable[[str], str]) -> AfterValidator:
     def check(url: SecretStr | None) -> SecretStr | None:
         if url is not None:
-            read(url.get_secret_value())
+            parse(url.get_secret_value())
         return url
 
     return AfterValidator(check)

@@ -139,8 +139,8 @@ class Audit(Group):
         return timedelta(days=self.audit_retention_days) or None
 
 
-def _headers(written: SecretStr) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in written.get_secret_value().split(",") if pair.strip()]
+def _headers(headers: SecretStr) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in headers.get_secret_value().split(",") if pair.strip()]
     if any(not name.strip() or not equals for name, equals, _ in pairs):
         raise ValueError("must be name=value pairs, separated by commas")
     return {name.strip(): value.strip() for name, _, value in pairs}
