@@ -245,7 +245,7 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         ("model", answer["model"]),
         ("tokens", f"{answer['token_count']:,}"),
         ("blocks", f"{cache['block_count']:,}, {size(cache['total_size_bytes'])}"),
-        ("tiers", listed(f"{tier} {held:,}" for tier, held in cache.get("tiers", {}).items())),
+        ("tiers", listed(f"{tier} {chunk_count:,}" for tier, chunk_count in cache.get("tiers", {}).items())),
         ("resident now", _share(cache.get("hit_rate"))),
         ("created", moment(times["created_at"])),
         ("updated", moment(times["updated_at"])),
@@ -266,11 +266,11 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
 
 def _more(answer: dict[str, Any]) -> list[tuple[str, str]]:
     """Plain fields beyond the contract's, under the names in the result."""
-    shown = {"type", "id", "state", "model", "token_count"}
+    contract_fields = {"type", "id", "state", "model", "token_count"}
     return [
         (name.replace("_", " "), listed(value) if isinstance(value, list) else str(value))
         for name, value in answer.items()
-        if name not in shown
+        if name not in contract_fields
         and not isinstance(value, dict)
         and name != "blocks"
         and value not in (None, [], "")

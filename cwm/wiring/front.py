@@ -29,7 +29,7 @@ def stand_before(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock
     refusals = AuditedRefusals(audit, clock, settings.isolation.tenant)
     security = settings.security
     hosts = [*security.allowed_hosts, *_own_names(settings)]
-    app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, told=refusals.tell)
+    app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, on_refusal=refusals.tell)
 
 
 def _own_names(settings: Settings) -> list[str]:

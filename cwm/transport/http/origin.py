@@ -54,13 +54,13 @@ class OriginLayer:
         peer = None if client is None else str(client[0])
         if not forwarded or not self.trusted or peer is None:
             return peer
-        found = _parsed(peer)
+        address = _parsed(peer)
         hops = b",".join(forwarded).decode("latin-1").split(",")
         for hop in reversed(hops[-_MOST_HOPS:]):
-            if found is None or not self._trusts(found) or (before := _parsed(hop)) is None:
+            if address is None or not self._trusts(address) or (before := _parsed(hop)) is None:
                 break
-            found = before
-        return peer if found is None else str(found)
+            address = before
+        return peer if address is None else str(address)
 
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self.trusted)
