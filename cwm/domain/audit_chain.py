@@ -92,11 +92,11 @@ class ChainKeys:
         """The record for ``event`` that follows ``after``; its text is cleaned so that every database can store it."""
         return _linked(event, after, self._current, self._keys[self._current])
 
-    def known(self, key_id: str) -> bool:
+    def knows(self, key_id: str) -> bool:
         return key_id in self._keys
 
     def holds(self, record: AuditRecord) -> bool:
-        """Whether the record is unchanged since it was written. Its key must be :meth:`known`."""
+        """Whether the record is unchanged since it was written. The keys must know its key id (:meth:`knows`)."""
         material = _record_material(record.seq, record.event, record.previous, record.key_id)
         return hmac.compare_digest(_digest(self._keys[record.key_id], material), record.digest)
 

@@ -129,7 +129,7 @@ class ChainCheck:
 
     def _look_at(self, record: AuditRecord, *, follows: bool) -> None:
         late = record.key_id == CARRIED and record.seq > self._carried_through
-        if not self.keys.known(record.key_id):
+        if not self.keys.knows(record.key_id):
             self._find(Damage.UNKNOWN_KEY, record.seq, record.seq)
         elif late or not self.keys.holds(record):
             self._find(Damage.CHANGED, record.seq, record.seq)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cwm.domain.origin import ORIGIN, Face, Origin, shown_user_agent
+from cwm.domain.origin import ORIGIN, Face, Origin, safe_user_agent
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +45,7 @@ class OriginLayer:
         return Origin(
             next((face for path, face in _FACES if scope["path"].startswith(path)), Face.HTTP),
             self._address(scope, forwarded),
-            shown_user_agent(user_agent.decode("latin-1")),
+            safe_user_agent(user_agent.decode("latin-1")),
         )
 
     def _address(self, scope: Scope, forwarded: Sequence[bytes]) -> str | None:
