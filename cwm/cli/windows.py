@@ -9,7 +9,7 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, print_facts, print_json, print_table
 from cwm.cli.gateway_client import JsonOption, UrlOption, call
-from cwm.cli.wording import count, comma_list, moment, size
+from cwm.cli.wording import comma_list, count, moment, size
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, freeze, thaw, clone and delete windows of a running gateway."

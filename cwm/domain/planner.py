@@ -16,7 +16,7 @@ from typing import Final
 from cwm.domain.speeds import Pace, Run
 
 _MARGIN: Final = 0.95
-_ENOUGH: Final = 3  # measurements near a size before an unusual choice rests on them
+_ENOUGH: Final = 3  # measurements near a size that an unusual choice needs
 _CONTENDER: Final = 1.5
 _OBVIOUS: Final = 2.0
 _FIRST_TRIALS: Final = (64, 256)

@@ -17,15 +17,19 @@ Run: TypeAlias = tuple[str, int]
 """A tier, and the number of consecutive tokens loaded from it."""
 
 _PER_KIND: Final = 5  # observations per tier and power of two: the latest of each size count
-_FADES: Final = 0.8  # weight of an observation against the next newer one of its kind
+_FADES: Final = 0.8  # weight of an observation relative to the next newer one of its kind
 _NEAR: Final = math.log(1.5)
-_PRIORS: Final = (1e-3, 1e-3, 3e-2)  # attention's share is believed only when sizes tell it apart
+_PRIORS: Final = (
+    1e-3,
+    1e-3,
+    3e-2,
+)  # the strongest is attention's: only measurements of different sizes can show its cost
 _TIER_PRIOR: Final = 1e-3
 _ROUNDS: Final = 4
 _SWEEPS: Final = 300
 _SETTLED: Final = 1e-7
 _OUTLIER: Final = 0.05
-_LOCAL: Final = 0.5  # weight of the model against one observation of the very size
+_LOCAL: Final = 0.5  # weight of the model relative to one observation of exactly this size
 _FARTHEST: Final = 0.7
 
 

@@ -68,8 +68,8 @@ class Metrics(Group):
     metrics_refresh_seconds: Seconds = Field(
         5.0,
         ge=0,
-        description="Least time between two queries of sessions, windows, tiers and components, which reading /metrics "
-        "triggers.",
+        description="Reading /metrics queries sessions, windows, tiers and components again, but no sooner than this after "
+        "the last query.",
     )
     check_timeout_seconds: Seconds = Field(
         3.0,
