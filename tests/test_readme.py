@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cwm.cli import readme
-from cwm.cli.demo.outcome import Continuation, Outcome
+from cwm.cli.demo.outcome import Continuation, DemoResult
 from cwm.settings import load
 
 ROOT = Path(__file__).parent.parent
@@ -102,7 +102,7 @@ def test_a_promise_of_the_readme_is_held_by_a_test_that_exists(words: str) -> No
 def test_the_demo_table_has_the_rows_that_the_demo_prints_and_its_figures_agree() -> None:
     shown = re.findall(r"^ {6}(\S.*?) {2,}(.*)$", README, re.MULTILINE)
     answer = Continuation((1,), (2,), "x", 0)
-    outcome = Outcome(
+    outcome = DemoResult(
         "m", ("vllm",), ("vllm",), 6633, 64, 103, 303762759, True, 801, 30000, 333, "exact", 864, 9367, 6592,
         41, 6592, {"disk": 6592}, answer, answer,
     )  # fmt: skip

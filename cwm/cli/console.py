@@ -77,25 +77,25 @@ def overridden(loaded: Settings, flags: Mapping[str, Any]) -> Settings:
     """``loaded`` with all flags that are not None, validated like any other value. Raises SettingsError."""
     from cwm import settings
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    flag_values = {name: value for name, value in flags.items() if value is not None}
     changed: dict[str, Any] = {}
     for title, group in settings.GROUPS.items():
-        mine = {name: given.pop(name) for name in group.model_fields if name in given}
-        if mine:
-            changed[title] = _revised(getattr(loaded, title), mine)
-    if given:
-        raise KeyError(f"no setting is called {', '.join(sorted(given))}")
+        group_values = {name: flag_values.pop(name) for name in group.model_fields if name in flag_values}
+        if group_values:
+            changed[title] = _revised(getattr(loaded, title), group_values)
+    if flag_values:
+        raise KeyError(f"no setting is called {', '.join(sorted(flag_values))}")
     return replace(loaded, **changed)
 
 
-def _revised(group: Group, given: Mapping[str, Any]) -> Group:
+def _revised(group: Group, values: Mapping[str, Any]) -> Group:
     from pydantic import ValidationError
 
     from cwm.settings import SettingsError
     from cwm.settings.fields import in_words
 
     try:
-        return type(group)(**{**dict(group), **given})
+        return type(group)(**{**dict(group), **values})
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]).replace("_", "-")

@@ -46,7 +46,7 @@ def export(file: FileArgument) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         fail("CWM-4001", f"{file} cannot be written: {error.strerror}.")
-    print(f"Saved {_counted(archived)} in {typer.format_filename(file)}.")
+    print(f"Saved {_summary(archived)} in {typer.format_filename(file)}.")
     if archived.lost:
         print(f"{archived.lost} keys were left out because their values are lost.")
 
@@ -66,7 +66,7 @@ def import_(file: FileArgument) -> None:
             archived = read(opened)
     except OSError as error:
         fail("CWM-4002", f"{file} cannot be read: {error.strerror}.")
-    print(f"Set {_counted(archived)} from {typer.format_filename(file)}.")
+    print(f"Set {_summary(archived)} from {typer.format_filename(file)}.")
 
 
 def _require_regular(file: Path) -> None:
@@ -102,5 +102,5 @@ def _run(use: Callable[[ContextArchive, str], Awaitable[Archived]]) -> Archived:
     return run_to_end(work)
 
 
-def _counted(archived: Archived) -> str:
+def _summary(archived: Archived) -> str:
     return f"{archived.keys} keys of {archived.scopes} scopes ({archived.bytes} bytes in {archived.contents} values)"

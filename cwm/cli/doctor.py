@@ -143,7 +143,7 @@ def _upstream(spec: UpstreamSpec) -> dict[str, Any]:
 def _policies(settings: Settings) -> list[dict[str, Any]]:
     """The default policy, then those of single tools."""
     budgets = settings.budgets
-    named = [("*", budgets.policies.default), *budgets.policies.by_name.items()]
+    policies = [("*", budgets.policies.default), *budgets.policies.by_name.items()]
     return [
         {
             "tool": name,
@@ -153,7 +153,7 @@ def _policies(settings: Settings) -> list[dict[str, Any]]:
             "references": policy.references and budgets.references.enabled,
             "shared": policy.shared,
         }
-        for name, policy in named
+        for name, policy in policies
     ]
 
 
@@ -197,8 +197,8 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
     print_table(
         ("NAME", "REACHED", "STATELESS", "CREDENTIALS"),
         [
-            (told["name"], told["reached"], "yes" if told["stateless"] else "no", told["credentials"])
-            for told in map(_upstream, settings.upstreams)
+            (row["name"], row["reached"], "yes" if row["stateless"] else "no", row["credentials"])
+            for row in map(_upstream, settings.upstreams)
         ],
         none="none",
     )
@@ -207,14 +207,14 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
         ("TOOL", "MAX TOKENS", "PREVIEW", "TOKENS", "REFERENCES", "SHARED"),
         [
             (
-                told["tool"],
-                str(told["max_tokens"] or "unlimited"),
-                told["preview"],
-                str(told["preview_tokens"]),
-                "yes" if told["references"] else "no",
-                "yes" if told["shared"] else "no",
+                row["tool"],
+                str(row["max_tokens"] or "unlimited"),
+                row["preview"],
+                str(row["preview_tokens"]),
+                "yes" if row["references"] else "no",
+                "yes" if row["shared"] else "no",
             )
-            for told in _policies(settings)
+            for row in _policies(settings)
         ],
     )
     print("\nVersions")

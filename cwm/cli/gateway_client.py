@@ -59,21 +59,21 @@ def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnP
     Ends the command with CWM-5001 when no gateway answers, or with the tool's error code.
     """
     where, credential = base_url(url), own_credential()
-    given = {name: value for name, value in arguments.items() if value is not None}
+    sendable = {name: value for name, value in arguments.items() if value is not None}
     try:
-        json.dumps(given, ensure_ascii=False).encode()
+        json.dumps(sendable, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         fail("CWM-1003", "An argument is not valid UTF-8.", USAGE)
 
     async def work(_: Interrupts) -> Any:
-        return await call_tool(where, tool, given, on_piece, credential)
+        return await call_tool(where, tool, sendable, on_piece, credential)
 
     try:
         return run_to_end(work)
     except ToolRefusedError as refused:
         fail(refused.code, refused.message)
-    except ConnectionError as gone:
-        fail("CWM-5001", str(gone))
+    except ConnectionError as error:
+        fail("CWM-5001", str(error))
 
 
 def base_url(url: str | None) -> str:
@@ -171,7 +171,7 @@ async def call_tool(
 
     from cwm.cli.gateway_transport import LastAnswer
 
-    async def heard(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
         if on_piece is not None and message:
             on_piece(message)
 
@@ -185,11 +185,11 @@ async def call_tool(
                 await leaving.enter_async_context(client)
             except (MCPError, RuntimeError) as failed:
                 if isinstance(failed, MCPError):
-                    _tell_refusal(failed)
+                    _raise_refusal(failed)
                     if last.status is not None:
                         raise ConnectionError(other_answer(url, last.status)) from failed
                 raise ConnectionError(no_answer(url, last)) from failed
-            result = await _asked(client, url, tool, arguments, heard if on_piece else None, last)
+            result = await _request(client, url, tool, arguments, on_progress if on_piece else None, last)
     except httpx2.TransportError as failed:
         # The client raises this when it disconnects, even if the result has already arrived.
         if result is None:
@@ -198,36 +198,36 @@ async def call_tool(
     return _answer(result)
 
 
-async def _asked(
+async def _request(
     client: Client[Any],
     url: str,
     tool: str,
     arguments: dict[str, Any],
-    heard: ProgressHandler | None,
+    on_progress: ProgressHandler | None,
     last: LastAnswer,
 ) -> CallToolResult:
     from mcp.shared.exceptions import MCPError
 
     try:
-        return await client.call_tool(tool, arguments, raise_on_error=False, progress_handler=heard)
+        return await client.call_tool(tool, arguments, raise_on_error=False, progress_handler=on_progress)
     except (MCPError, RuntimeError) as failed:
         why = str(failed)
         if isinstance(failed, MCPError):
-            _tell_refusal(failed)
+            _raise_refusal(failed)
             if last.status is not None and last.status >= _FIRST_FAULT:
                 why = f"{_in_words(last.status)}."
         raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
 
 
-def _tell_refusal(failed: MCPError) -> None:
+def _raise_refusal(failed: MCPError) -> None:
     """Raise ToolRefusedError when a gateway answered but refused this client."""
-    told = failed.error.data
-    if not isinstance(told, dict) or not str(told.get("code")).startswith("CWM-"):
+    data = failed.error.data
+    if not isinstance(data, dict) or not str(data.get("code")).startswith("CWM-"):
         return
     hint = ""
-    if told["code"] == "CWM-9002":
+    if data["code"] == "CWM-9002":
         hint = " Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
-    raise ToolRefusedError(told["code"], f"{told['message']}{hint}", told.get("context") or {}) from failed
+    raise ToolRefusedError(data["code"], f"{data['message']}{hint}", data.get("context") or {}) from failed
 
 
 def _answer(result: CallToolResult) -> Any:

@@ -56,7 +56,7 @@ def create(
     key, text = _with_keys(tenant, lambda keys, mine: keys.create(mine, name, scopes, lasting))
     try:
         if as_json:
-            print_json({**_told(key), "api_key": text})
+            print_json({**_document(key), "api_key": text})
         else:
             print(text)
         sys.stdout.flush()
@@ -80,7 +80,7 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
     """List the keys of a tenant, newest first, including revoked and expired ones."""
     keys = _with_keys(tenant, lambda keys, mine: keys.listed(mine))
     if as_json:
-        print_json({"keys": [_told(key) for key in keys]})
+        print_json({"keys": [_document(key) for key in keys]})
         return
     print_table(
         ("ID", "NAME", "STATE", "SCOPES", "CREATED", "EXPIRES"),
@@ -89,7 +89,7 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
                 key.key_id,
                 key.name,
                 _state(key),
-                " ".join(_told(key)["scopes"]),
+                " ".join(_document(key)["scopes"]),
                 f"{key.created_at:%Y-%m-%d}",
                 f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
             )
@@ -108,7 +108,7 @@ def revoke(
     """Revoke a key: every gateway on this database refuses it from now on."""
     key = _with_keys(tenant, lambda keys, mine: keys.revoke(mine, key_id))
     if as_json:
-        print_json(_told(key))
+        print_json(_document(key))
         return
     print(f"Revoked {key.key_id} of {key.name}.")
 
@@ -130,16 +130,16 @@ def _scopes(names: list[str]) -> frozenset[Scope]:
 
     for name in names:
         if not granted([name]):
-            known = ", ".join(Scope)
+            scopes = ", ".join(Scope)
             fail(
                 "CWM-1003",
-                f"There is no scope {name[:64]}; the scopes are {known}, and <noun>:* for all scopes of a noun.",
+                f"There is no scope {name[:64]}; the scopes are {scopes}, and <noun>:* for all scopes of a noun.",
                 USAGE,
             )
     return granted(names)
 
 
-def _told(key: ApiKey) -> dict[str, Any]:
+def _document(key: ApiKey) -> dict[str, Any]:
     from cwm.domain.access import spelled
 
     return {

@@ -26,17 +26,17 @@ def check_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, mode)  # takes the lowest free descriptor
-    given = sys.stdout
-    if not isinstance(given, io.TextIOWrapper):
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
         return
-    raw = _Checked(given.fileno(), "wb", closefd=False)
+    raw = _Checked(stream.fileno(), "wb", closefd=False)
     sys.stdout = io.TextIOWrapper(
         # As Python itself does for PYTHONUNBUFFERED.
-        raw if given.write_through else io.BufferedWriter(raw),
-        encoding=given.encoding,
-        errors="backslashreplace" if given.errors == "strict" else given.errors,
-        line_buffering=given.line_buffering,
-        write_through=given.write_through,
+        raw if stream.write_through else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
     )
 
 

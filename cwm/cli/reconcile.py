@@ -69,15 +69,15 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
     except (httpx2.TransportError, OSError):
         fail("CWM-5001", no_answer(where, last))
     try:
-        told = answer.json()
+        body = answer.json()
     except ValueError:
-        told = None
-    if not (answer.is_success and isinstance(told, dict) and "steps" in told):
-        _refused(where, answer.status_code, told)
-    return told
+        body = None
+    if not (answer.is_success and isinstance(body, dict) and "steps" in body):
+        _refused(where, answer.status_code, body)
+    return body
 
 
-def _refused(where: str, status: int, told: Any) -> NoReturn:
-    if isinstance(told, dict) and "code" in told:
-        fail(told["code"], str(told.get("message")))
+def _refused(where: str, status: int, body: Any) -> NoReturn:
+    if isinstance(body, dict) and "code" in body:
+        fail(body["code"], str(body.get("message")))
     fail("CWM-5001", other_answer(where, status))

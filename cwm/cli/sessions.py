@@ -88,10 +88,10 @@ def generate(
     url: UrlOption = None,
 ) -> None:
     """Send a message in a session and print the answer as it arrives."""
-    said = _standard_input() if message == "-" else message
-    if (said is None) == (text is None):
+    content = _standard_input() if message == "-" else message
+    if (content is None) == (text is None):
         fail("CWM-1003", "Give either --message or --text.", USAGE)
-    if system is not None and said is None:
+    if system is not None and content is None:
         fail("CWM-1003", "--system needs --message: a --text is appended unchanged.", USAGE)
     live = on_terminal() and not as_json
     pieces: list[str] = []
@@ -100,7 +100,7 @@ def generate(
         "session_generate",
         {
             "session_id": session,
-            "messages": None if said is None else _messages(system, said),
+            "messages": None if content is None else _messages(system, content),
             "text": text,
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -144,9 +144,9 @@ def _standard_input() -> str:
         fail("CWM-1003", "Standard input is not text.", USAGE)
 
 
-def _messages(system: str | None, said: str) -> list[dict[str, str]]:
+def _messages(system: str | None, content: str) -> list[dict[str, str]]:
     opening = [{"role": "system", "content": system}] if system else []
-    return [*opening, {"role": "user", "content": said}]
+    return [*opening, {"role": "user", "content": content}]
 
 
 def _say(piece: str, pieces: list[str]) -> None:

@@ -39,13 +39,13 @@ This page is generated from the code by `python -m cwm.cli.settings_table > docs
 def page() -> str:
     """The whole page as Markdown."""
     sections = (
-        f"## {title}\n\n{_told(group.__doc__)}\n\n{_table(group.model_fields)}"
+        f"## {title}\n\n{_paragraph(group.__doc__)}\n\n{_table(group.model_fields)}"
         for title, group in GROUPS.items()
     )
     return "\n".join([_INTRODUCTION, *sections])
 
 
-def _told(docstring: str | None) -> str:
+def _paragraph(docstring: str | None) -> str:
     return " ".join((docstring or "").split()).replace("``", "`")
 
 

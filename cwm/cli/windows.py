@@ -9,7 +9,7 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, print_facts, print_json, print_table
 from cwm.cli.gateway_client import JsonOption, UrlOption, call
-from cwm.cli.wording import count, listed, moment, size
+from cwm.cli.wording import comma_list, count, moment, size
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, freeze, thaw, clone and delete windows of a running gateway."
@@ -245,7 +245,10 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         ("model", answer["model"]),
         ("tokens", f"{answer['token_count']:,}"),
         ("blocks", f"{cache['block_count']:,}, {size(cache['total_size_bytes'])}"),
-        ("tiers", listed(f"{tier} {held:,}" for tier, held in cache.get("tiers", {}).items())),
+        (
+            "tiers",
+            comma_list(f"{tier} {chunk_count:,}" for tier, chunk_count in cache.get("tiers", {}).items()),
+        ),
         ("resident now", _share(cache.get("hit_rate"))),
         ("created", moment(times["created_at"])),
         ("updated", moment(times["updated_at"])),
@@ -258,7 +261,7 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         print_table(
             ("BLOCK", "SIZE", "TIERS"),
             [
-                (block["hash"], size(block["size_bytes"]), listed(block["tiers"]) or "nowhere")
+                (block["hash"], size(block["size_bytes"]), comma_list(block["tiers"]) or "nowhere")
                 for block in answer["blocks"]
             ],
         )
@@ -266,11 +269,11 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
 
 def _more(answer: dict[str, Any]) -> list[tuple[str, str]]:
     """Plain fields beyond the contract's, under the names in the result."""
-    shown = {"type", "id", "state", "model", "token_count"}
+    contract_fields = {"type", "id", "state", "model", "token_count"}
     return [
-        (name.replace("_", " "), listed(value) if isinstance(value, list) else str(value))
+        (name.replace("_", " "), comma_list(value) if isinstance(value, list) else str(value))
         for name, value in answer.items()
-        if name not in shown
+        if name not in contract_fields
         and not isinstance(value, dict)
         and name != "blocks"
         and value not in (None, [], "")
@@ -283,7 +286,7 @@ def _row(window: dict[str, Any]) -> tuple[str, ...]:
         f"{window['token_count']:,}",
         size(window["size_bytes"]),
         window["model"],
-        listed(window["tags"]),
+        comma_list(window["tags"]),
         moment(window["created_at"]),
         window.get("parent_window") or "",
     )

@@ -28,5 +28,5 @@ def moment(timestamp: str | None) -> str:
     return datetime.fromisoformat(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def listed(values: Iterable[object]) -> str:
+def comma_list(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)

@@ -33,16 +33,16 @@ NOTHING: Final[frozenset[Scope]] = frozenset()
 
 def granted(names: Iterable[str]) -> frozenset[Scope]:
     """The scopes that ``names`` grant: ``<noun>:*`` is every scope of that noun; unknown names grant nothing."""
-    return frozenset(scope for name in names for scope in _meant(name))
+    return frozenset(scope for name in names for scope in _scopes_of(name))
 
 
 def spelled(scopes: Iterable[Scope]) -> list[str]:
     """The names of ``scopes``, in the documented order."""
-    held = frozenset(scopes)
-    return [scope.value for scope in Scope if scope in held]
+    scope_set = frozenset(scopes)
+    return [scope.value for scope in Scope if scope in scope_set]
 
 
-def _meant(name: str) -> Iterable[Scope]:
+def _scopes_of(name: str) -> Iterable[Scope]:
     if name == Scope.ADMIN:
         return EVERY
     noun, colon, verb = name.partition(":")

@@ -50,8 +50,8 @@ def written(key_id: str, secret: str) -> str:
 
 def taken_apart(key: str) -> tuple[str, str] | None:
     """Split a key into ``(key_id, secret)``; None when it is not a well-formed key."""
-    found = _KEY.fullmatch(key)
-    return None if found is None else (found["key_id"], found["secret"])
+    match = _KEY.fullmatch(key)
+    return None if match is None else (match["key_id"], match["secret"])
 
 
 def digest_of(secret: str) -> str:

@@ -92,36 +92,36 @@ class ChainKeys:
         """The record for ``event`` that follows ``after``; its text is cleaned so that every database can store it."""
         return _linked(event, after, self._current, self._keys[self._current])
 
-    def known(self, key_id: str) -> bool:
+    def knows(self, key_id: str) -> bool:
         return key_id in self._keys
 
     def holds(self, record: AuditRecord) -> bool:
-        """Whether the record is unchanged since it was written. Its key must be :meth:`known`."""
-        told = _told(record.seq, record.event, record.previous, record.key_id)
-        return hmac.compare_digest(_digest(self._keys[record.key_id], told), record.digest)
+        """Whether the record is unchanged since it was written. The keys must know its key id (:meth:`knows`)."""
+        material = _record_material(record.seq, record.event, record.previous, record.key_id)
+        return hmac.compare_digest(_digest(self._keys[record.key_id], material), record.digest)
 
     def sign_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
-        signed = replace(checkpoint, key_id=self._current)
-        return replace(signed, signature=_digest(self._keys[self._current], _told_checkpoint(signed)))
+        keyed = replace(checkpoint, key_id=self._current)
+        return replace(keyed, signature=_digest(self._keys[self._current], _checkpoint_material(keyed)))
 
     def signed_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        return self._signed(checkpoint.key_id, checkpoint.signature, _told_checkpoint(checkpoint))
+        return self._signed(checkpoint.key_id, checkpoint.signature, _checkpoint_material(checkpoint))
 
     def sign_anchor(self, anchor: Anchor) -> Anchor:
-        signed = replace(anchor, key_id=self._current)
-        return replace(signed, signature=_digest(self._keys[self._current], _told_anchor(signed)))
+        keyed = replace(anchor, key_id=self._current)
+        return replace(keyed, signature=_digest(self._keys[self._current], _anchor_material(keyed)))
 
     def signed_anchor(self, anchor: Anchor) -> bool:
         """Whether the signature is valid. An anchor with nothing pruned needs no signature and is always valid."""
-        told = (_told_anchor(anchor), _told_older_anchor(anchor))
+        materials = (_anchor_material(anchor), _older_anchor_material(anchor))
         return anchor.pruned.seq == 0 or any(
-            self._signed(anchor.key_id, anchor.signature, one) for one in told
+            self._signed(anchor.key_id, anchor.signature, material) for material in materials
         )
 
-    def _signed(self, key_id: str, signature: str, told: bytes) -> bool:
+    def _signed(self, key_id: str, signature: str, material: bytes) -> bool:
         if key_id == CARRIED or key_id not in self._keys:
             return False
-        return hmac.compare_digest(_digest(self._keys[key_id], told), signature)
+        return hmac.compare_digest(_digest(self._keys[key_id], material), signature)
 
 
 def carried(event: AuditEvent, after: Place) -> AuditRecord:
@@ -130,15 +130,21 @@ def carried(event: AuditEvent, after: Place) -> AuditRecord:
 
 
 def _linked(event: AuditEvent, after: Place, key_id: str, key: bytes) -> AuditRecord:
-    kept, seq = _storable(event), after.seq + 1
-    return AuditRecord(seq, kept, after.digest, key_id, _digest(key, _told(seq, kept, after.digest, key_id)))
+    stored_event, seq = _storable(event), after.seq + 1
+    return AuditRecord(
+        seq,
+        stored_event,
+        after.digest,
+        key_id,
+        _digest(key, _record_material(seq, stored_event, after.digest, key_id)),
+    )
 
 
-def _digest(key: bytes, told: bytes) -> str:
-    return hmac.digest(key, told, "sha256").hex()
+def _digest(key: bytes, material: bytes) -> str:
+    return hmac.digest(key, material, "sha256").hex()
 
 
-def _told(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
+def _record_material(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
     """The bytes that a record's digest covers: every field except the digest, as canonical JSON."""
     origin = event.origin
     return canonical_json(
@@ -163,18 +169,18 @@ def _told(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
     )
 
 
-def _told_checkpoint(checkpoint: Checkpoint) -> bytes:
+def _checkpoint_material(checkpoint: Checkpoint) -> bytes:
     place = checkpoint.place
     at = _moment(checkpoint.at)
     return canonical_json(["checkpoint", checkpoint.tenant, place.seq, place.digest, at, checkpoint.key_id])
 
 
-def _told_anchor(anchor: Anchor) -> bytes:
+def _anchor_material(anchor: Anchor) -> bytes:
     pruned, through = anchor.pruned, anchor.carried_through
     return canonical_json(["anchor 2", anchor.tenant, pruned.seq, pruned.digest, through, anchor.key_id])
 
 
-def _told_older_anchor(anchor: Anchor) -> bytes:
+def _older_anchor_material(anchor: Anchor) -> bytes:
     """The bytes that an older signature covers: without ``carried_through``. The next signature replaces it."""
     pruned = anchor.pruned
     return canonical_json(["anchor", anchor.tenant, pruned.seq, pruned.digest, anchor.key_id])
@@ -186,8 +192,8 @@ def _moment(at: datetime) -> str:
 
 def _storable(event: AuditEvent) -> AuditEvent:
     """The event as the database will return it: JSON values in the details, no characters that a database rejects."""
-    spelled = json.dumps(event.details, ensure_ascii=False, default=str, skipkeys=True)
-    details: dict[str, Any] = json.loads(spelled.encode("utf-8", "replace"), parse_constant=str)
+    details_json = json.dumps(event.details, ensure_ascii=False, default=str, skipkeys=True)
+    details: dict[str, Any] = json.loads(details_json.encode("utf-8", "replace"), parse_constant=str)
     return replace(
         event,
         tenant=_text(event.tenant),

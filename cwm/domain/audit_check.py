@@ -74,8 +74,8 @@ class ChainCheck:
     _carried_through: int = field(init=False)
     _records: int = field(default=0, init=False)
     _carried: int = field(default=0, init=False)
-    _found: list[Finding] = field(default_factory=list, init=False)
-    _more: int = field(default=0, init=False)
+    _findings: list[Finding] = field(default_factory=list, init=False)
+    _more_findings: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._last = self.anchor.pruned
@@ -108,7 +108,7 @@ class ChainCheck:
     @property
     def is_whole(self) -> bool:
         """Whether no damage was found so far."""
-        return not self._found
+        return not self._findings
 
     def verdict(self) -> Verdict:
         furthest = max((point.place.seq for point in self.checkpoints), default=0)
@@ -123,13 +123,13 @@ class ChainCheck:
             self._carried,
             self.anchor.pruned.seq,
             self._last,
-            tuple(self._found),
-            self._more,
+            tuple(self._findings),
+            self._more_findings,
         )
 
     def _look_at(self, record: AuditRecord, *, follows: bool) -> None:
         late = record.key_id == CARRIED and record.seq > self._carried_through
-        if not self.keys.known(record.key_id):
+        if not self.keys.knows(record.key_id):
             self._find(Damage.UNKNOWN_KEY, record.seq, record.seq)
         elif late or not self.keys.holds(record):
             self._find(Damage.CHANGED, record.seq, record.seq)
@@ -140,7 +140,7 @@ class ChainCheck:
             self._carried_through = min(self._carried_through, record.seq - 1)
 
     def _find(self, damage: Damage, first: int, last: int) -> None:
-        if len(self._found) < MOST_FINDINGS:
-            self._found.append(Finding(damage, first, last))
+        if len(self._findings) < MOST_FINDINGS:
+            self._findings.append(Finding(damage, first, last))
         else:
-            self._more += 1
+            self._more_findings += 1

@@ -42,9 +42,9 @@ class Budgets:
             return None
         if self.window_tokens is None:
             return policy.max_tokens
-        left = max(0, self.window_tokens - delivered)
+        remaining_tokens = max(0, self.window_tokens - delivered)
         floor = min(policy.preview_tokens, policy.max_tokens)
-        return max(floor, min(policy.max_tokens, int(left * self.window_share)))
+        return max(floor, min(policy.max_tokens, int(remaining_tokens * self.window_share)))
 
     @property
     def some_take_references(self) -> bool:

@@ -40,9 +40,9 @@ class Canary:
         return {"token_ids": list(self.token_ids), "top": [dict(likeliest) for likeliest in self.top]}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Canary:
-        top = tuple({int(token): value for token, value in likeliest.items()} for likeliest in stored["top"])
-        return cls(tuple(stored["token_ids"]), top)
+    def from_dict(cls, data: Mapping[str, Any]) -> Canary:
+        top = tuple({int(token): value for token, value in likeliest.items()} for likeliest in data["top"])
+        return cls(tuple(data["token_ids"]), top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def compare(expected: Canary, replayed: Canary, tolerance: float) -> Evidence:
     """
     compared = min(len(expected.token_ids), len(replayed.token_ids))
     pairs = zip(expected.token_ids, replayed.token_ids, strict=False)
-    first = next((at for at, (wanted, got) in enumerate(pairs) if wanted != got), None)
+    first = next((at for at, (old_id, new_id) in enumerate(pairs) if old_id != new_id), None)
     alike = compared if first is None else first + 1
     deviation = max((_deviation(expected, replayed, at) for at in range(alike)), default=0.0)
     if deviation > tolerance or compared < len(expected.token_ids):

@@ -143,8 +143,8 @@ def _reader(principal: Principal) -> bytes:
 
 def _binding(*values: str) -> bytes:
     """A short hash of ``values``; each is hashed with its length, so that different lists never collide by joining."""
-    told = hashlib.sha256()
+    sha = hashlib.sha256()
     for value in values:
         encoded = value.encode("utf-8", "surrogatepass")
-        told.update(len(encoded).to_bytes(8) + encoded)
-    return told.digest()[:_BINDING_BYTES]
+        sha.update(len(encoded).to_bytes(8) + encoded)
+    return sha.digest()[:_BINDING_BYTES]

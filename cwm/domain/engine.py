@@ -93,13 +93,13 @@ def differences(then: EngineIdentity, now: EngineIdentity) -> tuple[Difference, 
     """
     compared = {field: (getattr(then, field), getattr(now, field)) for field in (*TOKEN_FIELDS, *KV_FIELDS)}
     return tuple(
-        Difference(field, _told(before), _told(after))
+        Difference(field, _text(before), _text(after))
         for field, (before, after) in compared.items()
         if before != after and (field in KV_FIELDS or (before and after))
     )
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     return "unknown" if value in {None, ""} else str(value)
 
 

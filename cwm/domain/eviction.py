@@ -176,11 +176,11 @@ class Largest(_Ranked[K]):
 
 def policy_of(eviction: Eviction) -> Policy[K]:
     """A new policy that tracks nothing yet."""
-    made: dict[Eviction, Callable[[], Policy[K]]] = {
+    policies: dict[Eviction, Callable[[], Policy[K]]] = {
         Eviction.LRU: LeastRecentlyUsed,
         Eviction.LFU: LeastFrequentlyUsed,
         Eviction.TTL: EndingSoonest,
         Eviction.PRIORITY: LowestPriority,
         Eviction.SIZE: Largest,
     }
-    return made[eviction]()
+    return policies[eviction]()

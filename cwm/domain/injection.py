@@ -38,8 +38,8 @@ _PATTERNS: Final = (
 def injection_of(value: str) -> Injection | None:
     """The first class that ``value`` resembles, as sent or percent-decoded; None for an ordinary mistake."""
     bounded = value[:_LONGEST]
-    for spelled in (bounded, unquote(bounded)):
+    for spelling in (bounded, unquote(bounded)):
         for kind, pattern in _PATTERNS:
-            if pattern.search(spelled):
+            if pattern.search(spelling):
                 return kind
     return None

@@ -51,18 +51,18 @@ def _pieces(value: Any, spell: Spell, comma: str) -> Iterator[str]:
     is_object = isinstance(value, dict)
     before, together, room = "{" if is_object else "[", list[Any](), _CHARS_AT_ONCE
     for member in value.items() if isinstance(value, dict) else value:
-        left = _room_after(member)
-        if together and (left < 0 or room < 0):
+        room_after = _room_after(member)
+        if together and (room_after < 0 or room < 0):
             yield before + _inner(together, spell, is_object=is_object)
             before, together, room = comma, [], _CHARS_AT_ONCE
-        if left < 0:
+        if room_after < 0:
             # The member's name with its colon, as before any value.
             yield before + (spell({member[0]: 0})[1:-2] if is_object else "")
             yield from _pieces(member[1] if is_object else member, spell, comma)
             before = comma
         else:
             together.append(member)
-            room -= _CHARS_AT_ONCE - left + _CHARS_EACH
+            room -= _CHARS_AT_ONCE - room_after + _CHARS_EACH
     if together:
         yield before + _inner(together, spell, is_object=is_object)
     yield "}" if is_object else "]"

@@ -44,12 +44,12 @@ def parse_rates(text: str) -> tuple[Rate, ...]:
         return ()
     rates = []
     for part in text.split(","):
-        found = _RATE.fullmatch(part.strip())
-        if found is None:
+        match = _RATE.fullmatch(part.strip())
+        if match is None:
             raise ValueError(
                 "must be rates such as '60/minute, 1000/hour' (per second, minute, hour or day), or 'none'"
             )
-        rates.append(Rate(int(found[1]), _SECONDS[found[2]]))
+        rates.append(Rate(int(match[1]), _SECONDS[match[2]]))
     # The shortest period first: a request that it refuses is not counted against the longer ones.
     return tuple(sorted(rates, key=lambda rate: rate.seconds))
 
@@ -63,8 +63,8 @@ class ToolRates:
     tenant: tuple[Rate, ...] | None = None
 
     def of(self, level: Level) -> tuple[Rate, ...] | None:
-        found: tuple[Rate, ...] | None = getattr(self, level.value)
-        return found
+        rates: tuple[Rate, ...] | None = getattr(self, level.value)
+        return rates
 
 
 NO_TOOL: Final = ToolRates()
@@ -92,11 +92,11 @@ class LimitRules:
     ) -> Iterator[Bucket]:
         """The buckets that a request counts against, the narrowest first; ``own`` are the rates of its tool."""
         for level in Level:
-            ours = own.of(level)
+            own_rates = own.of(level)
             general: tuple[Rate, ...] = getattr(self, level.value)
-            rates, counted = (general, None) if ours is None else (ours, tool)
+            rates, counted_tool = (general, None) if own_rates is None else (own_rates, tool)
             if rates:
-                key = _key("rate", level, principal, session, counted)
+                key = _key("rate", level, principal, session, counted_tool)
                 for rate in rates:
                     yield Bucket(level, rate, key)
 
@@ -148,5 +148,5 @@ def _key(what: str, level: Level, principal: Principal, session: str | None, too
     whose = [what, level.value, principal.tenant]
     if level is not Level.TENANT:
         whose.append(principal.subject)
-    told = json.dumps([whose, session if level is Level.SESSION else None, tool])
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    material = json.dumps([whose, session if level is Level.SESSION else None, tool])
+    return hashlib.blake2b(material.encode(), digest_size=16).hexdigest()

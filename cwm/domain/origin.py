@@ -52,10 +52,10 @@ _OF_THE_GATEWAY: Final = Origin(Face.GATEWAY)
 ORIGIN: Final[ContextVar[Origin]] = ContextVar("cwm_origin", default=_OF_THE_GATEWAY)
 
 
-def shown_user_agent(value: str) -> str | None:
+def safe_user_agent(value: str) -> str | None:
     """``value`` made safe to store and print.
 
     Characters that are not printable become ``?``, and it is cut at 200 characters; None when nothing is left.
     """
-    kept = "".join(character if character.isprintable() else "?" for character in value)
-    return kept[:MAX_USER_AGENT_CHARS].strip() or None
+    printable = "".join(character if character.isprintable() else "?" for character in value)
+    return printable[:MAX_USER_AGENT_CHARS].strip() or None

@@ -59,12 +59,12 @@ class Pages:
 
         At least one character is always shown, whatever it takes, so that reading makes progress.
         """
-        while (taken := count(self.shown(start, end))) > tokens:
-            shorter = self._ending(start, start + int((end - start) * tokens / taken * _SAFETY))
+        while (token_count := count(self.shown(start, end))) > tokens:
+            shorter = self._ending(start, start + int((end - start) * tokens / token_count * _SAFETY))
             if shorter >= end:
                 break
             end = shorter
-        return end, taken
+        return end, token_count
 
     def upto(self, start: int, length: int) -> int:
         """A good end for a piece of about ``length`` bytes from ``start``."""
@@ -116,8 +116,8 @@ def page_bytes_for(body: bytes, tokens: int, count: Callable[[str], int], *, bin
     heaviest = 1 / _MOST_BYTES_A_TOKEN
     for start in sorted({last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)}):
         piece = body[start : start + _SAMPLE_BYTES]
-        shown = b64encode(piece).decode() if binary else piece.decode(errors="ignore")
-        heaviest = max(heaviest, count(shown) / max(len(piece), 1))
+        text = b64encode(piece).decode() if binary else piece.decode(errors="ignore")
+        heaviest = max(heaviest, count(text) / max(len(piece), 1))
     return max(MIN_PAGE_BYTES, int(tokens / heaviest))
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from cwm.domain.speeds import Pace, Run
 
 _MARGIN: Final = 0.95
-_ENOUGH: Final = 3  # measurements near a size before an unusual choice rests on them
+_ENOUGH: Final = 3  # measurements near a size that an unusual choice needs
 _CONTENDER: Final = 1.5
 _OBVIOUS: Final = 2.0
 _FIRST_TRIALS: Final = (64, 256)
@@ -56,10 +56,10 @@ class Plan:
 
     def loaded_from(self, tiers: Iterable[str]) -> Plan:
         """The plan with the prediction for these tiers, once it is known which ones were loaded from."""
-        known = [self.by_tier[tier] for tier in tiers if tier in self.by_tier]
-        if len(known) != 1:
+        predictions = [self.by_tier[tier] for tier in tiers if tier in self.by_tier]
+        if len(predictions) != 1:
             return self
-        return replace(self, predicted_ms=known[0], load_ms=known[0])
+        return replace(self, predicted_ms=predictions[0], load_ms=predictions[0])
 
 
 def obvious(pace: Pace, token_count: int, stored_tokens: int) -> Plan | None:
@@ -72,12 +72,12 @@ def obvious(pace: Pace, token_count: int, stored_tokens: int) -> Plan | None:
     by_tier = {
         tier: _ms(pace, token_count, [(tier, stored_tokens)], stored_tokens) for tier in pace.tiers or {}
     }
-    known = {tier: ms for tier, ms in by_tier.items() if ms is not None}
-    if not stored_tokens or recompute_ms is None or not known:
+    known_times = {tier: ms for tier, ms in by_tier.items() if ms is not None}
+    if not stored_tokens or recompute_ms is None or not known_times:
         return None
-    if _OBVIOUS * max(known.values()) > recompute_ms:
+    if _OBVIOUS * max(known_times.values()) > recompute_ms:
         return None
-    return Plan(Decision.LOAD, None, None, None, recompute_ms, known)
+    return Plan(Decision.LOAD, None, None, None, recompute_ms, known_times)
 
 
 def decide(

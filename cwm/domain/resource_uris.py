@@ -53,15 +53,15 @@ def plain(uri: str) -> str:
 
 
 def _plainly_matches(uri: str, patterns: tuple[str, ...]) -> bool:
-    spelled = tuple(_plain(pattern, _PATTERN_PARTS, _unquoted_pattern) for pattern in patterns)
-    return matches(plain(uri), (*patterns, *spelled))
+    plain_patterns = tuple(_plain(pattern, _PATTERN_PARTS, _unquoted_pattern) for pattern in patterns)
+    return matches(plain(uri), (*patterns, *plain_patterns))
 
 
 def _plain(text: str, parts: re.Pattern[str], unquoted: Callable[[str], str]) -> str:
-    found = parts.fullmatch(text)
-    if found is None:
+    match = parts.fullmatch(text)
+    if match is None:
         return unquoted(text)
-    scheme, host, rest = found[1].lower(), found[2], unquoted(found[3])
+    scheme, host, rest = match[1].lower(), match[2], unquoted(match[3])
     user, at, name = unquoted(host or "").rpartition("@")
     if scheme == "file" and rest.startswith("/"):
         host = "" if name.lower() == "localhost" else host or ""

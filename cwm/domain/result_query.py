@@ -144,7 +144,7 @@ def matches_by_line(body: bytes, spans: Sequence[Span], context: int) -> str:
     A long line has one entry per match: ``12:3401:…text…``, with the byte at which the match starts, counted from
     1.
     """
-    lines, shown, last = Lines(body), list[str](), -1
+    lines, entries, last = Lines(body), list[str](), -1
     matched = sorted({lines.holding(span.start) for span in spans})
     is_matched = set(matched)
     by_line: dict[int, list[Span]] = {}
@@ -152,14 +152,14 @@ def matches_by_line(body: bytes, spans: Sequence[Span], context: int) -> str:
         by_line.setdefault(lines.holding(span.start), []).append(span)
     for line in matched:
         for each in range(max(line - context, last + 1), min(line + context + 1, len(lines))):
-            if shown and context and each > last + 1:
-                shown.append(_GAP)
+            if entries and context and each > last + 1:
+                entries.append(_GAP)
             if each in is_matched:
-                shown.extend(_entries(lines, each, by_line[each]))
+                entries.extend(_entries(lines, each, by_line[each]))
             else:
-                shown.append(f"{each + 1}-{lines.shown(each)}")
+                entries.append(f"{each + 1}-{lines.shown(each)}")
             last = each
-    return "".join(f"{entry}\n" for entry in shown)
+    return "".join(f"{entry}\n" for entry in entries)
 
 
 def _entries(lines: Lines, line: int, spans: Sequence[Span]) -> Iterator[str]:

@@ -212,8 +212,8 @@ def refusal_of(write: Write, current: Entry | None, now: datetime) -> Refusal | 
     return Refusal.VERSION if write.if_version not in {None, version} else None
 
 
-def difference(wanted: Mapping[str, Entry], current: Mapping[str, Entry]) -> list[Write]:
-    """The writes that turn ``current`` into ``wanted``."""
+def difference(target: Mapping[str, Entry], current: Mapping[str, Entry]) -> list[Write]:
+    """The writes that turn ``current`` into ``target``."""
     writes = [
         Write(
             key,
@@ -223,13 +223,13 @@ def difference(wanted: Mapping[str, Entry], current: Mapping[str, Entry]) -> lis
             entry.immutable,
             expires_at=entry.expires_at,
         )
-        for key, entry in wanted.items()
+        for key, entry in target.items()
         if key not in current
-        or (current[key].version != entry.version and _told(current[key]) != _told(entry))
+        or (current[key].version != entry.version and _facts(current[key]) != _facts(entry))
     ]
-    writes.extend(Write(key) for key in current if key not in wanted)
+    writes.extend(Write(key) for key in current if key not in target)
     return writes
 
 
-def _told(entry: Entry) -> tuple[object, ...]:
+def _facts(entry: Entry) -> tuple[object, ...]:
     return entry.digest, entry.priority, entry.immutable, entry.expires_at

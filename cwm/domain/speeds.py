@@ -16,16 +16,20 @@ from typing import Any, Final, TypeAlias
 Run: TypeAlias = tuple[str, int]
 """A tier, and the number of consecutive tokens loaded from it."""
 
-_KEPT: Final = 5  # observations per tier and power of two: the latest of each size count
-_FADES: Final = 0.8  # weight of an observation against the next newer one of its kind
+_PER_KIND: Final = 5  # observations per tier and power of two: the latest of each size count
+_FADES: Final = 0.8  # weight of an observation relative to the next newer one of its kind
 _NEAR: Final = math.log(1.5)
-_PRIORS: Final = (1e-3, 1e-3, 3e-2)  # attention's share is believed only when sizes tell it apart
+_PRIORS: Final = (
+    1e-3,
+    1e-3,
+    3e-2,
+)  # the strongest is attention's: only measurements of different sizes can show its cost
 _TIER_PRIOR: Final = 1e-3
 _ROUNDS: Final = 4
 _SWEEPS: Final = 300
 _SETTLED: Final = 1e-7
 _OUTLIER: Final = 0.05
-_LOCAL: Final = 0.5  # weight of the model against one observation of the very size
+_LOCAL: Final = 0.5  # weight of the model relative to one observation of exactly this size
 _FARTHEST: Final = 0.7
 
 
@@ -61,22 +65,22 @@ class Speeds:
 
     def plus(self, new: Iterable[Observation]) -> Speeds:
         """Add ``new`` observations; keep the latest 5 of each kind. Observations without a valid time are dropped."""
-        kept: list[Observation] = []
-        seen: Counter[tuple[str | None, int]] = Counter()
+        latest: list[Observation] = []
+        counts: Counter[tuple[str | None, int]] = Counter()
         for observation in reversed((*self.observations, *(o for o in new if _is_timed(o)))):
-            seen[observation.kind] += 1
-            if seen[observation.kind] <= _KEPT:
-                kept.append(observation)
-        return Speeds(tuple(reversed(kept)))
+            counts[observation.kind] += 1
+            if counts[observation.kind] <= _PER_KIND:
+                latest.append(observation)
+        return Speeds(tuple(reversed(latest)))
 
     def as_dict(self) -> dict[str, Any]:
         return {"observations": [[o.tier, o.loaded, o.context, o.computed, o.ms] for o in self.observations]}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Speeds:
+    def from_dict(cls, data: Mapping[str, Any]) -> Speeds:
         """Data of another version that this one cannot read counts as no observations: they can be measured again."""
         try:
-            return cls(tuple(Observation(*observation) for observation in stored["observations"]))
+            return cls(tuple(Observation(*observation) for observation in data["observations"]))
         except (KeyError, TypeError):
             return cls()
 
@@ -119,13 +123,13 @@ class Pace:
         return [o.computed for o in self.speeds.observations if o.tier is None and o.context < o.computed]
 
     def _modelled(self, runs: Sequence[Run], context: int, computed: int) -> float | None:
-        known = self.tiers or {}
-        if any(tier not in known for tier, _ in runs) or not self.speeds.observations:
+        costs = self.tiers or {}
+        if any(tier not in costs for tier, _ in runs) or not self.speeds.observations:
             return None
         if not runs and not self.prefills:
             return None
-        fixed = sum(known[tier][0] for tier in {tier for tier, _ in runs})
-        loading = fixed + sum(known[tier][1] * tokens for tier, tokens in runs)
+        fixed = sum(costs[tier][0] for tier in {tier for tier, _ in runs})
+        loading = fixed + sum(costs[tier][1] * tokens for tier, tokens in runs)
         return self.base + self.token * computed + self.pair * _pairs(context, computed) + loading
 
     def _correction(self, tier: str | None, size: int) -> float:

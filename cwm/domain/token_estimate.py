@@ -111,8 +111,8 @@ def fitted(sample: Sequence[Measure]) -> Line:
     wider = [m.spaces - spaced * m.chars for m in sample]
     square = sum(x * x for x in wider)
     slope = sum(x * y for x, y in zip(wider, more, strict=True)) / square if square else 0.0
-    left = [y - slope * x for x, y in zip(wider, more, strict=True)]
-    squares = sum((after - before) ** 2 for before, after in pairwise(left))
+    residuals = [y - slope * x for x, y in zip(wider, more, strict=True)]
+    squares = sum((after - before) ** 2 for before, after in pairwise(residuals))
     error = math.sqrt(len(sample) / (2 * (len(sample) - 1)) * squares) / tokens
     return Line(per_char - slope * spaced, slope, spaced, error)
 

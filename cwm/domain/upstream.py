@@ -137,25 +137,25 @@ def is_reserved_uri(exposed: str) -> bool:
 
 def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
     """The offers made of ``definitions``, by exposed name; of two with the same name, the first wins."""
-    selection, offered = spec.selection(kind), dict[str, Offer]()
-    named_by = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
+    selection, by_name = spec.selection(kind), dict[str, Offer]()
+    name_field = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
     for definition in definitions:
-        own_name = str(definition[named_by])
-        admits = selection.admits if named_by == "name" else selection.admits_uri
+        own_name = str(definition[name_field])
+        admits = selection.admits if name_field == "name" else selection.admits_uri
         if not admits(own_name):
             continue
         override = selection.override.get(own_name, Override())
         if kind in {Kind.TOOLS, Kind.PROMPTS}:
             exposed = exposed_name(spec.name, override.name or own_name)
-            shown = {**definition, "name": exposed}
+            exposed_definition = {**definition, "name": exposed}
         else:
             exposed = exposed_uri(spec.name, own_name)
             name = exposed_name(spec.name, override.name or str(definition["name"]))
-            shown = {**definition, named_by: exposed, "name": name}
+            exposed_definition = {**definition, name_field: exposed, "name": name}
         if override.description is not None:
-            shown["description"] = override.description
-        offered.setdefault(exposed, Offer(spec.name, own_name, shown))
-    return offered
+            exposed_definition["description"] = override.description
+        by_name.setdefault(exposed, Offer(spec.name, own_name, exposed_definition))
+    return by_name
 
 
 def only_reads(definition: Definition) -> bool:

@@ -104,8 +104,8 @@ class KvTierFacts:
     @property
     def lower_tiers(self) -> tuple[Tier, ...]:
         """The tiers below L1 that CWM knows, in the order in which LMCache prefers them for loading."""
-        known = (TIER_OF_ADAPTER.get(adapter) for adapter in self.adapters)
-        return tuple(dict.fromkeys(tier for tier in known if tier is not None))
+        tiers = (TIER_OF_ADAPTER.get(adapter) for adapter in self.adapters)
+        return tuple(dict.fromkeys(tier for tier in tiers if tier is not None))
 
     @property
     def first_tier(self) -> Tier | None:

@@ -303,7 +303,7 @@ class Registry(Protocol):
     async def expired_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
         """Sessions that had expired by ``since``."""
 
-    # whole
+    # totals and health
 
     async def totals(self, tenant: str) -> Totals: ...
 

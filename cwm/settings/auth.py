@@ -93,11 +93,11 @@ class Auth(Group):
         return self.oauth_issuer is not None or self.api_keys
 
     def audiences(self) -> tuple[str, ...]:
-        given = _listed(self.oauth_audience)
-        return given or (f"{self.public_url}/mcp", str(self.public_url), f"{self.public_url}/")
+        configured_audiences = _items(self.oauth_audience)
+        return configured_audiences or (f"{self.public_url}/mcp", str(self.public_url), f"{self.public_url}/")
 
     def algorithms(self) -> frozenset[str]:
-        return frozenset(_listed(self.oauth_algorithms))
+        return frozenset(_items(self.oauth_algorithms))
 
     @field_validator("public_url")
     @classmethod
@@ -121,7 +121,7 @@ class Auth(Group):
     @field_validator("oauth_algorithms")
     @classmethod
     def _asymmetric(cls, value: str) -> str:
-        if not _listed(value) or not set(_listed(value)) <= ALGORITHMS:
+        if not _items(value) or not set(_items(value)) <= ALGORITHMS:
             raise ValueError(f"must be some of {', '.join(sorted(ALGORITHMS))}")
         return value
 
@@ -139,7 +139,7 @@ class Auth(Group):
         return self
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _items(text: str) -> tuple[str, ...]:
     return tuple(part for part in (each.strip() for each in text.split(",")) if part)
 
 

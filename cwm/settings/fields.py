@@ -32,11 +32,11 @@ class Fields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_empty(cls, given: Any) -> Any:
+    def _without_empty(cls, values: Any) -> Any:
         """Treats a key without a value as absent."""
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def first_fault(

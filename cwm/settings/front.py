@@ -95,13 +95,17 @@ class Limits(Group):
         "allow", description="What to do with requests while the store that counts them is unavailable."
     )
     concurrent_principal: Count = Field(
-        0, ge=0, description="Most tool calls, reads and turns of one user running at once; 0 for no limit."
+        0,
+        ge=0,
+        description="Maximum number of tool calls, reads and turns of one user at once; 0 for no limit.",
     )
-    concurrent_tenant: Count = Field(0, ge=0, description="The same per tenant.")
+    concurrent_tenant: Count = Field(
+        0, ge=0, description="The same limit for all users of one tenant together."
+    )
     streams_principal: Count = Field(
         500,
         ge=0,
-        description="Most notification streams (GET /mcp, subscriptions/listen) of one user open on one gateway; 0 for "
+        description="Maximum number of notification streams (GET /mcp, subscriptions/listen) of one user on one gateway; 0 for "
         "no limit.",
     )
     token_budget_principal: str = Field(
@@ -109,7 +113,9 @@ class Limits(Group):
         description="Token budget for turns of one user, prompts and answers together: rates such as "
         "'200000/hour, 1000000/day', or 'none'.",
     )
-    token_budget_tenant: str = Field(NONE, description="The same per tenant.")
+    token_budget_tenant: str = Field(
+        NONE, description="Token budget for turns of all users of one tenant together."
+    )
     max_header_bytes: Bytes = Field(
         64 * 1024, ge=1024, description="Largest request head accepted (first line and headers), in bytes."
     )

@@ -14,10 +14,10 @@ from cwm.settings.group import Group
 from cwm.settings.urls import database_url, redis_url, sqlite_url
 
 
-def _readable(read: Callable[[str], str]) -> AfterValidator:
+def _readable(parse: Callable[[str], str]) -> AfterValidator:
     def check(url: SecretStr | None) -> SecretStr | None:
         if url is not None:
-            read(url.get_secret_value())
+            parse(url.get_secret_value())
         return url
 
     return AfterValidator(check)
@@ -79,7 +79,7 @@ class Retention(Group):
     title = "retention"
 
     tenant_quota_gb: Gigabytes = Field(
-        0, ge=0, description="Most storage for a tenant's guaranteed windows in GB; 0 for no limit."
+        0, ge=0, description="Storage limit for a tenant's guaranteed windows in GB; 0 for no limit."
     )
     session_ttl_seconds: Seconds = Field(
         7 * 86_400, ge=0, description="A session without a turn for this long expires; 0 for never."
@@ -121,7 +121,8 @@ class Shared(Group):
     agent_session_limit: Count = Field(
         10_000,
         ge=1,
-        description="Most agent sessions in one process; the longest idle one of the tenant with the most makes room.",
+        description="Maximum number of agent sessions in one process; the longest idle one of the tenant with the most "
+        "makes room.",
     )
 
 
@@ -131,7 +132,7 @@ class StoredResults(Group):
     title = "stored_results"
 
     result_quota_mb: Megabytes = Field(
-        1024.0, ge=0, description="Most storage for the stored results of one user in MB; 0 for no limit."
+        1024.0, ge=0, description="Storage limit for the stored results of one user in MB; 0 for no limit."
     )
     cursor_ttl_seconds: Seconds = Field(
         600.0, ge=1, le=30 * 86_400, description="How long a cursor into a stored result is valid."
@@ -149,7 +150,7 @@ class Context(Group):
     context_memory_mb: Megabytes = Field(
         100.0,
         gt=0,
-        description="Memory in MB for frequently used entries; kept below 90 % of it. Can be changed while running.",
+        description="Memory in MB for frequently used entries; usage stays below 90 % of it. Can be changed while running.",
     )
     context_eviction: Eviction = Field(
         Eviction.LRU,
@@ -168,12 +169,14 @@ class Context(Group):
         description="Number of past versions of a scope that stay readable, besides those with a snapshot.",
     )
     context_snapshots: Count = Field(
-        100, ge=1, description="Most snapshots of a scope; a new one replaces the oldest."
+        100,
+        ge=1,
+        description="Maximum number of snapshots of a scope; beyond it, a new one replaces the oldest.",
     )
     context_quota_mb: Megabytes = Field(
         1024.0,
         ge=0,
-        description="Most storage for a tenant's values in the shared store in MB, including past versions and stored "
+        description="Storage limit for a tenant's values in the shared store in MB, including past versions and stored "
         "results, excluding keys; 0 for no limit.",
     )
 

@@ -137,20 +137,20 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
     _require_known(document, path)
     groups: dict[str, Group] = {}
     sources: list[Source] = []
-    known = {CONFIG_ENV}
+    own_variables = {CONFIG_ENV}
     for title, group in GROUPS.items():
         in_file = document.get(title) or {}
         values: dict[str, Any] = dict(in_file)
         for name in group.model_fields:
             variable = ENV_PREFIX + name.upper()
-            known.add(variable)
+            own_variables.add(variable)
             if _may_stand_in_a_file(group, name):
-                known.add(variable + SUFFIX)
-                given = _secret(variable, env)
+                own_variables.add(variable + SUFFIX)
+                value = _secret(variable, env)
             else:
-                given = env.get(variable) or None
-            if given is not None:
-                values[name] = given
+                value = env.get(variable) or None
+            if value is not None:
+                values[name] = value
         try:
             groups[title] = group.model_validate(values)
         except ValidationError as invalid:
@@ -158,14 +158,14 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         for name, spec in group.model_fields.items():
             variable = ENV_PREFIX + name.upper()
             origin = _origin(group, name, env) or (str(path) if name in in_file else "default")
-            shown = _shown(getattr(groups[title], name))
-            sources.append(Source(title, name, shown, origin, spec.description or ""))
+            masked_value = _as_text(getattr(groups[title], name))
+            sources.append(Source(title, name, masked_value, origin, spec.description or ""))
     security = groups[Security.title]
     assert isinstance(security, Security)
     upstreams, used = read_upstreams(
         document.get(UPSTREAMS) if with_upstreams else None, env, path, link_local=security.allow_link_local
     )
-    unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in known | used))
+    unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in own_variables | used))
     return Settings(
         **groups,  # type: ignore[arg-type]
         upstreams=upstreams,
@@ -213,7 +213,7 @@ def _origin(group: type[Group], name: str, env: Mapping[str, str]) -> str | None
     return path or None
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
@@ -226,8 +226,8 @@ def _explain(invalid: ValidationError, group: type[Group], env: Mapping[str, str
     name = str(first["loc"][0])
     place = f"{group.title}.{name} in {path}"
     if first["type"] == "extra_forbidden":
-        meant = get_close_matches(name, group.model_fields, n=1)
-        hint = f"; did you mean '{meant[0]}'?" if meant else "."
+        matches = get_close_matches(name, group.model_fields, n=1)
+        hint = f"; did you mean '{matches[0]}'?" if matches else "."
         return f"{place}: is not a setting of '{group.title}'{hint}"
     variable = ENV_PREFIX + name.upper()
     if env.get(variable):

@@ -25,18 +25,18 @@ def secret_of(variable: str, environ: Mapping[str, str]) -> str | None:
     return _content(Path(path).expanduser(), f"{variable}{SUFFIX} names {path}, which")
 
 
-def _content(path: Path, told: str) -> str:
+def _content(path: Path, subject: str) -> str:
     try:
-        with path.open("rb") as opened:
-            raw = opened.read(_MOST_BYTES + 1)
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{told} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{subject} cannot be read: {error.strerror}") from None
     if len(raw) > _MOST_BYTES:
-        raise ValueError(f"{told} has more than {_MOST_BYTES} bytes")
+        raise ValueError(f"{subject} has more than {_MOST_BYTES} bytes")
     try:
         value = raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise ValueError(f"{told} is not UTF-8") from None
+        raise ValueError(f"{subject} is not UTF-8") from None
     if not value:
-        raise ValueError(f"{told} is empty")
+        raise ValueError(f"{subject} is empty")
     return value

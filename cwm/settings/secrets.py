@@ -15,15 +15,15 @@ _NAMED_SO: Final = re.compile(r"secret|token|passw|key|credential|auth", re.IGNO
 
 def passwords(urls: Iterable[str]) -> set[str]:
     """Passwords inside URLs, both as written and percent-decoded."""
-    found = set()
+    values = set()
     for url in urls:
         try:
             password = urlsplit(url).password
         except ValueError:
             continue
         if password:
-            found |= {password, unquote(password)}
-    return found
+            values |= {password, unquote(password)}
+    return values
 
 
 def secrets_of(upstreams: Iterable[UpstreamSpec]) -> set[str]:
@@ -31,10 +31,10 @@ def secrets_of(upstreams: Iterable[UpstreamSpec]) -> set[str]:
 
     Of the environment of stdio upstreams, the variables named like secrets.
     """
-    found = set()
+    values = set()
     for spec in upstreams:
-        found |= {_SCHEME.sub("", value) for value in spec.headers.values()}
-        found |= {value for name, value in spec.env.items() if _NAMED_SO.search(name)}
+        values |= {_SCHEME.sub("", value) for value in spec.headers.values()}
+        values |= {value for name, value in spec.env.items() if _NAMED_SO.search(name)}
         if spec.exchange is not None:
-            found.add(spec.exchange.client_secret)
-    return found
+            values.add(spec.exchange.client_secret)
+    return values

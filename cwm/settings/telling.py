@@ -68,8 +68,8 @@ class Metrics(Group):
     metrics_refresh_seconds: Seconds = Field(
         5.0,
         ge=0,
-        description="Least time between two queries of sessions, windows, tiers and components, which reading /metrics "
-        "triggers.",
+        description="Reading /metrics queries sessions, windows, tiers and components again, but no sooner than this after "
+        "the last query.",
     )
     check_timeout_seconds: Seconds = Field(
         3.0,
@@ -139,8 +139,8 @@ class Audit(Group):
         return timedelta(days=self.audit_retention_days) or None
 
 
-def _headers(written: SecretStr) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in written.get_secret_value().split(",") if pair.strip()]
+def _headers(headers: SecretStr) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in headers.get_secret_value().split(",") if pair.strip()]
     if any(not name.strip() or not equals for name, equals, _ in pairs):
         raise ValueError("must be name=value pairs, separated by commas")
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -110,12 +110,12 @@ class BudgetFields(Fields):
             raise ValueError(_NO_PREVIEW_IN_BUDGET)
         return self
 
-    def _given(self) -> dict[str, Any]:
+    def _own_values(self) -> dict[str, Any]:
         """The fields that were set, by the policy's own names."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        if "ttl_seconds" in given:
-            given["result_ttl_seconds"] = given.pop("ttl_seconds")
-        return given
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        if "ttl_seconds" in values:
+            values["result_ttl_seconds"] = values.pop("ttl_seconds")
+        return values
 
 
 class ResultsFields(BudgetFields):
@@ -126,7 +126,7 @@ class ResultsFields(BudgetFields):
 
     def default_policy(self) -> ToolPolicy:
         own = {"enabled", "window_tokens", "window_share", "references"}
-        return _fitted(ToolPolicy(**{k: v for k, v in self._given().items() if k not in own}))
+        return _fitted(ToolPolicy(**{k: v for k, v in self._own_values().items() if k not in own}))
 
     def budgets(self, by_name: Mapping[str, ToolPolicy]) -> Budgets:
         return Budgets(
@@ -148,16 +148,16 @@ class ToolFields(BudgetFields):
 
     def policy(self, default: ToolPolicy) -> ToolPolicy:
         """``default`` with the fields that were set."""
-        given = {**self._given()}
+        values = {**self._own_values()}
         for name in ("fields", "keywords"):
-            if name in given:
-                given[name] = tuple(given[name])
+            if name in values:
+                values[name] = tuple(values[name])
         if self.cache is not None:
-            given["cache"] = CachePolicy(self.cache.ttl_seconds, tuple(self.cache.key), self.cache.scope)
-        given.pop("rate_limits", None)
+            values["cache"] = CachePolicy(self.cache.ttl_seconds, tuple(self.cache.key), self.cache.scope)
+        values.pop("rate_limits", None)
         rates = self.rate_limits
-        given["rates"] = ToolRates(rates.session, rates.principal, rates.tenant)
-        return _fitted(replace(default, **given))
+        values["rates"] = ToolRates(rates.session, rates.principal, rates.tenant)
+        return _fitted(replace(default, **values))
 
 
 def read_budgets(results: Any, tools: Any, path: Path) -> Budgets:
@@ -175,10 +175,10 @@ def read_budgets(results: Any, tools: Any, path: Path) -> Budgets:
                 f"{TOOLS}.{name} in {path}: must be the name of a tool, or a pattern such as 'files_*'."
             )
         try:
-            read = ToolFields.model_validate({} if fields is None else fields)
+            tool_fields = ToolFields.model_validate({} if fields is None else fields)
         except ValidationError as invalid:
             raise SettingsError(first_fault(invalid, f"{TOOLS}.{name}", path, "a tool's policy")) from None
-        by_name[name] = read.policy(default)
+        by_name[name] = tool_fields.policy(default)
     return defaults.budgets(by_name)
 
 

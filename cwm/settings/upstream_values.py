@@ -52,25 +52,25 @@ def _filled(value: str, info: ValidationInfo) -> str:
     return info.context.filled(value)
 
 
-def _environment(given: dict[str, str]) -> dict[str, str]:
-    for name, value in given.items():
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise ValueError("contains something that cannot be an environment variable")
-    return given
+    return variables
 
 
-def _headers(given: dict[str, str]) -> dict[str, str]:
-    seen: set[str] = set()
-    for name in given:
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    names: set[str] = set()
+    for name in headers:
         lower = name.lower()
         if not _HEADER_NAME.fullmatch(name):
             raise ValueError("contains something that cannot be a header name")
         if lower in _TRANSPORTS_OWN or lower.startswith("mcp-"):
             raise ValueError(f"'{name}' is set by the connection itself")
-        if lower in seen:
+        if lower in names:
             raise ValueError(f"'{name}' stands here twice")
-        seen.add(lower)
-    return given
+        names.add(lower)
+    return headers
 
 
 def _header_value(value: str) -> str:

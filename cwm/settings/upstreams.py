@@ -46,8 +46,8 @@ class SelectionFields(Fields):
 
     @model_validator(mode="after")
     def _one_name_each(self) -> Self:
-        given = [override.name for override in self.override.values() if override.name is not None]
-        twice = sorted({name for name in given if given.count(name) > 1})
+        names = [override.name for override in self.override.values() if override.name is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"'override' gives the name '{twice[0]}' twice")
         return self
@@ -152,12 +152,14 @@ def read_upstreams(
     for name, fields in document.items():
         _require_name(name, path)
         try:
-            read = UpstreamFields.model_validate({} if fields is None else fields, context=variables)
+            upstream_fields = UpstreamFields.model_validate(
+                {} if fields is None else fields, context=variables
+            )
         except ValidationError as invalid:
             raise SettingsError(
                 first_fault(invalid, f"{UPSTREAMS}.{name}", path, "an upstream", _FOREIGN)
             ) from None
-        spec = read.spec(name)
+        spec = upstream_fields.spec(name)
         if not link_local:
             _require_elsewhere(spec, path)
         specs.append(spec)

@@ -88,20 +88,20 @@ def database_url(url: str) -> str:
         return f"sqlite://{rest}"
     if parts.scheme not in POSTGRES:
         raise ValueError(f"has the scheme '{parts.scheme}'; use postgresql:// or leave it unset for SQLite")
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    query = [(name, value) for name, value in given if name in _SQLALCHEMYS]
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    query = [(name, value) for name, value in parameters if name in _SQLALCHEMYS]
     for name, value in query:
         _require(name, value, _SQLALCHEMYS)
-    own = _asyncpgs({name: value for name, value in given if name not in _SQLALCHEMYS})
+    own = _asyncpgs({name: value for name, value in parameters if name not in _SQLALCHEMYS})
     if own:
         query.append(("dsn", f"postgresql://?{urlencode(own)}"))
     base = rest.partition("#")[0].partition("?")[0]
     return f"postgresql+asyncpg://{base}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _asyncpgs(given: Mapping[str, str]) -> Mapping[str, str]:
+def _asyncpgs(parameters: Mapping[str, str]) -> Mapping[str, str]:
     """The parameters by libpq's names, all accepted by asyncpg."""
-    own = {"sslmode" if name == "ssl" else name: value for name, value in given.items()}
+    own = {"sslmode" if name == "ssl" else name: value for name, value in parameters.items()}
     for name in own:
         if name not in _ASYNCPGS:
             raise ValueError(
@@ -122,11 +122,11 @@ def redis_url(url: str) -> str:
         raise ValueError("must be a redis://, rediss://, valkey://, valkeys:// or unix:// URL")
     if parts.scheme != "unix" and not re.fullmatch(r"/?\d{0,9}/?", parts.path, re.ASCII):
         raise ValueError("must end in host:port or host:port/database, both numbers")
-    taken = {**_REDIS, **(_REDIS_OVER_TLS if parts.scheme in {"rediss", "valkeys"} else {})}
+    patterns = {**_REDIS, **(_REDIS_OVER_TLS if parts.scheme in {"rediss", "valkeys"} else {})}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in taken:
+        if name not in patterns:
             raise ValueError(f"has {_parameter(name)}, which CWM does not accept; leave it out")
-        _require(name, value, taken)
+        _require(name, value, patterns)
     return url
 
 

@@ -59,7 +59,7 @@ _MOST_WAITS: Final = 20
 _log = structlog.get_logger("cwm.settings")
 
 
-class Outcome(StrEnum):
+class ReloadOutcome(StrEnum):
     """What happened to a changed file."""
 
     APPLIED = "applied"
@@ -73,16 +73,16 @@ async def watch(
     *,
     environ: Mapping[str, str],
     config: Path,
-    told: Callable[[Outcome], None] = lambda _: None,
+    on_outcome: Callable[[ReloadOutcome], None] = lambda _: None,
 ) -> None:
     """Call ``apply`` with a new snapshot whenever ``config`` changes; runs until cancelled.
 
     Only settings that can change while the gateway runs are new in the snapshot: upstreams, budgets and tool
     policies, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
-    settings are named in the log. An invalid, missing or emptied file changes nothing. ``told`` is called with the
-    outcome of each change.
+    settings are named in the log. An invalid, missing or emptied file changes nothing. ``on_outcome`` is called with
+    the outcome of each change.
     """
-    reload = _Reload(current, apply, environ, config, told)
+    reload = _Reload(current, apply, environ, config, on_outcome)
     warned = False
     while True:
         folders = await asyncio.to_thread(_folders, config)
@@ -123,17 +123,17 @@ class _Reload:
         apply: Apply,
         environ: Mapping[str, str],
         config: Path,
-        told: Callable[[Outcome], None],
+        on_outcome: Callable[[ReloadOutcome], None],
     ) -> None:
         self._current = current
         self._apply = apply
         self._environ = environ
         self._config = config
-        self._told = told
+        self._on_outcome = on_outcome
         reading = current.reading
         self._started = reading.groups if reading else {title: getattr(current, title) for title in GROUPS}
         self._level = cast("Logging", self._started["logging"]).log_level
-        self._seen: bytes | str | None = None
+        self._content: bytes | str | None = None
         self._was_empty: bool | None = None
         self._in_step = True
         self._applied = True
@@ -141,32 +141,32 @@ class _Reload:
 
     async def look(self) -> None:
         """Read the file, and apply it if its content has changed."""
-        seen = await self._read()
-        if seen == self._seen:
+        content = await self._read()
+        if content == self._content:
             return
-        self._seen = seen
+        self._content = content
         try:
-            if seen is None:
+            if content is None:
                 raise SettingsError(f"{self._config} is gone.")
-            if isinstance(seen, str):
-                raise SettingsError(seen)
-            read = await asyncio.to_thread(settings_from, seen, self._environ, self._config)
-            self._refuse_if_emptied(seen, read)
+            if isinstance(content, str):
+                raise SettingsError(content)
+            new = await asyncio.to_thread(settings_from, content, self._environ, self._config)
+            self._refuse_if_emptied(content, new)
         except SettingsError as why:
             self._in_step = False
-            self._told(Outcome.REFUSED)
+            self._on_outcome(ReloadOutcome.REFUSED)
             _log.error("settings_refused", why=str(why), in_force="the settings read before")
             return
-        await self._swap(self._with_live(read))
-        self._name_what_waits(read)
+        await self._swap(self._with_live(new))
+        self._name_what_waits(new)
 
-    def _refuse_if_emptied(self, seen: bytes, read: Settings) -> None:
+    def _refuse_if_emptied(self, content: bytes, new: Settings) -> None:
         """Some editors empty a file before they write it: that moment must not end all upstreams."""
-        empty = not seen.strip()
+        empty = not content.strip()
         if empty and self._was_empty is None:
-            groups = {title: getattr(read, title) for title in self._started}
+            groups = {title: getattr(new, title) for title in self._started}
             at_start = (self._started, self._current.upstreams, self._current.budgets)
-            self._was_empty = (groups, read.upstreams, read.budgets) == at_start
+            self._was_empty = (groups, new.upstreams, new.budgets) == at_start
         if empty and not self._was_empty:
             raise SettingsError(f"{self._config} is empty; to have no upstreams write `upstreams: {{}}`.")
         self._was_empty = empty
@@ -177,29 +177,29 @@ class _Reload:
         try:
             for _ in range(_MOST_WAITS):
                 raw = await asyncio.to_thread(read_file, self._config)
-                if raw == self._seen or _settled(self._config):
+                if raw == self._content or _settled(self._config):
                     break
                 await asyncio.sleep(_SETTLED_SECONDS)
         except SettingsError as why:
             return str(why)
         return raw
 
-    def _with_live(self, read: Settings) -> Settings:
+    def _with_live(self, new: Settings) -> Settings:
         """The settings in force, with the changed live settings.
 
         A log level set by a flag stays until the file's own changes.
         """
         logging = self._current.logging
-        if read.logging.log_level != self._level:
-            logging = logging.model_copy(update={"log_level": read.logging.log_level})
-        self._level = read.logging.log_level
+        if new.logging.log_level != self._level:
+            logging = logging.model_copy(update={"log_level": new.logging.log_level})
+        self._level = new.logging.log_level
         live: dict[str, Any] = {
             title: getattr(self._current, title).model_copy(
-                update={name: getattr(getattr(read, title), name) for name in names}
+                update={name: getattr(getattr(new, title), name) for name in names}
             )
             for title, names in _LIVE_FIELDS.items()
         }
-        return replace(self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging, **live)
+        return replace(self._current, upstreams=new.upstreams, budgets=new.budgets, logging=logging, **live)
 
     async def _swap(self, new: Settings) -> None:
         old, self._current = self._current, new
@@ -212,19 +212,19 @@ class _Reload:
             await self._apply(new)
         except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
             self._applied = False
-            self._told(Outcome.FAILED)
+            self._on_outcome(ReloadOutcome.FAILED)
             _log.exception("settings_not_applied", changed=changed)
             return
         self._applied = True
-        self._told(Outcome.APPLIED)
+        self._on_outcome(ReloadOutcome.APPLIED)
         _log.info("settings_applied", changed=changed)
 
-    def _name_what_waits(self, read: Settings) -> None:
+    def _name_what_waits(self, new: Settings) -> None:
         waiting = [
             f"{title}.{name}"
             for title, group in self._started.items()
             for name in type(group).model_fields
-            if f"{title}.{name}" not in _LIVE and getattr(group, name) != getattr(getattr(read, title), name)
+            if f"{title}.{name}" not in _LIVE and getattr(group, name) != getattr(getattr(new, title), name)
         ]
         if waiting and waiting != self._waiting:
             _log.warning("settings_changed", settings=waiting, do="restart to apply")
@@ -272,6 +272,6 @@ def _nearest(folder: Path) -> _Folder:
     """``folder``, or the nearest folder above it that exists."""
     for each in (folder, *folder.parents):
         with suppress(OSError):
-            found = each.stat()
-            return str(each), found.st_dev, found.st_ino
+            status = each.stat()
+            return str(each), status.st_dev, status.st_ino
     return str(folder), 0, 0

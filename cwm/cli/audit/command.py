@@ -41,9 +41,9 @@ _PAGE = 1_000
 _CHECKPOINT = re.compile(r"(.+):([1-9][0-9]{0,17}):([0-9a-fA-F]{64})")
 
 
-def _moment(given: str) -> datetime:
+def _moment(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise typer.BadParameter("must be a moment such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
@@ -95,18 +95,18 @@ def verify(
     can only be detected with a checkpoint: the database has one that is about a minute old, and this command prints
     another one. Keep that where the database's administrator cannot change it.
     """
-    kept = [_checkpoint(given) for given in checkpoint or ()]
+    checkpoints = [_checkpoint(text) for text in checkpoint or ()]
     older = [path.read_bytes().strip() for path in old_secret_file or ()]
 
     async def work(trail: AuditTrail, keys: ChainKeys) -> list[Verdict]:
         from cwm.services.audit.verify import VerifyAudit
 
         look = VerifyAudit(trail, keys)
-        known = {*await trail.tenants(), *(point.tenant for point in kept)}
-        if tenant is not None and tenant not in known:
+        known_tenants = {*await trail.tenants(), *(point.tenant for point in checkpoints)}
+        if tenant is not None and tenant not in known_tenants:
             fail("CWM-1003", f"There are no records of tenant {tenant}.")
-        chosen = sorted(known) if tenant is None else [tenant]
-        return [await look(each, kept) for each in chosen]
+        chosen = sorted(known_tenants) if tenant is None else [tenant]
+        return [await look(each, checkpoints) for each in chosen]
 
     verdicts = _on_trail(work, older)
     whole = all(verdict.whole for verdict in verdicts)
@@ -130,12 +130,12 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest records, the latest first."""
-    wanted = _filter(since, until, event, subject, outcome)
+    criteria = _filter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> list[dict[str, Any]]:
         chosen = await trail.tenants() if tenant is None else [tenant]
-        found = [record for each in chosen for record in await trail.newest(each, limit, wanted)]
-        return [document_of(record) for record in found]
+        records = [record for each in chosen for record in await trail.newest(each, limit, criteria)]
+        return [document_of(record) for record in records]
 
     documents = _on_trail(work)
     if as_json:
@@ -145,16 +145,16 @@ def list_(
         ("WHEN", "TENANT", "NO.", "WHO", "EVENT", "OUTCOME", "ABOUT", "FROM"),
         [
             (
-                told["timestamp"],
-                told["tenant"],
-                str(told["seq"]),
-                told["subject"],
-                told["event"],
-                told["outcome"],
-                told["window_name"] or told["session_id"] or "",
-                " ".join(filter(None, (told["face"], told["address"]))),
+                row["timestamp"],
+                row["tenant"],
+                str(row["seq"]),
+                row["subject"],
+                row["event"],
+                row["outcome"],
+                row["window_name"] or row["session_id"] or "",
+                " ".join(filter(None, (row["face"], row["address"]))),
             )
-            for told in documents
+            for row in documents
         ],
         none="No such records.",
     )
@@ -174,12 +174,12 @@ def export(
     Each line has the record and its place in the chain. Records are read while they are written, so their number
     does not matter.
     """
-    wanted = _filter(since, until, event, subject, outcome)
+    criteria = _filter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> None:
         for each in await trail.tenants() if tenant is None else [tenant]:
             after = 0
-            while page := await trail.page(each, after, _PAGE, wanted):
+            while page := await trail.page(each, after, _PAGE, criteria):
                 for record in page:
                     sys.stdout.write(json.dumps(document_of(record)) + "\n")
                 after = page[-1].seq
@@ -232,10 +232,10 @@ def _filter(
     return AuditFilter(since, until, event, subject, outcome)
 
 
-def _checkpoint(given: str) -> Checkpoint:
+def _checkpoint(text: str) -> Checkpoint:
     from cwm.domain.audit_chain import Checkpoint, Place
 
-    matched = _CHECKPOINT.fullmatch(given)
+    matched = _CHECKPOINT.fullmatch(text)
     if matched is None:
         fail("CWM-1003", "A checkpoint is TENANT:NUMBER:DIGEST.", USAGE)
     tenant, number, digest = matched.groups()

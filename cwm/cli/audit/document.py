@@ -51,8 +51,8 @@ def verdict_of(verdict: Verdict) -> dict[str, Any]:
         "pruned": verdict.pruned,
         "checkpoint": {"seq": verdict.end.seq, "digest": verdict.end.digest},
         "findings": [
-            {"damage": found.damage.value, "first": found.first, "last": found.last}
-            for found in verdict.findings
+            {"damage": finding.damage.value, "first": finding.first, "last": finding.last}
+            for finding in verdict.findings
         ],
         "more_findings": verdict.more_findings,
     }

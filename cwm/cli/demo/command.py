@@ -19,7 +19,7 @@ from cwm.cli.serve import log_as
 from cwm.cli.up import at_stack
 
 if TYPE_CHECKING:
-    from cwm.cli.demo.outcome import Outcome
+    from cwm.cli.demo.outcome import DemoResult
     from cwm.cli.demo.text import Narrator
     from cwm.settings import Settings
     from cwm.stack.local import PartName
@@ -67,22 +67,22 @@ def demo(
     settings = load_settings(model=model)
     narrator = Narrator(to_stderr=as_json)
     killed = _KILLED[kill]
-    wanted = tokens or (_TOKENS_TINY if settings.local_engine.model == "tiny" else _TOKENS)
+    target = tokens or (_TOKENS_TINY if settings.local_engine.model == "tiny" else _TOKENS)
 
-    async def work(_: Interrupts) -> Outcome:
+    async def work(_: Interrupts) -> DemoResult:
         with _folder(narrator, keep=keep) as folder:
-            return await _tell(_embedded(settings, folder), folder, narrator, killed, wanted, keep=keep)
+            return await _tell(_embedded(settings, folder), folder, narrator, killed, target, keep=keep)
 
     try:
-        outcome = run_to_end(work)
+        result = run_to_end(work)
     except ToolRefusedError as refused:
         fail(refused.code, refused.message)
-    untrue = outcome.untrue()
+    untrue = result.untrue()
     if as_json:
-        print_json(outcome.as_dict())
+        print_json(result.as_dict())
     else:
         narrator.step("What happened")
-        narrator.facts(outcome.facts())
+        narrator.facts(result.facts())
     if untrue:
         fail("CWM-9001", f"The demo's claims do not hold: {'; '.join(untrue)}.", FOUND_FAULTS)
 
@@ -92,10 +92,10 @@ async def _tell(
     folder: Path,
     narrator: Narrator,
     killed: tuple[PartName, ...],
-    wanted: int,
+    target: int,
     *,
     keep: bool,
-) -> Outcome:
+) -> DemoResult:
     from cwm.cli.demo.gateway import gateway
     from cwm.cli.demo.story import Story
     from cwm.stack.leftovers import clear_abandoned
@@ -113,9 +113,9 @@ async def _tell(
             stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))
             served = await running.enter_async_context(gateway(at_stack(settings, stack)))
         narrator.line(f"{stack.model_name} at {served.url}")
-        outcome = await Story(stack, served, narrator, killed, wanted).tell()
+        result = await Story(stack, served, narrator, killed, target).tell()
         narrator.step("Stop everything")
-    return outcome
+    return result
 
 
 def _embedded(settings: Settings, folder: Path) -> Settings:

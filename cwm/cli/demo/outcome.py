@@ -32,7 +32,7 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """What the demo measured. Times are in ms; ``tiers`` has the number of restored tokens by tier."""
 
     model: str

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from cwm.cli.demo.outcome import Continuation, Outcome
+from cwm.cli.demo.outcome import Continuation, DemoResult
 from cwm.cli.demo.text import FOLLOW_UP, MODULES, Narrator, cut, reading, source_of
 from cwm.cli.gateway_client import call_tool
 from cwm.cli.wording import count, size
@@ -37,7 +37,7 @@ _FOLLOW_UP_TOKENS: Final = 48
 _QUESTION_TOKENS: Final = 64
 _EXTERNAL: Final = "external_kv_transfer"
 _LONG_PREFILL_SECONDS: Final = 5.0
-_STILL_HELD: Final[dict[tuple[str, ...], str]] = {
+_REMAINING_COPIES: Final[dict[tuple[str, ...], str]] = {
     ("vllm",): "LMCache's memory still holds the context",
     ("lmcache",): "vLLM's own cache still holds the context",
 }
@@ -51,7 +51,7 @@ class Story:
     killed: tuple[PartName, ...]
     wanted_tokens: int
 
-    async def tell(self) -> Outcome:
+    async def tell(self) -> DemoResult:
         parts = self.gateway.parts
         identity = await parts.directory.identity()
         session_id = await self._read(identity)
@@ -64,7 +64,7 @@ class Story:
         continuation = await self._follow_up(thawed["session_id"])
         cold_ms = await self._cold(identity, window_ids)
         receipt = thawed["receipt"]
-        return Outcome(
+        return DemoResult(
             model=identity.model,
             killed=self.killed,
             restarted=restarted,
@@ -91,17 +91,17 @@ class Story:
         """Grow a session to about the wanted number of tokens, one module of the standard library per turn."""
         self.narrator.step("An agent reads, through the gateway (session_create, session_generate)")
         room = identity.max_model_len - _FOLLOW_UP_TOKENS - 2 * _QUESTION_TOKENS
-        wanted = min(self.wanted_tokens, room)
+        target = min(self.wanted_tokens, room)
         session: str = (await self._tool("session_create", model=identity.model))["session_id"]
-        held = 0
+        token_count = 0
         for index, module in enumerate(MODULES):
-            budget = (wanted - held) // (len(MODULES) - index) - _ANSWER_TOKENS - _QUESTION_TOKENS
+            budget = (target - token_count) // (len(MODULES) - index) - _ANSWER_TOKENS - _QUESTION_TOKENS
             message = reading(module, await self._passage(identity.model, module, max(budget, 16)))
             with self.narrator.working(f"reading {module}.py"):
                 turn = await self._generate(session, message, _ANSWER_TOKENS)
-            held = turn["token_count"]
+            token_count = turn["token_count"]
             self.narrator.line(
-                f"{module}.py: {count(held, 'token')} in the session; of {turn['prompt_tokens']:,} sent, "
+                f"{module}.py: {count(token_count, 'token')} in the session; of {turn['prompt_tokens']:,} sent, "
                 f"the engine had {turn['cached_tokens']:,} cached"
             )
             self.narrator.quote(turn["text"])
@@ -161,8 +161,8 @@ class Story:
         pids = [pid for part in self.killed for pid in self.stack.pids(part)]
         for part in self.killed:
             await self.stack.kill(part)
-        left = _STILL_HELD.get(self.killed, "no memory of the context is left")
-        self.narrator.line(f"killed {count(len(pids), 'process', 'processes')}: {left}")
+        copies = _REMAINING_COPIES.get(self.killed, "no memory of the context is left")
+        self.narrator.line(f"killed {count(len(pids), 'process', 'processes')}: {copies}")
         with self.narrator.working("waiting for the engine to come back"):
             await self.stack.wait_ready(600)
         after = self.stack.restarts

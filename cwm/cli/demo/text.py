@@ -68,9 +68,9 @@ class Narrator:
     def quote(self, text: str) -> None:
         """The start of a model's text, as one paragraph."""
         flat = " ".join(text.split())
-        shown = flat if len(flat) <= _EXCERPT_CHARS else flat[:_EXCERPT_CHARS].rsplit(" ", 1)[0] + " …"
+        excerpt = flat if len(flat) <= _EXCERPT_CHARS else flat[:_EXCERPT_CHARS].rsplit(" ", 1)[0] + " …"
         self._print(
-            textwrap.fill(shown or "(nothing)", 96, initial_indent="    » ", subsequent_indent="      ")
+            textwrap.fill(excerpt or "(nothing)", 96, initial_indent="    » ", subsequent_indent="      ")
         )
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:

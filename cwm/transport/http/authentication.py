@@ -107,8 +107,8 @@ def _body(path: str, refused: CwmError) -> bytes:
     """The error in the format of the path's face."""
     if path.startswith("/v1/"):
         return error_body(refused)
-    told: dict[str, Any] = refused.as_dict()
+    body: dict[str, Any] = refused.as_dict()
     if path == MCP_PATH:
-        error = {"code": INVALID_REQUEST, "message": refused.message, "data": told}
-        told = {"jsonrpc": "2.0", "id": None, "error": error}
-    return json.dumps(told).encode()
+        error = {"code": INVALID_REQUEST, "message": refused.message, "data": body}
+        body = {"jsonrpc": "2.0", "id": None, "error": error}
+    return json.dumps(body).encode()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _LINGER_SECONDS: Final = 1.0
-_LEFT: Final[Message] = {"type": "http.disconnect"}
+_DISCONNECT: Final[Message] = {"type": "http.disconnect"}
 
 
 class BodyLimit:
@@ -39,30 +39,30 @@ class BodyLimit:
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what the application reads. Past the limit, it sees a disconnected client and can send nothing more."""
-        read = 0
+        byte_count = 0
         started = refused = False
 
-        async def counted() -> Message:
-            nonlocal read, refused
+        async def counting_receive() -> Message:
+            nonlocal byte_count, refused
             if refused:
-                return _LEFT
+                return _DISCONNECT
             message = await receive()
-            read += len(message.get("body", b""))
-            if read <= self.max_bytes:
+            byte_count += len(message.get("body", b""))
+            if byte_count <= self.max_bytes:
                 return message
             refused = True
             if not started:
                 await self._refuse(receive, send)
-            return _LEFT
+            return _DISCONNECT
 
-        async def noted(message: Message) -> None:
+        async def guarded_send(message: Message) -> None:
             nonlocal started
             if not refused or started:
                 started = True
                 await send(message)
 
         try:
-            await self.app(scope, counted, noted)
+            await self.app(scope, counting_receive, guarded_send)
         except ClientDisconnect:
             if not refused:
                 raise

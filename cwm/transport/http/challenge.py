@@ -32,21 +32,21 @@ class ProtectedResource:
 
     def challenge(self, refused: CwmError, path: str) -> str | None:
         """The value of ``WWW-Authenticate`` for a 401 or 403; None for errors that no credentials would avoid."""
-        told: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         if refused.kind is ErrorKind.UNAUTHENTICATED:
             if not isinstance(refused, UnauthenticatedError) or refused.why != "no_credentials":
-                told.update(error="invalid_token", error_description=refused.message)
+                parameters.update(error="invalid_token", error_description=refused.message)
             scopes: Iterable[str] = spelled(OF_AN_AGENT)
         elif refused.kind is ErrorKind.FORBIDDEN and "required" in refused.context:
-            told.update(error="insufficient_scope", error_description=refused.message)
+            parameters.update(error="insufficient_scope", error_description=refused.message)
             scopes = refused.context["required"]
         else:
             return None
-        told["scope"] = " ".join(self.scope_prefix + scope for scope in scopes)
+        parameters["scope"] = " ".join(self.scope_prefix + scope for scope in scopes)
         if self.issuer is not None:
             of_mcp = path == MCP_PATH
-            told["resource_metadata"] = f"{self.public_url}{METADATA_PATH}{MCP_PATH if of_mcp else ''}"
-        return "Bearer " + ", ".join(f'{name}="{_quoted(value)}"' for name, value in told.items())
+            parameters["resource_metadata"] = f"{self.public_url}{METADATA_PATH}{MCP_PATH if of_mcp else ''}"
+        return "Bearer " + ", ".join(f'{name}="{_quoted(value)}"' for name, value in parameters.items())
 
     def metadata(self, resource: str) -> dict[str, Any]:
         """The metadata of RFC 9728. It omits ``admin``, because clients request every scope listed there."""
@@ -71,10 +71,10 @@ class ProtectedResource:
         ]
 
     def _route(self, path: str, resource: str) -> Route:
-        told = self.metadata(resource)
+        metadata = self.metadata(resource)
 
         async def serve(_: Request) -> Response:
-            return JSONResponse(told, headers=_CACHED)
+            return JSONResponse(metadata, headers=_CACHED)
 
         return Route(path, serve)
 

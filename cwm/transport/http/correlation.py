@@ -24,7 +24,7 @@ ARRIVAL: Final = "cwm.arrival"
 _PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _PROPAGATED: Final = frozenset({b"traceparent", b"tracestate"})
 _REQUEST_ID: Final = b"x-request-id"
-_GIVEN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_VALID_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ class _Answered:
 def _request_id(scope: Scope) -> str:
     """The id that the request carries if it is well-formed, else a new one."""
     for name, value in scope["headers"]:
-        if name == _REQUEST_ID and _GIVEN_ID.fullmatch(given := str(value, "latin-1")):
-            return given
+        if name == _REQUEST_ID and _VALID_ID.fullmatch(request_id := str(value, "latin-1")):
+            return request_id
     return secrets.token_hex(8)
 
 

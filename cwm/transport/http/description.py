@@ -157,9 +157,9 @@ def _turn(summary: str, body: str) -> _Shape:
     }
 
 
-def _asked(operation: str, summary: str, answers: _Shape, *parameters: _Shape) -> _Shape:
-    told: _Shape = {"operationId": operation, "summary": summary, "responses": answers}
-    return {"get": {**told, "parameters": list(parameters)} if parameters else told}
+def _get(operation: str, summary: str, answers: _Shape, *parameters: _Shape) -> _Shape:
+    operation_object: _Shape = {"operationId": operation, "summary": summary, "responses": answers}
+    return {"get": {**operation_object, "parameters": list(parameters)} if parameters else operation_object}
 
 
 def description(version: str) -> _Shape:
@@ -176,21 +176,21 @@ def description(version: str) -> _Shape:
             "/v1/chat/completions": _turn(
                 "A chat with the engine, recorded in a session if one is named.", "Chat"
             ),
-            "/v1/models": _asked(
+            "/v1/models": _get(
                 "models",
                 "The models that the engine serves.",
                 {"200": _answer("the models", _one_of("Models")), **_refusals(401, 403, 503, 504)},
             ),
-            "/v1/models/{model}": _asked(
+            "/v1/models/{model}": _get(
                 "model",
                 "One model.",
                 {"200": _answer("the model", _one_of("Answer")), **_refusals(400, 401, 403, 404, 503, 504)},
                 model,
             ),
-            "/healthz": _asked(
+            "/healthz": _get(
                 "healthz", "Whether the process answers.", {"200": _answer("it answers", _one_of("Health"))}
             ),
-            "/readyz": _asked(
+            "/readyz": _get(
                 "readyz",
                 "Whether requests can be served, which components are unhealthy, and since when.",
                 {
@@ -198,7 +198,7 @@ def description(version: str) -> _Shape:
                     "503": _answer("the engine or the registry is down", _one_of("Readiness")),
                 },
             ),
-            "/metrics": _asked(
+            "/metrics": _get(
                 "metrics",
                 "All metrics, for Prometheus.",
                 {
@@ -234,9 +234,9 @@ def description(version: str) -> _Shape:
 
 def routes(version: str) -> list[Route]:
     """``/openapi.json``. It needs no credentials: the document is the same for every gateway."""
-    told = description(version)
+    document = description(version)
 
     async def serve(_: Request) -> Response:
-        return JSONResponse(told)
+        return JSONResponse(document)
 
     return [Route(PATH, serve)]

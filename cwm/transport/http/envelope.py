@@ -53,10 +53,10 @@ async def body_of(receive: Receive) -> bytes:
 
 def returned(headers: Iterable[tuple[bytes, bytes]], session_id: str | None) -> list[tuple[bytes, bytes]]:
     """The engine's headers for the client, with the session's id."""
-    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
+    returned_headers = [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
     if session_id is not None:
-        kept.append((_SESSION_HEADER_OUT, session_id.encode()))
-    return kept
+        returned_headers.append((_SESSION_HEADER_OUT, session_id.encode()))
+    return returned_headers
 
 
 async def send_whole(

@@ -44,10 +44,10 @@ def error_body(error: CwmError) -> bytes:
         "retryable": described["retryable"],
         "context": described["context"],
     }
-    told: dict[str, Any] = {"error": shape}
+    body: dict[str, Any] = {"error": shape}
     if isinstance(error, LimitError):
-        told["retry_after_seconds"] = error.retry_after_seconds
-    return json.dumps(told, separators=(",", ":")).encode()
+        body["retry_after_seconds"] = error.retry_after_seconds
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def error_event(error: CwmError) -> bytes:

@@ -35,7 +35,7 @@ SECURITY_HEADERS: Final = {
 
 _METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
 # Headers that browser clients of MCP and of OpenAI's API send.
-_TAKEN: Final = (
+_ALLOWED_HEADERS: Final = (
     "accept",
     "authorization",
     "content-type",
@@ -48,11 +48,11 @@ _TAKEN: Final = (
     "traceparent",
     "tracestate",
 )
-_SHOWN: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
+_EXPOSED_HEADERS: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
 _RAW_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 _HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _MISDIRECTED: Final = 421
-_MOST_SHOWN: Final = 100
+_EXCERPT_BYTES: Final = 100
 
 
 class Refusal(StrEnum):
@@ -60,7 +60,7 @@ class Refusal(StrEnum):
     ORIGIN = "origin"
 
 
-Told = Callable[[Refusal, str], Awaitable[None]]
+OnRefusal = Callable[[Refusal, str], Awaitable[None]]
 """Called for each refusal with its reason and the header's value, shortened."""
 
 
@@ -72,12 +72,14 @@ class Front:
     ``origins`` may call it and read its responses.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str], told: Told) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str], on_refusal: OnRefusal
+    ) -> None:
         self._app = _secured(app)
         self._hosts = frozenset(host for host in hosts if "*" not in host)
         self._patterns = tuple(host for host in hosts if "*" in host)
         self._origins = frozenset(origins)
-        self._told = told
+        self._on_refusal = on_refusal
         self._crossing = _secured(_cors(app, origins))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,8 +106,8 @@ class Front:
         return any(fnmatchcase(host, pattern) for pattern in self._patterns)
 
     async def _refuse(self, why: Refusal, values: Sequence[bytes], scope: Scope, send: Send) -> None:
-        shown = b", ".join(values)[:_MOST_SHOWN].decode("latin-1")
-        await self._told(why, shown)
+        excerpt = b", ".join(values)[:_EXCERPT_BYTES].decode("latin-1")
+        await self._on_refusal(why, excerpt)
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -127,8 +129,8 @@ def _cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         app,
         allow_origins=list(origins),
         allow_methods=_METHODS,
-        allow_headers=_TAKEN,
-        expose_headers=_SHOWN,
+        allow_headers=_ALLOWED_HEADERS,
+        expose_headers=_EXPOSED_HEADERS,
         max_age=600,
     )
 
@@ -138,8 +140,8 @@ def _secured(app: ASGIApp) -> ASGIApp:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                there = {name.lower() for name, _ in headers}
-                added = [header for header in _RAW_HEADERS if header[0] not in there]
+                present = {name.lower() for name, _ in headers}
+                added = [header for header in _RAW_HEADERS if header[0] not in present]
                 message = {**message, "headers": headers + added}
             await send(message)
 
@@ -150,8 +152,8 @@ def _secured(app: ASGIApp) -> ASGIApp:
 
 def _name_of(host: bytes) -> str:
     """The host name or address in a ``Host`` header; empty if it is neither."""
-    told = _HOST.fullmatch(host.decode("latin-1").strip().lower())
-    return "" if told is None else told["name"] or told["v6"]
+    match = _HOST.fullmatch(host.decode("latin-1").strip().lower())
+    return "" if match is None else match["name"] or match["v6"]
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:

@@ -33,14 +33,14 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     async def readyz(request: Request) -> Response:
         health = await looking.health()
         ready = health.status is not Status.UNHEALTHY
-        told: dict[str, Any] = {
+        body: dict[str, Any] = {
             "status": health.status,
-            "components": [since.told(c) for c in health.components],
+            "components": [since.document(c) for c in health.components],
         }
         if STRANGER in request.scope:
-            del told["components"]
+            del body["components"]
         return JSONResponse(
-            told,
+            body,
             status_code=200 if ready else 503,
             headers={"cache-control": "no-store"},
         )
@@ -62,10 +62,10 @@ class _Looking:
     async def health(self) -> Health:
         if self._asking is None:
             self._asking = asyncio.create_task(self._inspect.health())
-            self._asking.add_done_callback(self._asked)
+            self._asking.add_done_callback(self._forget_task)
         return await asyncio.shield(self._asking)
 
-    def _asked(self, _: asyncio.Task[Health]) -> None:
+    def _forget_task(self, _: asyncio.Task[Health]) -> None:
         self._asking = None
 
 
@@ -75,8 +75,8 @@ class _Since:
     def __init__(self) -> None:
         self._down: dict[str, datetime] = {}
 
-    def told(self, component: Component) -> dict[str, Any]:
-        told: dict[str, Any] = {
+    def document(self, component: Component) -> dict[str, Any]:
+        document: dict[str, Any] = {
             "name": component.name,
             "status": component.status,
             "message": component.message,
@@ -84,6 +84,6 @@ class _Since:
         }
         if component.status is Status.HEALTHY:
             self._down.pop(component.name, None)
-            return told
+            return document
         since = component.since or self._down.setdefault(component.name, datetime.now(UTC))
-        return {**told, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+        return {**document, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}

@@ -33,7 +33,7 @@ class Measured:
         face, route = self._routes.get((scope["method"], path)) or (_face(path), _OTHER)
         started, status, answered = time.perf_counter(), 0, False
 
-        async def seen(message: Message) -> None:
+        async def measuring_send(message: Message) -> None:
             nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -44,7 +44,7 @@ class Measured:
 
         self.meter.http_begun(face, route)
         try:
-            await self.app(scope, receive, seen)
+            await self.app(scope, receive, measuring_send)
         except Exception:
             status = status or 500
             raise

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cwm.domain.origin import ORIGIN, Face, Origin, shown_user_agent
+from cwm.domain.origin import ORIGIN, Face, Origin, safe_user_agent
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +45,7 @@ class OriginLayer:
         return Origin(
             next((face for path, face in _FACES if scope["path"].startswith(path)), Face.HTTP),
             self._address(scope, forwarded),
-            shown_user_agent(user_agent.decode("latin-1")),
+            safe_user_agent(user_agent.decode("latin-1")),
         )
 
     def _address(self, scope: Scope, forwarded: Sequence[bytes]) -> str | None:
@@ -54,13 +54,13 @@ class OriginLayer:
         peer = None if client is None else str(client[0])
         if not forwarded or not self.trusted or peer is None:
             return peer
-        found = _parsed(peer)
+        address = _parsed(peer)
         hops = b",".join(forwarded).decode("latin-1").split(",")
         for hop in reversed(hops[-_MOST_HOPS:]):
-            if found is None or not self._trusts(found) or (before := _parsed(hop)) is None:
+            if address is None or not self._trusts(address) or (before := _parsed(hop)) is None:
                 break
-            found = before
-        return peer if found is None else str(found)
+            address = before
+        return peer if address is None else str(address)
 
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self.trusted)

@@ -85,14 +85,14 @@ class _Turns:
         headers = headers_of(scope)
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         session_id = headers.get(SESSION_HEADER)
-        asked = ClientRequest(
+        request = ClientRequest(
             method="POST",
             path=target_of(scope, scope["path"]),
             headers=forwarded(headers),
             body=await body_of(receive),
             session_id=session_id,
         )
-        answered = await self.pass_through.turn(principal, asked)
+        answered = await self.pass_through.turn(principal, request)
         async with _leaving_with_the_client(answered, receive):
             await _send(send, answered, session_id)
 
@@ -106,12 +106,12 @@ class _Models:
         headers = headers_of(scope)
         if PRINCIPAL not in scope:
             await self.identity.authenticate(headers)
-        asked = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
-        answered = await self.pass_through.relay(asked)
+        request = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
+        answered = await self.pass_through.relay(request)
         content = b"".join([chunk async for chunk in answered.chunks()])
-        status, wanted = answered.status, scope.get("path_params", {}).get("model")
-        if wanted is not None and status == 200:
-            status, content = _one_model(content, wanted)
+        status, model_id = answered.status, scope.get("path_params", {}).get("model")
+        if model_id is not None and status == 200:
+            status, content = _one_model(content, model_id)
         await send_whole(send, status, returned(answered.headers, None), content)
 
 
@@ -150,19 +150,19 @@ async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> N
     await send({"type": "http.response.body", "body": b""})
 
 
-def _one_model(listed: bytes, wanted: str) -> tuple[int, bytes]:
+def _one_model(model_list: bytes, model_id: str) -> tuple[int, bytes]:
     """Pick one model out of the list, because vLLM has no endpoint for a single model."""
     try:
-        models = json.loads(listed)["data"]
-        found = next((model for model in models if model["id"] == wanted), None)
+        models = json.loads(model_list)["data"]
+        match = next((model for model in models if model["id"] == model_id), None)
     except (ValueError, KeyError, TypeError) as garbled:
         raise EngineResponseError("vLLM's list of models does not have the documented format.") from garbled
-    if found is None:
+    if match is None:
         error = {
-            "message": f"The model `{wanted}` does not exist.",
+            "message": f"The model `{model_id}` does not exist.",
             "type": "NotFoundError",
             "param": "model",
             "code": 404,
         }
         return 404, json.dumps({"error": error}).encode()
-    return 200, json.dumps(found, separators=(",", ":")).encode()
+    return 200, json.dumps(match, separators=(",", ":")).encode()
