@@ -38,8 +38,8 @@ def _secret(value: Any) -> Any:
 if __name__ == "__main__":
     import cwm_serde  # noqa: F401 - importing it registers the serde
     from lmcache.cli.main import main
-    from load_origins import tell_origins
+    from load_origins import report_origins
 
     sys.argv = ["lmcache", *filled(sys.argv[1:])]
-    tell_origins()
+    report_origins()
     sys.exit(main())
