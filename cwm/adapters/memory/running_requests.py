@@ -13,19 +13,19 @@ from cwm.domain.limits import Place
 @dataclass(slots=True)
 class InProcessRunningRequests:
     _running: Counter[str] = field(default_factory=Counter)
-    _held: set[str] = field(default_factory=set)
+    _requests: set[str] = field(default_factory=set)
 
     async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
         full = next((place for place in places if self._running[place.key] >= place.most), None)
         if full is None:
-            self._held.add(request)
+            self._requests.add(request)
             self._running.update(place.key for place in places)
         return full
 
     async def end(self, request: str, places: Sequence[Place]) -> None:
-        if request not in self._held:
+        if request not in self._requests:
             return
-        self._held.remove(request)
+        self._requests.remove(request)
         for place in places:
             self._running[place.key] -= 1
             if not self._running[place.key]:

@@ -21,7 +21,7 @@ from cwm.ports.context_index import Bytes, Delta, Written
 
 
 class RedisContextIndex:
-    """``cwm.ports.context_index.ContextIndex``. Without ``clock`` Redis' own says what has expired."""
+    """The port ``ContextIndex``. Without ``clock``, Redis's own clock decides what has expired."""
 
     def __init__(self, client: redis.Redis, clock: Clock | None = None) -> None:
         self._client = client
@@ -153,12 +153,12 @@ def _prefix(scope: Scope) -> str:
 
 
 def _request() -> str:
-    """By which a request that is sent again is known."""
+    """An id by which the scripts recognize a request that is sent again."""
     return uuid4().hex
 
 
 def _name(scope: Scope) -> str:
-    """By which it is found among all."""
+    """The scope's member in the sorted set of all scopes."""
     return json.dumps([scope.tenant, scope.key])
 
 

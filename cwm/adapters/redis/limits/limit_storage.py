@@ -1,4 +1,4 @@
-"""Storage of the ``limits`` library in Redis that counts a request against several limits in one round trip."""
+"""A Redis storage of the ``limits`` library that counts a request against several limits in one round trip."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ return 0
 
 
 class LimitStorage(RedisStorage):
-    """Whether there is room, and what is counted, says the library's own script for one limit, run for each in turn."""
+    """Runs the library's own script for one limit in turn for each limit; that script decides and counts."""
 
     def __init__(self, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
@@ -28,7 +28,7 @@ class LimitStorage(RedisStorage):
         self._in_order = bridge.get_connection().register_script(_IN_ORDER % acquire)
 
     async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
-        """Count one for each key, limit and seconds, up to the first without room: which that is, or None."""
+        """Count one request for each (key, limit, seconds) in order; stop at the first that is full, and return its index."""
         keys: list[str] = []
         for key, _, _ in entries:
             windows = self._previous_window_key(key), self._current_window_key(key)

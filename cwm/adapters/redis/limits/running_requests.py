@@ -1,6 +1,6 @@
-"""Requests that run on any of several gateways: one sorted set a limit, of requests by when they lapse.
+"""Running requests of several gateways: one sorted set per limit, with the requests by expiry.
 
-A gateway renews its own, unless they ended meanwhile; those of one that died lapse.
+A gateway renews its own requests while they run; those of a gateway that died expire.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RedisRunningRequests:
             await pipeline.execute()
 
     async def keep(self) -> None:
-        """Renew what runs here, four times before it would lapse, until cancelled."""
+        """Renew this gateway's requests until cancelled, four times per lifetime."""
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             with suppress(StorageWriteError):

@@ -112,8 +112,8 @@ def not_expired(at: datetime) -> ColumnElement[bool]:
 def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: bool = False) -> Head:
     """The scope's head, with the time of ``clock``, or else of Postgres, or else of this machine."""
     own_time = clock is None and connection.dialect.name == "postgresql"
-    wanted = _HEADS[own_time, lock]
-    row = connection.execute(wanted, _which(scope)).one_or_none()
+    query = _HEADS[own_time, lock]
+    row = connection.execute(query, _which(scope)).one_or_none()
     if row is not None and own_time:
         return Head(row.version, row.floor, row.now.astimezone(UTC))
     now = datetime.now(UTC) if clock is None else clock.now()
@@ -122,46 +122,52 @@ def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: boo
 
 def locked(connection: Connection, scope: Scope, clock: Clock | None) -> Head:
     """The head of a scope, created if missing, and locked against other writers until the transaction ends."""
-    found = head(connection, scope, clock, lock=True)
-    if found.version:
-        return found
+    scope_head = head(connection, scope, clock, lock=True)
+    if scope_head.version:
+        return scope_head
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    first = {"tenant": scope.tenant, "scope": scope.key, "version": 0, "floor": 0, "written_at": found.now}
+    first = {
+        "tenant": scope.tenant,
+        "scope": scope.key,
+        "version": 0,
+        "floor": 0,
+        "written_at": scope_head.now,
+    }
     connection.execute(dialect.insert(scopes).values(first).on_conflict_do_nothing())
     return head(connection, scope, clock, lock=True)
 
 
-def move_head(connection: Connection, scope: Scope, moved: Head) -> None:
-    to = {"to_version": moved.version, "to_floor": moved.floor, "at": moved.now}
+def move_head(connection: Connection, scope: Scope, new_head: Head) -> None:
+    to = {"to_version": new_head.version, "to_floor": new_head.floor, "at": new_head.now}
     connection.execute(_MOVE_HEAD, {**_which(scope), **to})
 
 
 def current(connection: Connection, scope: Scope, keys: Sequence[str]) -> dict[str, Entry]:
     """The keys' current entries, including deletions and expired ones."""
-    found: dict[str, Entry] = {}
-    for some in at_a_time(keys):
-        rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": some})
-        found |= {row.key: entry_of(row) for row in rows}
-    return found
+    by_key: dict[str, Entry] = {}
+    for batch in at_a_time(keys):
+        rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": batch})
+        by_key |= {row.key: entry_of(row) for row in rows}
+    return by_key
 
 
 def supersede(connection: Connection, scope: Scope, keys: Sequence[str], version: int) -> None:
-    for some in at_a_time(keys):
-        connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": some, "by_version": version})
+    for batch in at_a_time(keys):
+        connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": batch, "by_version": version})
 
 
 def drop_unneeded(connection: Connection, scope: Scope, head: Head, most: int) -> list[Entry]:
     """Delete entries that no request can read any more, at most ``most`` of each kind, and return them."""
-    when = {"floor": head.floor, "at": head.now, "most": most}
-    found = [
+    limits = {"floor": head.floor, "at": head.now, "most": most}
+    unneeded = [
         entry_of(row)
-        for wanted in _FIND_UNNEEDED
-        for row in connection.execute(wanted, {**_which(scope), **when})
+        for query in _FIND_UNNEEDED
+        for row in connection.execute(query, {**_which(scope), **limits})
     ]
-    if found:
-        rows = [{**_which(scope), "of_key": entry.key, "of_version": entry.version} for entry in found]
+    if unneeded:
+        rows = [{**_which(scope), "of_key": entry.key, "of_version": entry.version} for entry in unneeded]
         connection.execute(_DROP, rows)
-    return found
+    return unneeded
 
 
 def holder_of(scope: Scope, key: str, version: int) -> str:
