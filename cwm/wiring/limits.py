@@ -34,7 +34,6 @@ def build_limits(
     counts, running = _store(client)
     return Limits(
         rules=_rules(settings, identity),
-        policies=settings.budgets.policies,
         counts=counts,
         running=running,
         store=CountStore(refuse=settings.limits.rate_limit_on_failure == "refuse", meter=meter, clock=clock),
@@ -45,10 +44,10 @@ def build_limits(
 
 
 def set_limits(limits: Limits, identity: Identity) -> Callable[[Settings], Awaitable[None]]:
-    """Apply changed limits, also those of single tools, while the gateway runs. Counts are kept."""
+    """Apply changed limits while the gateway runs. Counts are kept."""
 
     async def configure(settings: Settings) -> None:
-        limits.rules, limits.policies = _rules(settings, identity), settings.budgets.policies
+        limits.rules = _rules(settings, identity)
 
     return configure
 

@@ -20,9 +20,8 @@ from cwm.domain.errors import (
     StorageReadError,
     TokenBudgetError,
 )
-from cwm.domain.limits import NO_TOOL, Bucket, LimitRules, Place
+from cwm.domain.limits import NO_TOOL, Bucket, LimitRules, Place, ToolRates
 from cwm.domain.principal import Principal
-from cwm.domain.tool_policy import ToolPolicies
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
 from cwm.ports.limits import RequestCounts, RunningRequests
@@ -87,10 +86,9 @@ class CountStore:
 
 @dataclass(slots=True)
 class Limits:
-    """``policies`` have the limits of tools; they may be exchanged while requests are answered."""
+    """``rules`` may be exchanged while requests are answered."""
 
     rules: LimitRules
-    policies: ToolPolicies
     counts: RequestCounts
     running: RunningRequests
     store: CountStore
@@ -101,14 +99,16 @@ class Limits:
     _told: dict[str, float] = field(default_factory=dict)
     _listening: Counter[str] = field(default_factory=Counter)
 
-    async def admit(self, principal: Principal, session: str | None, tool: str | None = None) -> Release:
+    async def admit(
+        self, principal: Principal, session: str | None, tool: str | None = None, own: ToolRates = NO_TOOL
+    ) -> Release:
         """Count a request and take its places, or refuse it: CWM-7001, 7002. What is refused counts nowhere wider.
 
-        ``session`` is any name that tells a principal's sessions apart.
+        ``session`` is any name that tells a principal's sessions apart, ``own`` the rates of the tool's policy.
         """
         release = await self._begin(principal)
         try:
-            await self._count(principal, session, tool)
+            await self._count(principal, session, tool, own)
         except BaseException:
             release()
             raise
@@ -153,8 +153,9 @@ class Limits:
         """Wait until the places that were given back are free."""
         await self._ending.settled()
 
-    async def _count(self, principal: Principal, session: str | None, tool: str | None) -> None:
-        own = NO_TOOL if tool is None else self.policies.of(tool).rates
+    async def _count(
+        self, principal: Principal, session: str | None, tool: str | None, own: ToolRates
+    ) -> None:
         buckets = tuple(self.rules.buckets(principal, session, tool, own))
         full = await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
         if full is not None:

@@ -40,6 +40,7 @@ class Call:
 
     agent: ContextManager
     tool: str
+    policy: ToolPolicy
     arguments: Mapping[str, Any]
 
     @property
@@ -58,7 +59,6 @@ class Weighed:
 
     counted: Counted
     allowance: int | None
-    policy: ToolPolicy
 
     @property
     def tokens(self) -> int:
@@ -110,18 +110,16 @@ class Delivery:
         self._ledger = ledger
 
     def configure(self, budgets: Budgets) -> None:
-        """Answers that come after this go by these."""
+        """Calls that begin after this go by these."""
         self.budgets = budgets
 
-    async def allowance(self, agent: ContextManager, tool: str) -> int | None:
-        """Most tokens that one result of the tool may take now; None for any amount."""
-        budgets = self.budgets
-        return budgets.allowance(budgets.policies.of(tool), await self._ledger.delivered(agent))
+    async def allowance(self, agent: ContextManager, policy: ToolPolicy) -> int | None:
+        """Most tokens that one result of a tool with this policy may take now; None for any amount."""
+        return self.budgets.allowance(policy, await self._ledger.delivered(agent))
 
     async def weigh(self, call: Call, answer: Answer) -> Weighed:
-        policy = self.budgets.policies.of(call.tool)
-        allowance = await self.allowance(call.agent, call.tool)
-        return Weighed(await count(answer, self._counter), allowance, policy)
+        allowance = await self.allowance(call.agent, call.policy)
+        return Weighed(await count(answer, self._counter), allowance)
 
     async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
         """Take down that an answer goes out as it is; ``follow_up`` for one that reads on in another."""
@@ -149,15 +147,15 @@ class Delivery:
         """
         assert weighed.allowance is not None
         try:
-            kept, refusal = await self._kept(call, answer, weighed.policy), None
+            kept, refusal = await self._kept(call, answer, call.policy), None
         except CwmError as refused:
             _log.warning("a result was not kept: %s", refused.message)
             kept, refusal = None, refused
         except Exception:
             logging.getLogger(__name__).exception("a result of %s was not kept", call.tool)
             kept, refusal = None, InternalError("The gateway failed to store it.")
-        most = weighed.allowance if kept is None else min(weighed.allowance, weighed.policy.preview_tokens)
-        policy = replace(weighed.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
+        most = weighed.allowance if kept is None else min(weighed.allowance, call.policy.preview_tokens)
+        policy = replace(call.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
             # Some clients hold an error's structured content against the tool's schema.
             answer, schema = Answer(answer.content, is_error=True), None

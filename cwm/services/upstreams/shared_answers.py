@@ -81,19 +81,18 @@ class SharedAnswers:
         self,
         caller: CallerOf,
         offer: Offer,
-        tool: str,
+        policy: CachePolicy | None,
         arguments: Mapping[str, Any],
         ask: Ask,
         *,
         alone: bool = False,
     ) -> Given:
-        """``ask``, or what it gave before; raises what it raises. ``tool`` is the exposed name.
+        """``ask``, or what it gave before; raises what it raises. ``policy`` is the tool's.
 
         ``alone``: what is asked goes on with what only this caller was asked and said.
         """
         if not only_reads(offer.definition):
             return await self._writing(caller, offer.upstream, ask)
-        policy = self.policies.of(tool).cache
         if policy is None or alone or not answers_alike(offer.definition):
             return Given(await ask())
         scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")

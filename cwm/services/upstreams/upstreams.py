@@ -100,6 +100,11 @@ class Upstreams:
     def names(self) -> list[str]:
         return list(self._links)
 
+    def named_by(self, exposed: str) -> str | None:
+        """The upstream whose prefix an exposed name has, whether or not it offers such a thing."""
+        upstream = exposed.partition("_")[0]
+        return upstream if upstream in self._links else None
+
     async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
         """All of one kind that this caller may use. Waits for upstreams that are still connecting, not for dead ones."""
         links = list(self._links.values())

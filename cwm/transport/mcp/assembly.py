@@ -36,6 +36,7 @@ from cwm.transport.mcp.middleware.limits import Limited
 from cwm.transport.mcp.middleware.measures import Measures
 from cwm.transport.mcp.middleware.messages import Messages
 from cwm.transport.mcp.requests.agent import Agency
+from cwm.transport.mcp.requests.call import ToolCalls
 from cwm.transport.mcp.requests.errors import CodedErrors
 from cwm.transport.mcp.requests.header_values import TrimmedHeaderValues
 from cwm.transport.mcp.requests.permissions import Permissions
@@ -94,11 +95,11 @@ def build_mcp(
         middleware=[
             Layers(
                 CodedErrors(services.journal, agency),
-                Permissions(agency, upstreams, tools),
-                ResultBudgets(services.delivery, agency, upstreams),
-                References(services.by_reference, services.delivery, agency),
-                UpstreamCalls(upstreams, answers, agency),
-                OwnTools(tools),
+                Permissions(agency),
+                ResultBudgets(services.delivery),
+                References(services.by_reference, services.delivery),
+                UpstreamCalls(upstreams, answers),
+                OwnTools(),
             )
         ],
         on_duplicate="error",
@@ -126,7 +127,8 @@ def build_mcp(
         face.add_template(each_template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
-    face.watch_messages(Measures(metrics, tools, upstreams.names))
+    face.watch_messages(Measures(metrics))
+    face.watch_messages(ToolCalls(agency, upstreams, tools, lambda: services.delivery.budgets.policies))
     return face
 
 

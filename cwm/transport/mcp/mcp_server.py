@@ -22,6 +22,7 @@ from cwm.transport.mcp.listening.cancellation import Cancellations
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.listening.subscriptions import Subscriptions
 from cwm.transport.mcp.requests.agent import Agency, sdk_context
+from cwm.transport.mcp.requests.call import current_call
 
 
 class McpFace(FastMCP[Any]):
@@ -81,9 +82,10 @@ async def _caller() -> Caller:
     face, request = context.fastmcp, context.request_context
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
-    asked = sdk_context(request)
-    principal, asks = await face.agency.principal(asked), await face.agency.caller(asked)
-    return Caller(principal, asks.agent, face.agency.agents, face.services, face.metrics)
+    call = current_call()
+    asking = await (face.agency.caller(sdk_context(request)) if call is None else call.caller())
+    agent = asking.agent
+    return Caller(agent.principal, agent, face.agency.agents, face.services, face.metrics)
 
 
 CALLER: Final[Caller] = Depends(_caller)

@@ -27,9 +27,8 @@ from cwm.domain.errors import (
     StorageReadError,
     TokenBudgetError,
 )
-from cwm.domain.limits import LimitRules, Rate, ToolRates
+from cwm.domain.limits import NO_TOOL, LimitRules, Rate, ToolRates
 from cwm.domain.principal import Principal
-from cwm.domain.tool_policy import ToolPolicies, ToolPolicy
 from cwm.services.access.limits import CountStore, Limits
 
 ANN, BOB, EVE = Principal("acme", "ann"), Principal("acme", "bob"), Principal("evil", "eve")
@@ -47,18 +46,24 @@ async def audit(sqlite_url: str) -> AsyncIterator[SqlAuditLog]:
 
 @pytest.fixture
 def made(audit: SqlAuditLog) -> Made:
-    def limits(rules: LimitRules, tools: ToolPolicies | None = None) -> Limits:
+    def limits(rules: LimitRules) -> Limits:
         meter, clock = PrometheusMeter(), SystemClock()
         store = CountStore(refuse=False, meter=meter, clock=clock)
         counts, running = LimitsRequestCounts(InProcessStorage), InProcessRunningRequests()
-        return Limits(rules, tools or ToolPolicies(), counts, running, store, audit, meter, clock)
+        return Limits(rules, counts, running, store, audit, meter, clock)
 
     return limits
 
 
-async def refused(limits: Limits, who: Principal, session: str | None = None, tool: str | None = None) -> str:
+async def refused(
+    limits: Limits,
+    who: Principal,
+    session: str | None = None,
+    tool: str | None = None,
+    rates: ToolRates = NO_TOOL,
+) -> str:
     try:
-        await limits.admit(who, session, tool)
+        await limits.admit(who, session, tool, rates)
     except CwmError as error:
         return error.code
     return ""
@@ -82,12 +87,11 @@ async def test_what_a_narrow_limit_refuses_is_not_counted_against_a_wider_one(ma
 
 
 async def test_a_tool_has_the_limits_of_its_policy_and_they_may_change_meanwhile(made: Made) -> None:
-    once = ToolPolicies(by_name={"git_*": ToolPolicy(rates=ToolRates(session=(Rate(1, 60),)))})
-    limits = made(LimitRules(session=(PER_MINUTE,)), once)
-    assert [await refused(limits, ANN, "a", "git_push") for _ in range(2)] == ["", "CWM-7001"]
+    once = ToolRates(session=(Rate(1, 60),))
+    limits = made(LimitRules(session=(PER_MINUTE,)))
+    assert [await refused(limits, ANN, "a", "git_push", once) for _ in range(2)] == ["", "CWM-7001"]
     assert [await refused(limits, ANN, "a", "window_list") for _ in range(4)] == ["", "", "", "CWM-7001"]
-    limits.policies = ToolPolicies()
-    assert await refused(limits, ANN, "b", "git_push") == ""
+    assert await refused(limits, ANN, "b", "git_push", once) == ""
     assert await refused(limits, ANN, "b", "git_push") == ""
 
 
@@ -167,7 +171,7 @@ async def over_redis(url: str, audit: SqlAuditLog, *, refuse: bool) -> AsyncIter
     rules = LimitRules(session=(PER_MINUTE,), running_principal=3, principal_tokens=(PER_MINUTE,))
     store = CountStore(refuse=refuse, meter=meter, clock=clock)
     counts, running = redis_request_counts(client), RedisRunningRequests(client)
-    limits = Limits(rules, ToolPolicies(), counts, running, store, audit, meter, clock)
+    limits = Limits(rules, counts, running, store, audit, meter, clock)
     yield limits
     await limits.settle()
     await client.aclose()

@@ -56,12 +56,12 @@ async def test_a_write_ends_what_is_shared_under_any_pattern(answers: SharedAnsw
         return {"content": text}
 
     async def read() -> Answer:
-        return (await answers.call(CALLER, READING, TOOL, {}, ask)).answer
+        return (await answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask)).answer
 
     assert await read() == {"content": "before"}
     text = "after"
     assert await read() == {"content": "before"}
-    await answers.call(CALLER, WRITING, "files_write_file", {}, ask)
+    await answers.call(CALLER, WRITING, answers.policies.of("files_write_file").cache, {}, ask)
     assert await read() == {"content": "after"}
 
 
@@ -71,7 +71,9 @@ async def test_an_answer_is_given_again_as_the_upstream_spelled_it(answers: Shar
     async def ask() -> Answer:
         return answer
 
-    given = [(await answers.call(CALLER, READING, TOOL, {}, ask)) for _ in range(2)]
+    given = [
+        (await answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask)) for _ in range(2)
+    ]
     assert [one.age_seconds is None for one in given] == [True, False]
     assert [json.dumps(one.answer) for one in given] == [json.dumps(answer)] * 2
 
@@ -88,10 +90,15 @@ async def test_a_tool_that_says_that_it_answers_otherwise_each_time_is_asked_eac
 
     hints = {"readOnlyHint": True, "idempotentHint": False}
     drawing = Offer("files", "draw", {"annotations": hints})
-    read = await answers.call(CALLER, READING, TOOL, {}, ask)
-    drawn = [(await answers.call(CALLER, drawing, "files_draw", {}, ask)).answer["content"] for _ in range(2)]
+    read = await answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask)
+    drawn = [
+        (await answers.call(CALLER, drawing, answers.policies.of("files_draw").cache, {}, ask)).answer[
+            "content"
+        ]
+        for _ in range(2)
+    ]
     assert drawn == [2, 3]
-    again = await answers.call(CALLER, READING, TOOL, {}, ask)
+    again = await answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask)
     assert (again.answer, again.age_seconds is None) == (read.answer, False)
 
 
@@ -106,7 +113,7 @@ async def test_only_the_first_write_ends_an_epoch_where_no_pattern_can_name_the_
 
     epochs = []
     for _ in range(3):
-        await answers.call(CALLER, WRITING, "files_write_file", {}, ask)
+        await answers.call(CALLER, WRITING, answers.policies.of("files_write_file").cache, {}, ask)
         epochs.append(await answers._epoch("files"))
     assert epochs == [1, 1, 1]
 
@@ -121,7 +128,7 @@ async def test_what_was_written_while_nothing_was_shared_ends_what_was_kept_befo
         return {"content": text}
 
     async def read(by: SharedAnswers) -> Answer:
-        return (await by.call(CALLER, READING, TOOL, {}, ask)).answer
+        return (await by.call(CALLER, READING, by.policies.of(TOOL).cache, {}, ask)).answer
 
     for text in ("first", "second"):
         for one in replicas:
@@ -130,7 +137,7 @@ async def test_what_was_written_while_nothing_was_shared_ends_what_was_kept_befo
         assert await read(here) == kept == {"content": text}
         for one in replicas:
             await one.configure(ToolPolicies())
-        await here.call(CALLER, WRITING, "files_write_file", {}, ask)
+        await here.call(CALLER, WRITING, here.policies.of("files_write_file").cache, {}, ask)
     text = "third"
     for one in replicas:
         await one.configure(sharing(TOOL))
@@ -148,10 +155,10 @@ async def test_what_gateways_wrote_that_were_started_to_share_nothing_ends_what_
         return {"content": text}
 
     async def read() -> Answer:
-        return (await sharing_one.call(CALLER, READING, TOOL, {}, ask)).answer
+        return (await sharing_one.call(CALLER, READING, sharing_one.policies.of(TOOL).cache, {}, ask)).answer
 
     assert await read() == {"content": "before"}
-    await other.call(CALLER, WRITING, "files_write_file", {}, ask)
+    await other.call(CALLER, WRITING, other.policies.of("files_write_file").cache, {}, ask)
     text = "after"
     assert await read() == {"content": "after"}
 
@@ -174,14 +181,18 @@ async def test_a_write_ends_the_epoch_that_is_when_it_has_ended_whatever_was_sha
         return {}
 
     async with asyncio.timeout(10):
-        writing = asyncio.create_task(writer.call(CALLER, WRITING, "files_write_file", {}, write))
+        writing = asyncio.create_task(
+            writer.call(CALLER, WRITING, writer.policies.of("files_write_file").cache, {}, write)
+        )
         await began.wait()
         await writer.configure(then)
-        await other.call(CALLER, READING, TOOL, {}, ask)
+        await other.call(CALLER, READING, other.policies.of(TOOL).cache, {}, ask)
         go_on.set()
         await writing
     text = "after"
-    assert (await other.call(CALLER, READING, TOOL, {}, ask)).answer == {"content": "after"}
+    assert (await other.call(CALLER, READING, other.policies.of(TOOL).cache, {}, ask)).answer == {
+        "content": "after"
+    }
 
 
 async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswers) -> None:
@@ -199,11 +210,13 @@ async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswer
         return {"content": "asked anew"}
 
     async with asyncio.timeout(10):
-        first = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask_for_long))
+        first = asyncio.create_task(
+            answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask_for_long)
+        )
         await asked.wait()
         first.cancel()
         await giving_up.wait()
-        second = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+        second = asyncio.create_task(answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask))
         try:
             done, _ = await asyncio.wait([second], timeout=5)
         finally:
@@ -221,8 +234,8 @@ async def test_who_waits_for_an_answer_that_another_asked_for_is_busy(answers: S
         await go_on.wait()
         return {}
 
-    first = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
-    second = asyncio.create_task(answers.call(OTHER, READING, TOOL, {}, ask))
+    first = asyncio.create_task(answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask))
+    second = asyncio.create_task(answers.call(OTHER, READING, answers.policies.of(TOOL).cache, {}, ask))
     await eventually(lambda: [one.waiting for one in answers._asking.values()] == [2])
     assert not OTHER.agent.idle
     go_on.set()
@@ -252,19 +265,21 @@ async def test_a_call_that_was_given_up_takes_nothing_from_the_one_that_is_joine
         return {}
 
     async with asyncio.timeout(10):
-        first = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask_for_long))
+        first = asyncio.create_task(
+            answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask_for_long)
+        )
         await asked.wait()
         (ending,) = (asking.task for asking in answers._asking.values())
         first.cancel()
         with suppress(asyncio.CancelledError):
             await first
-        second = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+        second = asyncio.create_task(answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask))
         try:
             await asyncio.wait([asyncio.create_task(asked_anew.wait())], timeout=5)
         finally:
             given_up.set()
         await asyncio.wait([ending])
-        third = asyncio.create_task(answers.call(CALLER, READING, TOOL, {}, ask))
+        third = asyncio.create_task(answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask))
         await eventually(lambda: [one.waiting for one in answers._asking.values()] == [2])
         go_on.set()
         await asyncio.gather(second, third)

@@ -34,7 +34,6 @@ from cwm.domain.errors import SecurityError
 from cwm.domain.limits import LimitRules
 from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
-from cwm.domain.tool_policy import ToolPolicies
 from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
@@ -147,7 +146,6 @@ async def gateway(
         scopes = Scopes(registry, clock)
         limits = Limits(
             rules,
-            ToolPolicies(),
             LimitsRequestCounts(InProcessStorage),
             InProcessRunningRequests(),
             CountStore(False, meter, clock),

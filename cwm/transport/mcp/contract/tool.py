@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from fastmcp.exceptions import FastMCPError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.tools import FunctionTool, Tool, ToolResult
+from fastmcp.tools import FunctionTool, ToolResult
 from mcp_types import CallToolRequestParams, ToolAnnotations
 from pydantic_core import PydanticSerializationError
 
 from cwm.transport.mcp.contract.published import input_schema, output_schema
+from cwm.transport.mcp.requests.call import tool_call
 from cwm.transport.mcp.requests.errors import RefusedError, coded, not_text
 
 
@@ -43,20 +44,17 @@ class CodedTool(FunctionTool):
 
 # Bypass (decision 0028): CWM's own tools by name, without FastMCP's providers and transforms.
 class OwnTools(Middleware):
-    """The innermost layer: ``tools`` by name.
+    """The innermost layer: runs the tool of the record.
 
-    FastMCP would look for each through providers, transforms and visibility that nothing here has.
+    FastMCP would look for it through providers, transforms and visibility that nothing here has.
     """
-
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
-        self._tools = tools
 
     async def on_call_tool(
         self,
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
-        tool = self._tools.get(context.message.name)
+        tool = tool_call().own
         return await (call_next(context) if tool is None else tool.run(context.message.arguments or {}))
 
 

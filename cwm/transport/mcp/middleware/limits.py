@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
-from mcp_types import INTERNAL_ERROR, CallToolRequestParams, CallToolResult
+from mcp_types import INTERNAL_ERROR, CallToolResult
 
 from cwm.domain.errors import CwmError, LimitError
-from cwm.services.access.limits import Limits
+from cwm.services.access.limits import Limits, Release
 from cwm.services.aside import held_by_its_work
 from cwm.transport.mcp.mcp_server import McpFace
-from cwm.transport.mcp.requests.agent import HANDLE_META, Agency, meta_of
+from cwm.transport.mcp.requests.agent import Agency, counted_session
+from cwm.transport.mcp.requests.call import tool_call
 from cwm.transport.mcp.requests.errors import error_result
 from cwm.transport.mcp.requests.retry_after import tell_limit
 
@@ -57,19 +58,23 @@ class Limited:
 
     def _limited(self, method: str, own: _Handler) -> _Handler:
         async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:
-            tool = params.name if isinstance(params, CallToolRequestParams) else None
             try:
-                principal, session = await self._agency.asking(context)
-                # A handle is not looked up: one that is made up is counted for nobody else.
-                handle = meta_of(context).get(HANDLE_META)
-                named = handle if isinstance(handle, str) else session
-                release = await self._limits.admit(principal, named, tool)
+                release = await self._admit(context, method)
             except CwmError as refused:
                 return _refusal(context, method, refused)
             with held_by_its_work(release):
                 return await own(context, params)
 
         return limited
+
+    async def _admit(self, context: ServerRequestContext[Any, Any], method: str) -> Release:
+        if method == _TOOLS:
+            call = tool_call()
+            return await self._limits.admit(
+                call.principal, call.counted_session, call.name, call.policy.rates
+            )
+        principal, session = await self._agency.asking(context)
+        return await self._limits.admit(principal, counted_session(context, session))
 
 
 def _refusal(context: ServerRequestContext[Any, Any], method: str, refused: CwmError) -> CallToolResult:

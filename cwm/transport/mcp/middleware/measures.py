@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from mcp import MCPError
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from cwm.domain.errors import CwmError, ErrorKind, StorageQuotaExceededError
 from cwm.ports.meter import RequestMeter
+from cwm.transport.mcp.requests.call import ToolCall, current_call
 from cwm.transport.mcp.requests.errors import META_KEY
 
 SUCCESS: Final = "success"
@@ -34,17 +35,10 @@ _OURS: Final = frozenset({ErrorKind.STORAGE, ErrorKind.UNAVAILABLE, ErrorKind.TI
 
 
 class Measures:
-    """Middleware of the low-level server, outside of all others.
+    """Middleware of the low-level server, outside of all that answers."""
 
-    ``tools`` are CWM's own; the tools of an upstream that is configured count as ``<upstream>_*``.
-    """
-
-    def __init__(
-        self, meter: RequestMeter, tools: Collection[str], upstreams: Callable[[], Collection[str]]
-    ) -> None:
+    def __init__(self, meter: RequestMeter) -> None:
         self._meter = meter
-        self._tools = frozenset(tools)
-        self._upstreams = upstreams
         self._outcomes = dict(_outcomes())
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -71,16 +65,7 @@ class Measures:
         era = "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "handshake"
         self._meter.mcp_ended(method, era, outcome, None if method in _LISTENING else seconds)
         if method == "tools/call":
-            self._meter.tool_called(self._tool(ctx.params), era, outcome, seconds)
-
-    def _tool(self, params: Mapping[str, Any] | None) -> str:
-        name = (params or {}).get("name")
-        if not isinstance(name, str):
-            return _OTHER
-        if name in self._tools:
-            return name
-        upstream, underscore, _ = name.partition("_")
-        return f"{upstream}_*" if underscore and upstream in self._upstreams() else _OTHER
+            self._meter.tool_called(_label(current_call()), era, outcome, seconds)
 
     def _outcome_of(self, result: HandlerResult) -> str:
         if isinstance(result, BaseModel):
@@ -104,6 +89,15 @@ class Measures:
         known = code in self._outcomes
         self._meter.mcp_failed(code if known else _OTHER)
         return self._outcomes[code] if known else REFUSED
+
+
+def _label(call: ToolCall | None) -> str:
+    """CWM's own tools by name; those of a configured upstream together, as ``<upstream>_*``."""
+    if call is None:
+        return _OTHER
+    if call.own is not None:
+        return call.name
+    return f"{call.upstream}_*" if call.upstream is not None and "_" in call.name else _OTHER
 
 
 def _outcomes(error: type[CwmError] = CwmError) -> Iterator[tuple[str, str]]:

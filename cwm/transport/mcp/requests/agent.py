@@ -51,8 +51,11 @@ class Agency:
         return principal
 
     async def require(self, context: Context | None, needed: frozenset[Scope], where: str) -> None:
-        """Raises CWM-9002, and has it written down, when the request lacks a scope. ``where`` is what was asked for."""
-        principal = await self.principal(context)
+        """As :meth:`admit`, for whoever made the request."""
+        await self.admit(await self.principal(context), needed, where)
+
+    async def admit(self, principal: Principal, needed: frozenset[Scope], where: str) -> None:
+        """Raises CWM-9002, and records it, when the principal lacks a scope. ``where`` is what was asked for."""
         try:
             principal.require(needed)
         except InsufficientScopeError as refused:
@@ -65,11 +68,16 @@ class Agency:
 
         Over stdio the connection is the agent session.
         """
+        return await self.caller_of(context, *await self.asking(context), handle)
+
+    async def caller_of(
+        self, context: Context | None, principal: Principal, agent_session: str | None, handle: str | None
+    ) -> CallerOf:
+        """As :meth:`caller`, where :meth:`asking` was answered before."""
         request = None if context is None else context.request
-        principal, agent_session = await self.asking(context)
-        given = handle if handle is not None else meta_of(context).get(HANDLE_META)
-        if given is not None:
-            agent_session = await self.agents.known(principal, _checked(given))
+        named = handle if handle is not None else meta_of(context).get(HANDLE_META)
+        if named is not None:
+            agent_session = await self.agents.known(principal, _checked(named))
         return CallerOf(
             await self.agents.get(principal, agent_session),
             None if request is None else _to_tell(request.headers.get("authorization")),
@@ -111,6 +119,15 @@ def meta_of(context: Context | None) -> Mapping[str, Any]:
     params = None if context is None else context.params
     meta = params.get("_meta") if params else None
     return meta if isinstance(meta, Mapping) else {}
+
+
+def counted_session(context: Context, session: str | None) -> str | None:
+    """The name under which limits count: a handle as it was sent, else the agent session of the connection.
+
+    A handle is not looked up: a made-up one is counted for nobody else.
+    """
+    handle = meta_of(context).get(HANDLE_META)
+    return handle if isinstance(handle, str) else session
 
 
 def _to_tell(authorization: str | None) -> str | None:

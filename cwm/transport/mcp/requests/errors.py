@@ -37,6 +37,7 @@ from cwm.domain.errors import (
 )
 from cwm.services.audit.journal import Journal
 from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.call import current_call
 from cwm.transport.mcp.requests.retry_after import tell_limit
 
 META_KEY: Final = "dev.cwm/error"
@@ -124,7 +125,9 @@ class CodedErrors(Middleware):
         if error.injection is None:
             return
         with suppress(CwmError):
-            await self._journal.injection(await self._agency.principal(request_of(context)), where, error)
+            call = current_call()
+            principal = await self._agency.principal(request_of(context)) if call is None else call.principal
+            await self._journal.injection(principal, where, error)
 
 
 def error_result(error: CwmError) -> ToolResult:

@@ -5,7 +5,7 @@ What a caller may not use is absent from its lists, and refused with CWM-9002 wh
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastmcp.resources import Resource, ResourceResult, ResourceTemplate
@@ -23,10 +23,10 @@ from mcp_types import (
 
 from cwm.domain.access import NOTHING, Scope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
-from cwm.domain.errors import InsufficientScopeError
+from cwm.domain.errors import CwmError, InsufficientScopeError
 from cwm.domain.results import RESULTS_URI
-from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.requests.agent import Agency, request_of
+from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 
 ADMIN: Final = frozenset({Scope.ADMIN})
@@ -91,25 +91,20 @@ def of_resource(uri: str) -> frozenset[Scope]:
 
 
 class Permissions(Middleware):
-    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments.
+    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments."""
 
-    ``tools`` has the names of CWM's own.
-    """
-
-    def __init__(self, agency: Agency, upstreams: Upstreams, tools: Container[str]) -> None:
+    def __init__(self, agency: Agency) -> None:
         self._agency = agency
-        self._tools = tools
-        self._upstreams = upstreams
 
     async def on_call_tool(
         self,
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
-        name = context.message.name
         try:
-            await self._agency.require(request_of(context), self._needed(name), name)
-        except InsufficientScopeError as refused:
+            call = tool_call()
+            await self._agency.admit(call.principal, _needed(call), call.name)
+        except CwmError as refused:
             raise RefusedError(refused) from refused
         return await call_next(context)
 
@@ -150,14 +145,15 @@ class Permissions(Middleware):
         held = await self._held(context)
         return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
 
-    def _needed(self, name: str) -> frozenset[Scope]:
-        of_upstream = OF_UPSTREAMS if name.partition("_")[0] in self._upstreams.names() else NOTHING
-        if name in TOOLS:
-            return TOOLS[name] | of_upstream
-        return ADMIN if name in self._tools else of_upstream
-
     async def _held(self, context: MiddlewareContext[Any]) -> frozenset[Scope]:
         return (await self._agency.principal(request_of(context))).scopes
+
+
+def _needed(call: ToolCall) -> frozenset[Scope]:
+    of_upstream = NOTHING if call.upstream is None else OF_UPSTREAMS
+    if call.name in TOOLS:
+        return TOOLS[call.name] | of_upstream
+    return of_upstream if call.own is None else ADMIN
 
 
 def protocol_error(refused: InsufficientScopeError) -> MCPError:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from fastmcp.exceptions import FastMCPError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from mcp_types import SERVER_INFO_META_KEY, CallToolRequestParams, CallToolResult
 from mcp_types.version import is_version_at_least
 
 from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.upstream import UpstreamError
+from cwm.services.agents.context_manager import ContextManager
 from cwm.services.results.answers import Answer
 from cwm.services.results.delivery import Call, Delivery, Shown, Weighed
 from cwm.services.results.preview.fitting import dumped
 from cwm.services.results.preview.plain import plain_preview
 from cwm.services.results.references import ByReference, have_reference
-from cwm.services.upstreams.upstreams import CallerOf, Upstreams
+from cwm.services.upstreams.upstreams import CallerOf
 from cwm.transport.mcp.contract.tool import whole
-from cwm.transport.mcp.requests.agent import Agency, Context, request_of
+from cwm.transport.mcp.requests.agent import Context
+from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 from cwm.transport.mcp.results.preview_notes import META_KEY, link, meta, note
 from cwm.transport.mcp.results.tools import DEFAULT_TOKENS, MIN_TOKENS
@@ -42,10 +45,8 @@ _NOT_ITS_FAULT: Final = (
 class ResultBudgets(Middleware):
     """Outside of what calls tools, so that it sees every result; inside of what codes errors."""
 
-    def __init__(self, delivery: Delivery, agency: Agency, upstreams: Upstreams) -> None:
+    def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._agency = agency
-        self._upstreams = upstreams
 
     async def on_call_tool(
         self,
@@ -54,36 +55,38 @@ class ResultBudgets(Middleware):
     ) -> ToolResult:
         if not self._delivery.budgets.enabled:
             return await call_next(context)
-        caller = await self._caller(context)
-        if context.message.name in _FOLLOW_UPS:
-            context = await self._lowered(context, caller)
+        record = tool_call()
+        agent = (await _caller(record, context.message.arguments or {})).agent
+        if record.name in _FOLLOW_UPS:
+            context = await self._lowered(context, agent, record.policy)
         result = await call_next(context)
         if type(result) is not ToolResult:
             return result
+        call = Call(agent, record.name, record.policy, context.message.arguments or {})
         try:
-            return await self._within_budget(context, caller, result)
+            return await self._within_budget(record, call, result)
         except Exception:
-            logging.getLogger(__name__).exception("the budget of %s failed", context.message.name)
-            return self._uncounted(context.message.name, result)
+            logging.getLogger(__name__).exception("the budget of %s failed", record.name)
+            return self._uncounted(call, result)
 
     async def _lowered(
-        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf
+        self,
+        context: MiddlewareContext[CallToolRequestParams],
+        agent: ContextManager,
+        policy: ToolPolicy,
     ) -> MiddlewareContext[CallToolRequestParams]:
         """What reads on in a stored result asks for no more than the budget has."""
         message = context.message
         arguments = dict(message.arguments or {})
         given = whole(arguments.get("max_tokens"))
         wanted = DEFAULT_TOKENS[message.name] if given is None else given
-        allowance = await self._delivery.allowance(caller.agent, message.name)
+        allowance = await self._delivery.allowance(agent, policy)
         if allowance is None or type(wanted) is not int or wanted <= allowance:
             return context
         arguments["max_tokens"] = max(MIN_TOKENS, allowance)
         return context.copy(message=message.model_copy(update={"arguments": arguments}))
 
-    async def _within_budget(
-        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf, result: ToolResult
-    ) -> ToolResult:
-        call = Call(caller.agent, context.message.name, context.message.arguments or {})
+    async def _within_budget(self, record: ToolCall, call: Call, result: ToolResult) -> ToolResult:
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)
         weighed = await self._delivery.weigh(call, answer)
@@ -91,16 +94,15 @@ class ResultBudgets(Middleware):
         if weighed.fits or follow_up:
             await self._delivery.whole(call, weighed, follow_up=follow_up)
             return result
-        schema = await self._output_schema(context, caller)
-        shown = await self._delivery.shown(call, answer, weighed, schema)
-        return await self._rendered(call, weighed, shown, result, _request(context))
+        shown = await self._delivery.shown(call, answer, weighed, await _output_schema(record))
+        return await self._rendered(call, weighed, shown, result, record.request)
 
-    def _uncounted(self, tool: str, result: ToolResult) -> ToolResult:
+    def _uncounted(self, call: Call, result: ToolResult) -> ToolResult:
         """Whole if it is within the budget whatever it takes: a text has no more tokens than bytes."""
-        most = self._delivery.budgets.policies.of(tool).max_tokens
+        most = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
         size = len(dumped([answer.content, answer.structured]).encode())
-        if most is None or size <= most or tool in _FOLLOW_UPS:
+        if most is None or size <= most or call.tool in _FOLLOW_UPS:
             return result
         refusal = InternalError("The gateway failed to count it.")
         shown = Shown(plain_preview(answer.content, answer.structured, most), None, refusal)
@@ -123,48 +125,13 @@ class ResultBudgets(Middleware):
         told = {**(result.meta or {}), META_KEY: meta(shown, weighed.tokens, delivered)}
         return _result(content, shown.preview.structured, told, is_error=is_error)
 
-    async def _caller(self, context: MiddlewareContext[CallToolRequestParams]) -> CallerOf:
-        """As the tool itself finds it: a handle among the arguments counts where tools of upstreams take it."""
-        request, message = _request(context), context.message
-        handle = (message.arguments or {}).get(HANDLE_ARGUMENT) if self._is_upstreams(message.name) else None
-        try:
-            if isinstance(handle, str):
-                try:
-                    return await self._agency.caller(request, handle)
-                except CwmError:
-                    # The tool's own argument of that name, or a mistake, which it will tell.
-                    pass
-            return await self._agency.caller(request)
-        except CwmError as refused:
-            raise RefusedError(refused) from refused
-
-    async def _output_schema(
-        self, context: MiddlewareContext[CallToolRequestParams], caller: CallerOf
-    ) -> Mapping[str, Any] | None:
-        """What a strict client holds the structured content against."""
-        name = context.message.name
-        try:
-            if self._is_upstreams(name):
-                offer = await self._upstreams.tool(caller, name)
-                return None if offer is None else offer.definition.get("outputSchema")
-            assert context.fastmcp_context is not None
-            tool = await context.fastmcp_context.fastmcp.get_tool(name)
-            return None if tool is None else tool.output_schema
-        except (CwmError, UpstreamError, FastMCPError):
-            # It was there a moment ago; what it answered is not to be lost for it.
-            return None
-
-    def _is_upstreams(self, tool: str) -> bool:
-        return tool.partition("_")[0] in self._upstreams.names()
-
 
 class References(Middleware):
     """Puts values in the place of by-reference arguments, before anybody looks at the arguments."""
 
-    def __init__(self, by_reference: ByReference, delivery: Delivery, agency: Agency) -> None:
+    def __init__(self, by_reference: ByReference, delivery: Delivery) -> None:
         self._by_reference = by_reference
         self._delivery = delivery
-        self._agency = agency
 
     async def on_call_tool(
         self,
@@ -174,26 +141,44 @@ class References(Middleware):
         message = context.message
         if not message.arguments or not have_reference(message.arguments):
             return await call_next(context)
-        budgets = self._delivery.budgets
+        call = tool_call()
         try:
-            caller = await self._agency.caller(_request(context))
+            caller = await call.caller()
             filled = await self._by_reference.filled(
                 caller.agent.principal,
-                message.name,
+                call.name,
                 message.arguments,
-                allowed=budgets.policies.of(message.name).references,
-                bounds=budgets.references,
+                allowed=call.policy.references,
+                bounds=self._delivery.budgets.references,
             )
         except CwmError as refused:
             raise RefusedError(refused) from refused
         return await call_next(context.copy(message=message.model_copy(update={"arguments": filled})))
 
 
-def _request(context: MiddlewareContext[CallToolRequestParams]) -> Context:
-    request = request_of(context)
-    if request is None:
-        raise RefusedError(InternalError("A call without a request."))
-    return request
+async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
+    """As the tool itself finds it: a handle among the arguments counts where tools of upstreams take it."""
+    handle = None if call.upstream is None else arguments.get(HANDLE_ARGUMENT)
+    try:
+        if isinstance(handle, str):
+            # Else the tool's own argument of that name, or a mistake, which it will tell.
+            with suppress(CwmError):
+                return await call.caller(handle)
+        return await call.caller()
+    except CwmError as refused:
+        raise RefusedError(refused) from refused
+
+
+async def _output_schema(call: ToolCall) -> Mapping[str, Any] | None:
+    """What a strict client holds the structured content against."""
+    if call.upstream is None:
+        return None if call.own is None else call.own.output_schema
+    try:
+        offer = await call.offer()
+    except (CwmError, UpstreamError):
+        # It was there a moment ago; what it answered is not to be lost for it.
+        return None
+    return None if offer is None else offer.definition.get("outputSchema")
 
 
 def _answer(result: ToolResult, *, with_structured: bool) -> Answer:

@@ -12,16 +12,16 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp_types import CallToolRequestParams, CallToolResult
 from pydantic_core import to_json
 
-from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.errors import CwmError
 from cwm.domain.upstream import may_repeat, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.shared_answers import Given, SharedAnswers
 from cwm.services.upstreams.upstreams import Upstreams
-from cwm.transport.mcp.requests.agent import Agency, meta_of, request_of
+from cwm.transport.mcp.requests.agent import meta_of
+from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT, asked_for, forwarded, takes_handle, valid
 from cwm.transport.mcp.upstreams.rounds import asks_for_input, given_now
@@ -33,43 +33,36 @@ SHARED_META: Final = "dev.cwm/shared"
 class UpstreamCalls(Middleware):
     """Passes calls of upstream tools on. Within the chain, so that what holds for every result holds for theirs."""
 
-    def __init__(self, upstreams: Upstreams, answers: SharedAnswers, agency: Agency) -> None:
+    def __init__(self, upstreams: Upstreams, answers: SharedAnswers) -> None:
         self._upstreams = upstreams
         self._answers = answers
-        self._agency = agency
 
     async def on_call_tool(
         self,
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
-        name = context.message.name
-        if name.partition("_")[0] not in self._upstreams.names():
+        call, face = tool_call(), context.fastmcp_context
+        if call.upstream is None or face is None:
             return await call_next(context)
-        asked, request = context.fastmcp_context, request_of(context)
-        if asked is None or request is None:
-            raise RefusedError(InternalError("A call without a request."))
         try:
-            result = await self._call(asked, request, name, dict(context.message.arguments or {}))
+            result = await self._call(face, call, dict(context.message.arguments or {}))
         except CwmError as refused:
             raise RefusedError(refused) from refused
         except UpstreamRefusedError as refused:
             raise MCPError(refused.code, str(refused), refused.data) from refused
         return result if result is not None else await call_next(context)
 
-    async def _call(
-        self, asked: Context, request: ServerRequestContext[Any, Any], name: str, arguments: dict[str, Any]
-    ) -> ToolResult | None:
-        meta = meta_of(request)
-        handle = arguments.get(HANDLE_ARGUMENT) if isinstance(arguments.get(HANDLE_ARGUMENT), str) else None
-        caller = await self._agency.caller(request)
-        offer = await self._upstreams.tool(caller, name)
+    async def _call(self, face: Context, call: ToolCall, arguments: dict[str, Any]) -> ToolResult | None:
+        request, handle = call.request, arguments.get(HANDLE_ARGUMENT)
+        caller = await call.caller()
+        offer = await call.offer()
         if offer is None:
             return None
-        if handle is not None and takes_handle(self._upstreams, offer):
+        if isinstance(handle, str) and takes_handle(self._upstreams, offer):
             del arguments[HANDLE_ARGUMENT]
-            caller = await self._agency.caller(request, handle)
-        relay = _Relay(asked) if meta.get("progressToken") is not None else None
+            caller = await call.caller(handle)
+        relay = _Relay(face) if meta_of(request).get("progressToken") is not None else None
         params = {"name": offer.own_name, "arguments": arguments, **forwarded(request)}
 
         async def ask() -> dict[str, Any]:
@@ -85,10 +78,12 @@ class UpstreamCalls(Middleware):
                 await relay.told()
             return answer
 
-        given = await self._answers.call(caller, offer, name, arguments, ask, alone=bool(given_now(request)))
-        if asks_for_input(given.answer):
-            return InputRequiredToolResult(asked_for(request, offer.upstream, given.answer))
-        return _result(offer.upstream, given)
+        answer = await self._answers.call(
+            caller, offer, call.policy.cache, arguments, ask, alone=bool(given_now(request))
+        )
+        if asks_for_input(answer.answer):
+            return InputRequiredToolResult(asked_for(request, offer.upstream, answer.answer))
+        return _result(offer.upstream, answer)
 
 
 class _Relay:

@@ -27,6 +27,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 
+from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import CachePolicy, ToolPolicies, ToolPolicy
 from cwm.settings import Shared
 from tests.transport.mcp.conformance.rounds import add_rounds
@@ -247,9 +248,10 @@ async def test_questions_and_what_was_said_are_never_shared(
 ) -> None:
     names = ("Ada", "Bob", "Cleo")
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(gateway(tmp_path, upstreams=[host.spec("asks")]))
-        answers = running.parts.answers
-        answers.policies = ToolPolicies(by_name={"asks_secret": ToolPolicy(cache=CachePolicy(60))})
+        shared = ToolPolicies(by_name={"asks_secret": ToolPolicy(cache=CachePolicy(60))})
+        running = await stack.enter_async_context(
+            gateway(tmp_path, upstreams=[host.spec("asks")], budgets=Budgets(policies=shared))
+        )
         agents = [
             await stack.enter_async_context(sdk_agent(running.url, MODERN, "acme", **Person(name).all))
             for name in names

@@ -37,8 +37,14 @@ async def fronted(
     folder: Path, policies: ToolPolicies, *specs: UpstreamSpec, **options: Any
 ) -> AsyncIterator[Gateway]:
     async with gateway(folder, upstreams=specs, **options) as running:
-        running.parts.answers.policies = policies
+        await share(running, policies)
         yield running
+
+
+async def share(running: Gateway, policies: ToolPolicies) -> None:
+    delivery = running.parts.services.delivery
+    delivery.configure(replace(delivery.budgets, policies=policies))
+    await running.parts.answers.configure(policies)
 
 
 class Away:
@@ -129,7 +135,7 @@ async def test_only_what_the_policy_lists_and_only_reads_is_shared(tmp_path: Pat
     ):
         assert [(await agent.call("notes_count")).text for _ in range(2)] == ["1", "2"]
         assert (await agent.call("notes_fail")).is_error
-        running.parts.answers.policies = ToolPolicies()
+        await share(running, ToolPolicies())
         for _ in range(2):
             assert SHARED not in (await agent.call("notes_echo", {"message": "hi"})).meta
         assert host.seen.calls["echo"] == 2
@@ -142,7 +148,7 @@ async def test_answers_go_by_the_arguments_that_matter(tmp_path: Path, host: Hos
     ):
         assert [(await agent.call("notes_echo", {"message": m})).text for m in "aba"] == ["a", "b", "a"]
         assert host.seen.calls["echo"] == 2
-        running.parts.answers.policies = sharing("notes_echo", key=("nothing",))
+        await share(running, sharing("notes_echo", key=("nothing",)))
         assert [(await agent.call("notes_echo", {"message": m})).text for m in "cd"] == ["c", "c"]
 
 

@@ -1,0 +1,124 @@
+"""The record of a tool call: made once, outside of every other layer, and read by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fastmcp.tools import Tool
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+
+from cwm.domain.errors import CwmError, InternalError
+from cwm.domain.principal import Principal
+from cwm.domain.tool_policy import ToolPolicies, ToolPolicy
+from cwm.domain.upstream import Offer
+from cwm.services.upstreams.upstreams import CallerOf, Upstreams
+from cwm.transport.mcp.requests.agent import Agency, Context, counted_session
+
+_TOOL_CALL: Final = "tools/call"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """Who calls which tool, as it was when the call came.
+
+    ``session`` is the agent session of the connection. ``own`` is the tool of CWM's with this name, ``upstream`` the
+    configured upstream whose prefix the name has; a name may have both.
+    """
+
+    request: Context
+    principal: Principal
+    session: str | None
+    name: str
+    own: Tool | None
+    upstream: str | None
+    policy: ToolPolicy
+    _agency: Agency
+    _upstreams: Upstreams
+    _callers: dict[str | None, CallerOf] = field(default_factory=dict)
+    _offers: list[Offer | None] = field(default_factory=list)
+
+    @property
+    def counted_session(self) -> str | None:
+        return counted_session(self.request, self.session)
+
+    async def caller(self, handle: str | None = None) -> CallerOf:
+        """The agent session that calls, looked up once. CWM-2004, 1003 and 3006 as :meth:`Agency.caller`."""
+        caller = self._callers.get(handle)
+        if caller is None:
+            caller = await self._agency.caller_of(self.request, self.principal, self.session, handle)
+            self._callers[handle] = caller
+        return caller
+
+    async def offer(self) -> Offer | None:
+        """What the upstream offers the caller under this name, looked up once. CWM-5003 when it cannot be known."""
+        if not self._offers:
+            self._offers.append(await self._upstreams.tool(await self.caller(), self.name))
+        return self._offers[0]
+
+
+_current: Final[ContextVar[ToolCall | CwmError | None]] = ContextVar("tool_call", default=None)
+
+
+def current_call() -> ToolCall | None:
+    """The record of the call that is being answered; None for a request of another method."""
+    call = _current.get()
+    return call if isinstance(call, ToolCall) else None
+
+
+def tool_call() -> ToolCall:
+    """The record of the call that is being answered. Raises what kept it from being made, CWM-9001 without a request."""
+    call = _current.get()
+    if isinstance(call, CwmError):
+        raise call
+    if call is None:
+        raise InternalError("A call without a request.")
+    return call
+
+
+class ToolCalls:
+    """Middleware of the low-level server, outside of all others: makes the record.
+
+    Whoever answers refuses a call without a principal; the SDK refuses one whose name is no text.
+    """
+
+    def __init__(
+        self,
+        agency: Agency,
+        upstreams: Upstreams,
+        tools: Mapping[str, Tool],
+        policies: Callable[[], ToolPolicies],
+    ) -> None:
+        self._agency = agency
+        self._upstreams = upstreams
+        self._tools = tools
+        self._policies = policies
+
+    async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        token = _current.set(await self._record(ctx) if ctx.method == _TOOL_CALL else None)
+        try:
+            return await call_next(ctx)
+        finally:
+            _current.reset(token)
+
+    async def _record(self, ctx: ServerRequestContext[Any, Any]) -> ToolCall | CwmError | None:
+        name = (ctx.params or {}).get("name")
+        if not isinstance(name, str):
+            return None
+        try:
+            principal, session = await self._agency.asking(ctx)
+        except CwmError as refused:
+            return refused
+        return ToolCall(
+            request=ctx,
+            principal=principal,
+            session=session,
+            name=name,
+            own=self._tools.get(name),
+            upstream=self._upstreams.named_by(name),
+            policy=self._policies().of(name),
+            _agency=self._agency,
+            _upstreams=self._upstreams,
+        )
