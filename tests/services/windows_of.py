@@ -23,7 +23,6 @@ from cwm.domain.intent import Debt
 from cwm.domain.limits import LimitRules
 from cwm.domain.planner import Choice
 from cwm.domain.prefix import TokenIds, digest
-from cwm.domain.tool_policy import ToolPolicies
 from cwm.domain.window import Window
 from cwm.ports.engine import Engine
 from cwm.ports.kv_tier import KvTier, PrefixKey
@@ -213,7 +212,6 @@ def gateway(
     store = Store(engine=served, kv_tier=kv_tier, directory=directory, clock=clock, timeout_seconds=10)
     limits = Limits(
         rules=rules,
-        policies=ToolPolicies(),
         counts=LimitsRequestCounts(InProcessStorage),
         running=InProcessRunningRequests(),
         store=CountStore(refuse=False, meter=meter, clock=clock),
