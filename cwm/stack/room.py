@@ -139,14 +139,25 @@ _OUTAGES = (RedisError, httpx2.HTTPError, OSError, PinsMovedError, NoPinsError)
 
 
 class Room:
-    """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis."""
+    """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis.
+
+    ``alive`` is a file to touch after every check that succeeded.
+    """
 
     def __init__(
-        self, redis: RedisAddress | None, folder: Path, disk_gb: float, urls: tuple[str, str], report: Report
+        self,
+        redis: RedisAddress | None,
+        folder: Path,
+        disk_gb: float,
+        urls: tuple[str, str],
+        report: Report,
+        *,
+        alive: Path | None = None,
     ) -> None:
         self._redis, self._folder, self._disk_bytes = redis, folder, int(disk_gb * GIB)
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
+        self._alive = alive
         self._reported_full: set[str] = set()
         self._failures: dict[str, int] = {}
 
@@ -162,6 +173,8 @@ class Room:
                     await self._try("Valkey", self._keep_memory(redis, http))
                 if look % _DISK_EVERY == 0:
                     await self._try("the disk tier", self._keep_disk(http))
+                if self._alive is not None and not self._failures:
+                    self._alive.touch()
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _try(self, tier: str, check: Coroutine[Any, Any, None]) -> None:
