@@ -154,12 +154,12 @@ class Room:
             http = await opened.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS))
             redis = None
             if self._redis is not None:
-                redis = await opened.enter_async_context(_connected(self._redis))
+                redis = await opened.enter_async_context(connected(self._redis))
             for look in range(1 << 62):
                 if redis is not None:
                     await self._try("Valkey", self._keep_memory(redis, http))
                 if look % _DISK_EVERY == 0:
-                    await self._try("the disk tier", self._keep_disk(http))
+                    await self._try("the disk tier", self.keep_disk(http))
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _try(self, tier: str, look: Coroutine[Any, Any, None]) -> None:
@@ -180,15 +180,15 @@ class Room:
             self._said_full.discard("Valkey")
             return
         need = used - int(_ROOMY * limit)
-        on_disk = {chunk.key for chunk in await asyncio.to_thread(_files, self._folder)}
+        on_disk = {chunk.key for chunk in await asyncio.to_thread(chunks_on_disk, self._folder)}
         # Pins last: a freeze pins before it proves, so what it relies on is spared.
-        stored = await _keys(redis)
+        stored = await chunks_in_valkey(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
         self._tell_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
-    async def _keep_disk(self, http: httpx2.AsyncClient) -> None:
-        stored = await asyncio.to_thread(_files, self._folder)
+    async def keep_disk(self, http: httpx2.AsyncClient) -> None:
+        stored = await asyncio.to_thread(chunks_on_disk, self._folder)
         used = sum(chunk.size for chunk in stored)
         limit = disk_limit(self._disk_bytes, used, Disk(*shutil.disk_usage(self._folder)))
         if used <= _FULL * limit:
@@ -242,7 +242,7 @@ class Room:
             self._report(f"{tier} is full of frozen windows; delete some or {mend}")
 
 
-def _connected(address: RedisAddress) -> Redis:
+def connected(address: RedisAddress) -> Redis:
     return Redis(
         **address.connection(),
         decode_responses=True,
@@ -266,7 +266,7 @@ def _pinned(key: dict[str, Any]) -> ChunkKey:
     return ChunkKey(key["model_name"], int(key["kv_rank"]), 0, key["chunk_hash_hex"], key["cache_salt"])
 
 
-async def _keys(redis: Redis) -> list[Stored]:
+async def chunks_in_valkey(redis: Redis) -> list[Stored]:
     """All chunks in Valkey. Neither question counts as a use."""
     names = [name async for name in redis.scan_iter(count=1000)]
     asked = redis.pipeline(transaction=False)
@@ -281,7 +281,7 @@ async def _keys(redis: Redis) -> list[Stored]:
     ]
 
 
-def _files(folder: Path) -> list[Stored]:
+def chunks_on_disk(folder: Path) -> list[Stored]:
     """All chunks in the disk tier; a file counts as used when it was last written or read."""
     return list(_scan(folder))
 

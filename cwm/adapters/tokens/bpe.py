@@ -31,9 +31,11 @@ class BpeTokenCounter:
         self._tokenizer: AnyTokenizer | None = None
         self._cached_chars = 0
 
-    def load(self) -> None:
-        """Load the vocabulary unless it is."""
-        self._loaded()
+    def load(self) -> AnyTokenizer:
+        """The vocabulary, which is read unless it was."""
+        with _loading:
+            self._tokenizer = _tokenizer(self._vocabulary)
+        return self._tokenizer
 
     def count(self, text: str) -> int:
         return estimate(_sound(text), self._count) if text else 0
@@ -43,18 +45,13 @@ class BpeTokenCounter:
         return count_whole(_sound(text), self._count) if text else 0
 
     def _count(self, text: str) -> int:
-        tokenizer = self._tokenizer or self._loaded()
+        tokenizer = self._tokenizer or self.load()
         self._cached_chars += len(text)
         if self._cached_chars > _CACHED_CHARS:
             self._cached_chars = len(text)
             tokenizer.clear_cache()
         # Ordinary: a control token spelled out in a result is text to who reads it, and takes more tokens.
         return len(tokenizer.encode_ordinary(text))
-
-    def _loaded(self) -> AnyTokenizer:
-        with _loading:
-            self._tokenizer = _tokenizer(self._vocabulary)
-        return self._tokenizer
 
 
 @lru_cache(2)
