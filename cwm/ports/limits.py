@@ -30,8 +30,14 @@ class RequestCounts(Protocol):
 class RunningRequests(Protocol):
     """Which requests are being answered now. Every method but ``keep`` raises CWM-4001 when the store is away."""
 
-    async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
-        """Take one of each of ``places``, or none: the first that is full. ``request`` is unique."""
+    async def begin(
+        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
+    ) -> Place | tuple[Bucket, float] | None:
+        """Take one of each of ``places`` and count against ``buckets``: the first that is full, or None.
+
+        Without a place nothing is counted. A bucket that is full comes as from :meth:`RequestCounts.count`, and no
+        place is taken then. ``request`` is unique.
+        """
 
     async def end(self, request: str, places: Sequence[Place]) -> None:
         """Give them back."""

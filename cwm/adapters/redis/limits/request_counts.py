@@ -13,8 +13,10 @@ from cwm.domain.errors import StorageWriteError
 if TYPE_CHECKING:
     import redis.asyncio as redis
 
+    from cwm.adapters.redis.limits.trips import Trips
 
-def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
+
+def redis_request_counts(client: redis.Redis, trips: Trips) -> LimitsRequestCounts:
     """What a request counts against is one script: it is counted once, on whatever replica.
 
     ``client`` must not send anything again: a script whose answer was lost may have counted.
@@ -24,6 +26,7 @@ def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
         from cwm.adapters.redis.limits.limit_storage import LimitStorage
 
         return LimitStorage(
+            trips,
             "redis://",
             implementation="redispy",
             key_prefix=digest_key("limit"),
