@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from cwm.domain.limits import Bucket, Rate
@@ -83,6 +83,7 @@ def entry(bucket: Bucket) -> tuple[str, int, int]:
     return item.key_for(bucket.key), item.amount, item.get_expiry()
 
 
+@lru_cache(maxsize=256)
 def _item(rate: Rate) -> RateLimitItem:
     from limits import RateLimitItemPerSecond
 
