@@ -1,4 +1,4 @@
-# The gateway alone: no engine, no embedded databases, no tools that build.
+# The gateway only: without engine, embedded databases and build tools.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
@@ -23,7 +23,7 @@ FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="cwm" \
       org.opencontainers.image.description="Freeze, thaw and clone LLM context windows: one MCP URL in front of vLLM + LMCache." \
       org.opencontainers.image.licenses="Apache-2.0"
-# A number, so that Kubernetes can see that it is not root. The folder is for SQLite; with Postgres nothing is written.
+# A numeric user, so that Kubernetes can verify that it is not root. The folder is for SQLite; with Postgres it stays empty.
 RUN groupadd --gid 10001 cwm \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/cwm --shell /usr/sbin/nologin cwm \
     && install --directory --owner=10001 --group=10001 --mode=0700 /var/lib/cwm
@@ -38,7 +38,7 @@ ENV PATH=/opt/cwm/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 WORKDIR /var/lib/cwm
 USER 10001:10001
 EXPOSE 8700
-# SIGTERM lets running streams finish for CWM_DRAIN_SECONDS; give a container that long and some more to stop.
+# After SIGTERM running streams may finish for CWM_DRAIN_SECONDS; the container's stop timeout must be longer than that.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["/opt/cwm/bin/python", "-I", "-c", "import http.client as h, os, sys; c = h.HTTPConnection('127.0.0.1', int(os.environ.get('CWM_PORT') or 8700), timeout=4); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]

@@ -1,14 +1,14 @@
-# Two commands are all a new machine needs: make demo, make test.
+# On a new machine start with: make demo, make test.
 PYTHON ?= python3.11
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Without compiled files each of the many programs that the tests start would compile CWM again.
+# Lets Python write compiled files: otherwise each of the many programs that the tests start compiles CWM again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## List what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.installed: requirements.lock pyproject.toml
@@ -24,14 +24,14 @@ help: ## List what can be made
 	@touch $@
 
 .PHONY: install
-install: .venv/.installed ## Make .venv with CWM in it: .venv/bin/cwm
+install: .venv/.installed ## Create .venv with CWM: .venv/bin/cwm
 	@echo "CWM is installed: $(BIN)/cwm --help"
 
 .PHONY: dev
 dev: .venv/.installed-dev ## Add the development tools to .venv
 
 .PHONY: demo
-demo: .venv/.installed ## Freeze a context, kill the engine, thaw it: the story, on the real engine
+demo: .venv/.installed ## Freeze a context, kill the engine, thaw the context, on the real engine
 	@$(BIN)/cwm demo
 
 .PHONY: up
@@ -39,7 +39,7 @@ up: .venv/.installed ## Start a local engine and the gateway
 	@$(BIN)/cwm up
 
 .PHONY: check
-check: .venv/.installed-dev ## Lint, types, import map, the fast tests and an audit of what is pinned
+check: .venv/.installed-dev ## Lint, types, import contracts, the fast tests and an audit of the pinned versions
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -49,13 +49,13 @@ check: .venv/.installed-dev ## Lint, types, import map, the fast tests and an au
 
 .PHONY: test
 test: .venv/.installed-dev ## The whole suite, with the real engine
-	@echo "All that needs no engine, two files at a time ..."
+	@echo "Tests without an engine, two files at a time ..."
 	@$(BIN)/pytest -m "not images and not live" -n 2 --dist loadfile; without_engine=$$?; \
-	  echo "What needs the real engine, which is installed first if need be ..."; \
+	  echo "Tests with the real engine, which is installed first if it is missing ..."; \
 	  $(BIN)/pytest -m "live and not images" && exit $$without_engine
 
 .PHONY: test-images
-test-images: .venv/.installed-dev ## Build the images, run compose.yaml and try it (needs root, or a Docker that is there)
+test-images: .venv/.installed-dev ## Build the images and test compose.yaml (needs root, or a running Docker)
 	@sh tests/images/install_docker.sh
 	$(BIN)/pytest -m images --timeout 1200
 
@@ -66,14 +66,14 @@ bench: .venv/.installed ## Measure: pass-through, freeze, thaw, lists, memory
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
   --no-header --quiet
 PIP_AUDIT := $(BIN)/pip-audit
-# All that is installed anywhere. Each version is asked about once; advisories know no local version such as +cpu.
+# Every pinned version, audited once each; local versions such as +cpu are stripped, because advisories do not know them.
 PINS := $(wildcard requirements*.lock deploy/engine/requirements-*.txt)
 EACH_PIN := /^[A-Za-z0-9]/ { pin = $$1; sub(/[;+].*/, "", pin); name = pin; sub(/=.*/, "", name); \
   if (!seen[pin]++) print pin > (notes "/pins-" (++versions[name]) ".txt") }
-# A release with known vulnerabilities: where nobody tells of it, an audit would find nothing whatever there is.
+# A release with known vulnerabilities, as a test: if the database does not report it, an audit would prove nothing.
 KNOWN := requests==2.19.0
 .PHONY: audit
-audit: .venv/.installed-dev ## Ask the advisory database about every pinned version; say so where it cannot be asked
+audit: .venv/.installed-dev ## Check every pinned version against the advisory database; say so if it cannot be reached
 	@notes=$$(mktemp -d) && trap 'rm -rf "$$notes"' EXIT && echo '$(KNOWN)' > "$$notes/known.txt" || exit 1; \
 	ask="$(PIP_AUDIT) --progress-spinner off --disable-pip"; \
 	timeout 5 $$ask --timeout 3 --no-deps --format json -r "$$notes/known.txt" 2>/dev/null | grep -q '"id"' || \

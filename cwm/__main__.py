@@ -16,10 +16,10 @@ def main() -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except OutputError as lost:
-        sys.exit(f"CWM-4001: {lost}")
+    except OutputError as error:
+        sys.exit(f"CWM-4001: {error}")
     except BrokenPipeError:
-        # Whoever reads has enough.
+        # The reader has closed the pipe.
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Files that ship beside the code: from the wheel where CWM is installed, from the checkout where it is edited."""
+"""Finds the files shipped with the code: in the installed package, or in the checkout of an editable installation."""
 
 from __future__ import annotations
 

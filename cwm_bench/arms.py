@@ -17,13 +17,13 @@ from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import StackPlan, plan_from_settings
+from cwm.stack.plan import StackPlan
 from cwm_bench.harness.agent import Agent, Streamed, agent
 from cwm_bench.harness.bare_engine import bare_engine
 from cwm_bench.harness.caches import empty_memory, stored
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median, ratio
-from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 
 SIZES = (512, 1024, 1536, 2048, 3072, 4096)
@@ -40,7 +40,7 @@ class Arm(StrEnum):
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt, the window it was frozen as, and its answers in each arm; ``thaws`` are the thaw tool's."""
+    """A prompt, its window, and its answers in each arm; ``thaws`` holds the answers of ``window_thaw``."""
 
     ids: list[int]
     window: str
@@ -54,22 +54,18 @@ class Prompt:
         return median([answer.whole_ms for answer in self.answers[arm]])
 
     def same(self, arm: Arm) -> int:
-        """How many answers of this arm are the first one without a cache, token for token."""
+        """How many answers of this arm equal, token for token, the first answer without a cache."""
         expected = self.answers[Arm.CACHE_OFF][0].token_ids
         return sum(answer.token_ids == expected for answer in self.answers[arm])
 
 
 async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report, bool]:
-    """All arms once, in a temporary folder; ``report`` gets progress.
+    """Measure all arms once, in a temporary folder; ``report`` gets progress lines.
 
-    The flag is False when a continuation differs although the engine computes in float32.
+    The flag is False when continuations differ although the engine computes in float32.
     """
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-        plan = plan_from_settings(
-            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
-        )
-        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+        plan = own_plan(settings, folder, report)
         async with LocalStack(plan, report=report) as stack:
             prompts = await _with_cache(stack, folder, report)
             model = stack.model_name
@@ -81,9 +77,9 @@ async def run(settings: Settings, report: Callable[[str], None]) -> tuple[Report
 
 
 async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], None]) -> list[Prompt]:
-    """The arms of one engine and one gateway.
+    """The three arms with a cache, on one engine and one gateway.
 
-    Sessions share no KV here (``CWM_CACHE_SCOPE=session``), so the first turn of each has a fresh salt.
+    Sessions share no KV here (``CWM_CACHE_SCOPE=session``): the first turn of each has a fresh salt.
     """
     variables = {**engine_variables(stack, folder), **QUIET, "CWM_CACHE_SCOPE": "session"}
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
@@ -91,9 +87,9 @@ async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], N
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
         gateway(variables, folder / "gateway.log") as served,
-        agent(served.url, stack.model_name) as talking,
+        agent(served.url, stack.model_name) as client,
     ):
-        arms = _Arms(stack, talking, kv_tier)
+        arms = _Arms(stack, client, kv_tier)
         report("freezing the prompts")
         prompts = [await arms.prompt(list(islice(text, size - 1))) for size in SIZES]
         for turn in range(REPEATS):
@@ -114,7 +110,7 @@ async def _with_cache(stack: LocalStack, folder: Path, report: Callable[[str], N
 async def _without_cache(
     plan: StackPlan, model: str, folder: Path, prompts: list[Prompt], report: Callable[[str], None]
 ) -> None:
-    """The arm of an engine that caches nothing, through a gateway of the same kind."""
+    """The arm without a cache, through the same kind of gateway."""
     async with bare_engine(plan, folder, report) as url:
         variables = {
             **QUIET,
@@ -124,11 +120,11 @@ async def _without_cache(
             "CWM_DB_PATH": str(folder / "off.db"),
             "CWM_SECRET_FILE": str(folder / "secret"),
         }
-        async with gateway(variables, folder / "off.log") as served, agent(served.url, model) as talking:
+        async with gateway(variables, folder / "off.log") as served, agent(served.url, model) as client:
             for turn in range(REPEATS):
                 report(f"without a cache ({turn + 1} of {REPEATS})")
                 for prompt in prompts:
-                    answer = await talking.stream(prompt.ids, _ANSWER_TOKENS, session=_session())
+                    answer = await client.stream(prompt.ids, _ANSWER_TOKENS, session=_session())
                     prompt.answers[Arm.CACHE_OFF].append(answer)
 
 
@@ -139,14 +135,14 @@ class _Arms:
     kv_tier: LmcacheTier
 
     async def prompt(self, text: list[int]) -> Prompt:
-        """``text`` and one sampled token: a prompt that is also the whole context of a frozen session."""
+        """A prompt of ``text`` and one sampled token, which is the whole context of a frozen session."""
         session, ids = await self.agent.fill(text, 1)
         window = f"arms-{len(ids)}"
         await self.agent.tool("window_freeze", session_id=session, window_name=window)
         return Prompt(ids, window)
 
     async def cold_and_warm(self, prompt: Prompt) -> None:
-        """A new session's first turn with everything empty, and the same turn again."""
+        """Send a new session's first turn while all caches are empty, then the same turn again."""
         await self._empty()
         session = _session()
         for arm in (Arm.COLD, Arm.WARM_SAME_PROCESS):
@@ -155,7 +151,7 @@ class _Arms:
             await stored(self.kv_tier)
 
     async def thawed(self, prompt: Prompt) -> None:
-        """Thaw and continue from what the lower tiers hold; the thaw counts as time to the first token."""
+        """Thaw from the lower tiers and continue; the time to the first token includes the thaw."""
         await self._empty()
         thawed, ms = await self.agent.timed_tool("window_thaw", window_name=prompt.window)
         if thawed["partial"] or thawed["verification"] != "exact":
@@ -172,7 +168,7 @@ class _Arms:
 
 
 def summary(prompts: list[Prompt]) -> dict[str, dict[str, Any]]:
-    """Medians over the prompts, of medians over the repeats."""
+    """Medians over the prompts; each prompt's figure is the median of its repeats."""
     return {
         arm.value: {
             "ttft_ms_median": median([prompt.first_ms(arm) for prompt in prompts]),
@@ -219,8 +215,8 @@ def _identity(prompts: list[Prompt]) -> Section:
     section = Section("identical continuations", ("tokens", *Arm))
     section.note = "greedy, token for token as the first answer without a cache"
     for prompt in prompts:
-        told = (f"{prompt.same(arm)} of {len(prompt.answers[arm])}" for arm in Arm)
-        section.rows.append((len(prompt.ids), *told))
+        counts = (f"{prompt.same(arm)} of {len(prompt.answers[arm])}" for arm in Arm)
+        section.rows.append((len(prompt.ids), *counts))
     return section
 
 

@@ -1,4 +1,4 @@
-"""``cwm bench planner``: what the planner chooses, beside both fixed choices, by size and tier."""
+"""``cwm bench planner``: the planner's choices compared with both fixed choices, by size and tier."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-import httpx2
-from fastmcp import Client
 
 from cwm import __version__
 from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.planner import Choice
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import plan_from_settings
+from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.caches import empty_vllm, stored
 from cwm_bench.harness.corpus import read_corpus
 from cwm_bench.harness.figures import Report, Section, median, ratio
-from cwm_bench.harness.folder import own_folder
-from cwm_bench.harness.gateway import QUIET, gateway
-from cwm_bench.harness.mcp_client import mcp_client
-from cwm_bench.main.windows import Bench
+from cwm_bench.harness.folder import own_folder, own_plan
+from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
+from cwm_bench.main.windows import TIERS, Bench
 
 SIZES = (256, 512, 1024, 2048, 4096, 8064)
-_TIERS = ("cpu", "redis", "disk")
 _LESSONS = 4
 _HOPELESS = 4.0
 _LEAST_ROUNDS = 3
@@ -41,10 +36,10 @@ _MOST_TIMES = 8
 _MOST_TRIES = 5
 _MOST_SECONDS = 120.0
 _GOAL = 0.1
-_SURE = 1.288  # half the width of the 99 % around a median of n, in square roots of n
-# The gateway learns from a thaw after it has answered, and tells nobody when it has.
+_SURE = 1.288  # half the width of the 99 % interval around a median of n values, in square roots of n
+# The gateway learns from a thaw after its answer, and gives no sign when it has.
 _QUIET_SECONDS = 0.15
-# The engine is not the same after a recompute: what loads and what is planned follow it equally often.
+# A recompute changes the state of the engine: loads and planned thaws follow it equally often.
 _ORDERS = (
     (Choice.LOAD, Choice.AUTO, Choice.RECOMPUTE),
     (Choice.AUTO, Choice.LOAD, Choice.RECOMPUTE),
@@ -54,25 +49,17 @@ _ORDERS = (
 async def run(
     settings: Settings, report: Callable[[str], None], *, rounds: int, sizes: Sequence[int] = SIZES
 ) -> Report:
-    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress. ``sizes`` in tokens."""
+    """Measure once, on a stack of its own in a temporary folder; ``report`` gets progress lines. ``sizes`` in tokens."""
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-        plan = plan_from_settings(
-            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
-        )
-        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+        plan = own_plan(settings, folder, report)
         async with LocalStack(plan, report=report) as stack, AsyncExitStack() as opened:
             clients = {choice: await _client(stack, folder, choice, opened) for choice in Choice}
-            http = await opened.enter_async_context(httpx2.AsyncClient(timeout=600, trust_env=False))
             kv_tier = LmcacheTier(
                 Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
             )
             await opened.enter_async_context(aclosing(kv_tier))
             tokens = await read_corpus(stack, max(sizes) + 64)
-            url, mcp = clients[Choice.LOAD]
-            bench = PlannerBench(
-                stack, url, http, mcp, kv_tier, tokens, {choice: c for choice, (_, c) in clients.items()}
-            )
+            bench = PlannerBench(stack, clients[Choice.LOAD], tokens, kv_tier, clients)
             context = {
                 "cwm": __version__,
                 "model": stack.model_name,
@@ -83,41 +70,30 @@ async def run(
             return Report("planner", context, [section], summary)
 
 
-async def _client(
-    stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack
-) -> tuple[str, Client[Any]]:
-    """A gateway told to choose so, on the one registry, and an agent of it."""
-    variables = {
-        "CWM_VLLM_URL": stack.vllm_url,
-        "CWM_LMCACHE_URL": stack.lmcache_url,
-        "CWM_COORDINATOR_URL": stack.coordinator_url,
-        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
-        "CWM_DB_PATH": str(folder / "cwm.db"),
-        "CWM_SECRET_FILE": str(folder / "secret"),
-        **QUIET,
-        "CWM_THAW_PLAN": choice.value,
-    }
+async def _client(stack: LocalStack, folder: Path, choice: Choice, opened: AsyncExitStack) -> Agent:
+    """A client of a gateway with this fixed ``choice``, on the registry of all three."""
+    variables = {**engine_variables(stack, folder), **QUIET, "CWM_THAW_PLAN": choice.value}
     served = await opened.enter_async_context(gateway(variables, folder / f"gateway-{choice}.log"))
-    return served.url, await opened.enter_async_context(mcp_client(f"{served.url}/mcp"))
+    return await opened.enter_async_context(agent(served.url, stack.model_name))
 
 
 @dataclass(slots=True)
 class Cell:
-    """One size in one tier: durations in ms by choice, and what the planner said."""
+    """One size in one tier: durations in ms by choice, and the planner's decisions and prediction errors."""
 
-    taken: dict[Choice, list[float]] = field(default_factory=lambda: {choice: [] for choice in Choice})
+    times: dict[Choice, list[float]] = field(default_factory=lambda: {choice: [] for choice in Choice})
     decisions: Counter[str] = field(default_factory=Counter)
     errors: list[float] = field(default_factory=list)
 
     def is_hopeless(self, choice: Choice) -> bool:
-        """Whether more rounds of it could change nothing: it is far slower than the other fixed choice."""
+        """Whether this fixed choice is so much slower than the other that more rounds would change nothing."""
         other = Choice.LOAD if choice is Choice.RECOMPUTE else Choice.RECOMPUTE
-        if choice is Choice.AUTO or min(len(self.taken[choice]), len(self.taken[other])) < _LEAST_ROUNDS:
+        if choice is Choice.AUTO or min(len(self.times[choice]), len(self.times[other])) < _LEAST_ROUNDS:
             return False
-        return median(self.taken[choice]) > _HOPELESS * median(self.taken[other])
+        return median(self.times[choice]) > _HOPELESS * median(self.times[other])
 
     def note(self, choice: Choice, ms: float, plan: Mapping[str, Any]) -> None:
-        self.taken[choice].append(ms)
+        self.times[choice].append(ms)
         if choice is Choice.AUTO:
             self.decisions[plan["decision"]] += 1
             if plan["predicted_ms"]:
@@ -125,23 +101,23 @@ class Cell:
 
     @property
     def regret(self) -> float:
-        """Of the planner against the better fixed choice in the same round, the median over the rounds."""
+        """Median over the rounds of planner / better fixed choice of the same round, minus 1."""
         return round(median(self._ratios) - 1, 3)
 
     @property
     def decision_regret(self) -> float:
-        """The same without the noise of timing one thing twice: each decision costs what that fixed choice took.
+        """The regret of the decisions, without the noise of timing the same choice twice.
 
-        A part loaded is neither fixed choice, and costs what the planner took.
+        Each decision costs the median of its fixed choice. Loading a part is neither fixed choice: it costs the planner's median.
         """
-        took = {choice.value: median(self.taken[choice]) for choice in (Choice.LOAD, Choice.RECOMPUTE)}
-        own = median(self.taken[Choice.AUTO])
+        took = {choice.value: median(self.times[choice]) for choice in (Choice.LOAD, Choice.RECOMPUTE)}
+        own = median(self.times[Choice.AUTO])
         cost = sum(took.get(decision, own) * count for decision, count in self.decisions.items())
         return round(cost / self.decisions.total() / min(took.values()) - 1, 3)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Between which the true median of the regret lies, in 99 of 100 such runs."""
+        """The 99 % interval of the median regret."""
         ordered = sorted(self._ratios)
         half = _SURE * math.sqrt(len(ordered))
         low = max(0, math.floor(len(ordered) / 2 - half))
@@ -150,22 +126,23 @@ class Cell:
 
     @property
     def is_within_goal(self) -> bool:
-        """Surely. That it is not is never said early: of so many cells looked at so often, chance puts some above."""
+        """Whether the whole interval is. A cell is never judged worse early: with many cells and looks, chance puts some above."""
         return self.spread[1] <= _GOAL
 
     @property
     def _ratios(self) -> list[float]:
-        fixed = min((Choice.LOAD, Choice.RECOMPUTE), key=lambda choice: median(self.taken[choice]))
+        fixed = min((Choice.LOAD, Choice.RECOMPUTE), key=lambda choice: median(self.times[choice]))
         return [
-            ratio(auto, best) for auto, best in zip(self.taken[Choice.AUTO], self.taken[fixed], strict=True)
+            ratio(auto, best) for auto, best in zip(self.times[Choice.AUTO], self.times[fixed], strict=True)
         ]
 
 
 @dataclass(slots=True)
 class PlannerBench(Bench):
-    """``clients`` are of gateways that differ in nothing but CWM_THAW_PLAN."""
+    """``clients`` are clients of three gateways that differ only in CWM_THAW_PLAN."""
 
-    clients: Mapping[Choice, Client[Any]]
+    kv_tier: LmcacheTier
+    clients: Mapping[Choice, Agent]
     _in_l1: str = ""
     _elsewhere: int = 0
 
@@ -191,7 +168,7 @@ class PlannerBench(Bench):
             f"times slower than the other; {_LESSONS} thaws before to learn from; whole tool calls without "
             "verification, vLLM's own cache reset before each; regret: planner / the better fixed choice of the "
             "same round - 1, median; of decisions: the fixed choice that the planner decided for / the better one - 1, "
-            "which leaves out how unlike two timings of the same thing are",
+            "which leaves out the noise between two timings of the same choice",
         )
         summary: dict[str, Any] = {}
         errors: list[float] = []
@@ -199,16 +176,18 @@ class PlannerBench(Bench):
         for size in sizes:
             name = f"bench-{uuid4().hex[:8]}"
             session, _ = await self._fill(size)
-            await self._tool("window_freeze", session_id=session, window_name=name, canary=False)
-            for tier in _TIERS:
+            await self.agent.tool("window_freeze", session_id=session, window_name=name, canary=False)
+            for tier in TIERS:
                 report(f"{size} tokens from {tier}")
                 cell = await self._cell(tier, name, rounds)
                 report(
-                    f"{size} tokens from {tier}: regret {cell.regret}, {len(cell.taken[Choice.AUTO])} rounds"
+                    f"{size} tokens from {tier}: regret {cell.regret}, {len(cell.times[Choice.AUTO])} rounds"
                 )
                 errors += cell.errors
-                chosen = " ".join(f"{count} {decision}" for decision, count in cell.decisions.most_common())
-                times = [median(cell.taken[c]) for c in (Choice.LOAD, Choice.RECOMPUTE, Choice.AUTO)]
+                decisions = " ".join(
+                    f"{count} {decision}" for decision, count in cell.decisions.most_common()
+                )
+                times = [median(cell.times[c]) for c in (Choice.LOAD, Choice.RECOMPUTE, Choice.AUTO)]
                 low, high = cell.spread
                 spread = f"{low:.2f} to {high:.2f}"
                 section.rows.append(
@@ -219,7 +198,7 @@ class PlannerBench(Bench):
                         cell.regret,
                         spread,
                         cell.decision_regret,
-                        chosen,
+                        decisions,
                         median(cell.errors or [1.0]),
                     )
                 )
@@ -247,29 +226,27 @@ class PlannerBench(Bench):
         return cell
 
     async def _planned(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
-        """Milliseconds and the plan of a thaw. One that loaded from elsewhere than ``tier`` is taken again, a few times."""
+        """Milliseconds and plan of a thaw; repeated a few times when it loaded from another tier than ``tier``."""
         for _ in range(_MOST_TRIES):
             ms, receipt = await self._thawed(choice, tier, name)
             if set(receipt["tokens_by_tier"]) <= {tier}:
                 break
-            # LMCache does not drop from L1 what somebody who stood still seems to be reading.
+            # LMCache keeps chunks in L1 that a stalled reader seems to be reading.
             self._elsewhere += 1
         return ms, dict(receipt["plan"])
 
     async def _thawed(self, choice: Choice, tier: str, name: str) -> tuple[float, dict[str, Any]]:
         await stored(self.kv_tier)
         if tier == "cpu" and self._in_l1 == name:
-            await empty_vllm(self.http, self.stack)
+            await empty_vllm(self.agent.http, self.stack)
         else:
             await self._only(tier, name)
         self._in_l1 = name if tier == "cpu" else ""
         await self._quiet()
-        started = time.perf_counter()
-        result = await self.clients[choice].call_tool("window_thaw", {"window_name": name, "verify": False})
-        ms = (time.perf_counter() - started) * 1000
-        return ms, dict(result.structured_content or {})["receipt"]
+        answer, ms = await self.clients[choice].timed_tool("window_thaw", window_name=name, verify=False)
+        return ms, answer["receipt"]
 
     async def _quiet(self) -> None:
-        """Return when what a thaw leaves behind has ended: what it teaches, and what it stores."""
+        """Return when a thaw's follow-up work has ended: learning from it, and storing."""
         await asyncio.sleep(_QUIET_SECONDS)
         await stored(self.kv_tier)

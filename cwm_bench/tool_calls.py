@@ -1,4 +1,4 @@
-"""``cwm bench gateway``: tool calls through CWM, beside bare FastMCP and beside the upstream itself."""
+"""``cwm bench gateway``: tool calls through CWM, compared with bare FastMCP and with the upstream itself."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cwm_bench.context import reload
 from cwm_bench.harness import rpc
 from cwm_bench.harness.figures import Report, Section, median
 from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.gateway import answering
 from cwm_bench.harness.servers import free_port, valkey
 
-_START_SECONDS: Final = 30.0
 _TEXT_BYTES: Final = 2048
 _SESSIONS: Final = (1, 8, 32)
 _CALLS: Final = 400
@@ -47,15 +47,15 @@ _COLUMNS: Final = (
     "upstream +ms",
 )
 _NOTE: Final = (
-    "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own is a tool of CWM's, upstream "
+    "medians of {rounds} rounds of {calls} calls in turns; distinct arguments; one client process; own: a tool of CWM; upstream: "
     "the bare server through CWM; own/bare: throughput, the goal is 0.8 with the defaults and as a replica; upstream +ms: median latency over "
-    "calling the upstream directly, the goal is 3 with one session; both are medians of what each round gave"
+    "calling the upstream directly, the goal is 3 with one session; both are medians over the rounds"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One side of a comparison: a server, the name of its echo, and what its caller proves who it is with."""
+    """One side of a comparison: a server, the name of its echo tool, and the caller's credentials."""
 
     name: str
     url: str
@@ -70,9 +70,9 @@ class _Rounds:
 
 
 async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Report:
-    """Measure. Needs no engine: the gateway's other parts run, and find none.
+    """Measure without an engine: the rest of the gateway runs and finds none.
 
-    StackError where there is no Valkey.
+    Raises StackError when Valkey is not installed.
     """
     report = Report("gateway", {"cwm": __version__, "cores": os.cpu_count(), "text_bytes": _TEXT_BYTES})
     async with own_folder(home, progress) as folder:
@@ -90,7 +90,7 @@ async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Re
                 )
                 section = Section(f"tools/call of a 2 KB echo: {title}, beside bare FastMCP", _COLUMNS)
                 section.note = _NOTE.format(rounds=rounds, calls=_CALLS)
-                summary = await _compare(section, targets, rounds, partial(_told, progress, title))
+                summary = await _compare(section, targets, rounds, partial(_with_title, progress, title))
                 report.sections.append(section)
                 report.summary |= {f"{key}{suffix}": value for key, value in summary.items()}
         async with server(log, "bare") as bare:
@@ -98,19 +98,19 @@ async def run(progress: Callable[[str], None], home: Path, *, rounds: int) -> Re
             report.sections.append(section)
             report.summary |= summary
         progress(f"{_IDLE_SESSIONS} idle sessions")
-        # Memory that a busy process freed would be taken before any new: this one has not been busy.
+        # A busy process would reuse memory that it freed: this gateway is new.
         async with server(log, "bare") as bare, _alone(log, bare.url) as (cwm, _):
             report.summary["bytes_per_session"] = await _bytes_per_session(cwm)
     return report
 
 
-def _told(progress: Callable[[str], None], title: str, what: str) -> None:
+def _with_title(progress: Callable[[str], None], title: str, what: str) -> None:
     progress(f"{title}: {what}")
 
 
 @asynccontextmanager
 async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    """A gateway on a registry of its own, and nothing to prove."""
+    """A gateway with its defaults and a new registry; callers need no credentials."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         async with server(log, "gateway", upstream_url, folder) as cwm:
             yield cwm, {}
@@ -118,7 +118,7 @@ async def _alone(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, di
 
 @asynccontextmanager
 async def _one_of_several(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    """The same, with what replicas share in a store."""
+    """The same with a shared store, as one of several replicas."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         async with (
             valkey(Path(folder)) as store_url,
@@ -142,7 +142,7 @@ async def _team(log: Path, upstream_url: str) -> AsyncIterator[tuple[Server, dic
 async def team(
     log: Path, upstream_url: str, store_url: str, otlp_url: str
 ) -> AsyncIterator[tuple[Server, dict[str, str]]]:
-    """The same with API keys, limits, a shared store and traces; and the headers of who has a key."""
+    """The same with API keys, limits, a shared store and traces; also the headers of a caller with a key."""
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         key = await _key(Path(folder) / "cwm.db")
         async with server(log, "team", upstream_url, folder, store_url, otlp_url) as cwm:
@@ -150,7 +150,7 @@ async def team(
 
 
 async def _key(registry: Path) -> str:
-    """An API key for everything, in a registry that is made for it."""
+    """Create a registry with one API key of all scopes; return the key."""
     settings = Settings(database=Database(db_path=registry))
     async with opened_keys(settings) as keys:
         everything = frozenset({Scope.ADMIN, Scope.TOOLS_CALL, Scope.WINDOWS_READ})
@@ -161,7 +161,7 @@ async def _key(registry: Path) -> str:
 async def _compare(
     section: Section, targets: tuple[Target, ...], rounds: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Fill the section, and sum it up."""
+    """Add the rows to the section; return its summary."""
     limits = httpx2.Limits(max_connections=128, max_keepalive_connections=128, keepalive_expiry=2)
     async with httpx2.AsyncClient(timeout=60, trust_env=False, limits=limits) as http:
         return await _rows(http, section, targets, rounds, progress)
@@ -178,39 +178,45 @@ async def _rows(
     for era in (rpc.MODERN, rpc.LEGACY):
         for sessions in _SESSIONS:
             progress(f"{sessions} sessions, {era}")
-            taken = {target.name: _Rounds() for target in targets}
+            rounds_of = {target.name: _Rounds() for target in targets}
             for number in range(rounds + 1):
                 for target in targets if number % 2 else reversed(targets):
                     one = await _round(http, target, era, sessions)
                     if number:  # the first round warms connections up
-                        taken[target.name].milliseconds.append(one[0])
-                        taken[target.name].rates.append(one[1])
-            ms = {name: median(each.milliseconds) for name, each in taken.items()}
-            rates = {name: median(each.rates) for name, each in taken.items()}
-            kept, more = _kept(taken), _more(taken)
-            ratios.append(kept)
+                        rounds_of[target.name].milliseconds.append(one[0])
+                        rounds_of[target.name].rates.append(one[1])
+            ms = {name: median(each.milliseconds) for name, each in rounds_of.items()}
+            rates = {name: median(each.rates) for name, each in rounds_of.items()}
+            throughput, added_ms = _throughput_ratio(rounds_of), _added_ms(rounds_of)
+            ratios.append(throughput)
             if sessions == _SESSIONS[0]:
-                added.append(more)
+                added.append(added_ms)
             section.rows.append(
-                (f"{era}, {sessions}", *ms.values(), *(round(r, 1) for r in rates.values()), kept, more)
+                (
+                    f"{era}, {sessions}",
+                    *ms.values(),
+                    *(round(r, 1) for r in rates.values()),
+                    throughput,
+                    added_ms,
+                )
             )
     return {"throughput_ratio": min(ratios), "added_ms_upstream": max(added)}
 
 
-def _kept(taken: Mapping[str, _Rounds]) -> float:
-    """Median of the rounds' own throughput over bare: both of one round met the same machine."""
-    pairs = zip(taken["own"].rates, taken["bare"].rates, strict=True)
+def _throughput_ratio(rounds_of: Mapping[str, _Rounds]) -> float:
+    """Median of own throughput / bare throughput by round: both of a round met the same machine load."""
+    pairs = zip(rounds_of["own"].rates, rounds_of["bare"].rates, strict=True)
     return round(statistics.median(own / bare for own, bare in pairs), 3)
 
 
-def _more(taken: Mapping[str, _Rounds]) -> float:
-    """Median of the rounds' milliseconds that the way through the gateway takes longer."""
-    pairs = zip(taken["upstream"].milliseconds, taken["bare"].milliseconds, strict=True)
+def _added_ms(rounds_of: Mapping[str, _Rounds]) -> float:
+    """Median by round of the milliseconds that a call through the gateway takes longer than a direct one."""
+    pairs = zip(rounds_of["upstream"].milliseconds, rounds_of["bare"].milliseconds, strict=True)
     return round(statistics.median(through - bare for through, bare in pairs), 3)
 
 
 async def _round(http: httpx2.AsyncClient, target: Target, era: str, sessions: int) -> tuple[float, float]:
-    """Median milliseconds of a call, and calls a second."""
+    """Median milliseconds of a call, and calls per second."""
     headers = [await rpc.opened(http, target.url, era, target.credentials) for _ in range(sessions)]
     milliseconds: list[float] = []
     started = time.perf_counter()
@@ -240,7 +246,7 @@ async def _calls(
 
 
 async def _bytes_per_session(cwm: Server) -> int:
-    """Resident memory that sessions take which spoke once and are idle: RSS after less before."""
+    """Resident memory per idle session that made one call: the growth of RSS over all of them."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
         await _speak_once(http, cwm.url, _WARM_SESSIONS)
         before = cwm.rss_bytes()
@@ -249,10 +255,10 @@ async def _bytes_per_session(cwm: Server) -> int:
 
 
 async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None:
-    left = iter(range(sessions))
+    turns = iter(range(sessions))
 
     async def open_some() -> None:
-        for _ in left:
+        for _ in turns:
             headers = await rpc.opened(http, url, rpc.LEGACY)
             body = rpc.request(rpc.LEGACY, "tools/call", {"name": "session_list", "arguments": {"limit": 1}})
             (await http.post(url, json=body, headers=headers)).raise_for_status()
@@ -262,7 +268,7 @@ async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``url`` is where it speaks MCP, if it does."""
+    """A running server; ``url`` is its MCP endpoint, if it has one."""
 
     origin: str
     pid: int
@@ -289,26 +295,9 @@ async def server(log: Path, which: str, *arguments: str) -> AsyncIterator[Server
         )
     try:
         started = Server(f"http://127.0.0.1:{port}", process.pid)
-        await _answering(started.url, process, log)
+        await answering(started.url, process, log)
         yield started
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
-
-
-async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
-        while True:
-            if process.returncode is not None:
-                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
-            try:
-                await http.get(url)
-            except httpx2.TransportError:
-                await asyncio.sleep(0.05)
-            else:
-                return
-
-
-def _tail(log: Path) -> str:
-    return log.read_text()[-2000:]

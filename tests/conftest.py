@@ -26,7 +26,10 @@ from cwm.domain.audit_chain import ChainKeys
 from cwm.stack.leftovers import clear_abandoned
 from tests import postgres
 from tests.contracts.nouns import Damage
+from tests.live.engine import live_engine
 from tests.node.programs import Programs, installed
+
+__all__ = ["live_engine"]  # a fixture: one engine a run, whatever folders its tests are in
 
 _POSTGRES_BIN = os.environ.get("CWM_TEST_PG_BIN")
 

@@ -82,8 +82,8 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, document: str, nam
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ("http: {prot: 1}", "http.prot in cwm.yaml: is no setting of 'http'; did you mean 'port'?"),
-        ("http: {zzz: 1}", "http.zzz in cwm.yaml: is no setting of 'http'."),
+        ("http: {prot: 1}", "http.prot in cwm.yaml: is not a setting of 'http'; did you mean 'port'?"),
+        ("http: {zzz: 1}", "http.zzz in cwm.yaml: is not a setting of 'http'."),
         ("http: {port: x}", "http.port in cwm.yaml: input should be a valid integer, "),
         ("engine: {vllm_url: x}", "engine.vllm_url in cwm.yaml: must be an http:// or https:// URL."),
         ("auth: {oauth_issuer: 'https://a'}", "auth: CWM_OAUTH_ISSUER needs CWM_PUBLIC_URL, "),

@@ -1,4 +1,4 @@
-"""What is wrong with a peer that TLS could not be spoken with."""
+"""Describes why a TLS connection to a peer failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPEAKS_NO_TLS: Final = "speaks no TLS"
 
 
 def fault(failed: BaseException) -> str | None:
-    """What to say of the peer, such as 'speaks no TLS', when ``failed`` comes from TLS and not from a lost connection."""
+    """The predicate of a sentence about the peer, such as 'speaks no TLS'; None if ``failed`` is not a TLS error."""
     found: BaseException | None = failed
     while found is not None:
         if isinstance(found, ssl.SSLError) and not isinstance(found, _BROKEN_OFF):

@@ -1,1 +1,1 @@
-"""The command line; no logic of its own."""
+"""The command line. Commands contain no logic of their own."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from cwm.cli.console import FOUND_FAULTS, Interrupts, load_settings, run_to_end
+from cwm.cli.console import FOUND_FAULTS, load_settings, run_to_end
+from cwm_bench.main.parts import THOROUGH, Part, Repetitions, in_order
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cwm_bench.harness.figures import Report
 
 _Model: TypeAlias = Annotated[
@@ -31,18 +35,41 @@ def bench() -> None:
 @app.command("main")
 def bench_main(
     model: _Model = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each pass-through measurement.")] = 60,
+    only: Annotated[
+        list[Part] | None, typer.Option(help="Measure this part; again for more.", show_default="all parts")
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Repeat everything more often, in about 2.5 times the time.")
+    ] = False,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests to each side, with and without the gateway, at least.",
+            show_default="10; 40 with --thorough",
+        ),
+    ] = None,
     json_file: _JsonFile = None,
 ) -> None:
-    """Pass-through, freeze, thaw, lists, memory and start of the gateway; medians and ratios of one run."""
+    """Pass-through, freeze, thaw, lists, memory and start of the gateway; medians and ratios of one run.
+
+    It says first how long it takes. Each table is printed, and the JSON file replaced, as soon as its part is
+    measured: after Ctrl-C they stand.
+    """
     settings = load_settings(model=model)
+    repetitions = THOROUGH if thorough else Repetitions()
+    if requests is not None:
+        repetitions = replace(repetitions, requests=requests)
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.main.run import run
+    def publish(report: Report) -> None:
+        report.sections[-1].print(_console())
+        if json_file is not None:
+            report.write(json_file)
 
-        return await run(settings, _progress, requests=requests)
+    from cwm_bench.main.run import run
 
-    _tell(run_to_end(work), json_file)
+    parts = in_order(only or [])
+    run_to_end(lambda _: run(settings, _progress, publish, parts, repetitions)).print_summary(_console())
 
 
 @app.command("planner")
@@ -57,15 +84,13 @@ def bench_planner(
     ] = None,
     json_file: _JsonFile = None,
 ) -> None:
-    """Thaws that load, that recompute, and that the planner chooses for, by size and tier."""
+    """Thaws that load, thaws that recompute, and thaws that the planner decides, by size and tier."""
     settings = load_settings(model=model)
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.planner import SIZES, run
+    from cwm_bench.planner import SIZES, run
 
-        return await run(settings, _progress, rounds=rounds, sizes=size or SIZES)
-
-    _tell(run_to_end(work), json_file)
+    sizes = size or SIZES
+    _publish(run_to_end(lambda _: run(settings, _progress, rounds=rounds, sizes=sizes)), json_file)
 
 
 @app.command("faults")
@@ -73,24 +98,21 @@ def bench_faults(
     cases: Annotated[int, typer.Option(min=1, help="Cases to run.")] = 200,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Repeats the cases of a run that printed it; default: a new one."),
+        typer.Option(min=0, help="Repeats the cases of the run that printed this seed; default: a new one."),
     ] = None,
     model: Annotated[str, typer.Option(help="smollm2-135m, tiny, or a folder with weights.")] = "tiny",
     json_file: _JsonFile = None,
 ) -> None:
-    """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault and where.
+    """Damage stored chunks in Redis and on disk, thaw, and report what detected each fault, and where.
 
-    Exit code 1 when any thawed session continued otherwise than the uninterrupted one.
+    Exit code 1 when a thawed session continued differently from the uninterrupted one.
     """
     settings = load_settings(model=model)
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.faults.run import run
+    from cwm_bench.faults.run import run
 
-        return await run(settings, _progress, cases, seed)
-
-    report = run_to_end(work)
-    _tell(report, json_file)
+    report = run_to_end(lambda _: run(settings, _progress, cases, seed))
+    _publish(report, json_file)
     if report.summary["wrong_served"]:
         raise typer.Exit(FOUND_FAULTS)
 
@@ -106,13 +128,10 @@ def bench_arms(
     """
     settings = load_settings(model=model)
 
-    async def work(_: Interrupts) -> tuple[Report, bool]:
-        from cwm_bench.arms import run
+    from cwm_bench.arms import run
 
-        return await run(settings, _progress)
-
-    report, identical = run_to_end(work)
-    _tell(report, json_file)
+    report, identical = run_to_end(lambda _: run(settings, _progress))
+    _publish(report, json_file)
     if not identical:
         raise typer.Exit(FOUND_FAULTS)
 
@@ -125,12 +144,9 @@ def bench_gateway(
     """Tool calls through CWM beside bare FastMCP; changes of cwm.yaml; idle sessions. No engine; extra `embedded`."""
     home = _home()
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.tool_calls import run
+    from cwm_bench.tool_calls import run
 
-        return await run(_progress, home, rounds=rounds)
-
-    _tell(run_to_end(work), json_file)
+    _publish(run_to_end(lambda _: run(_progress, home, rounds=rounds)), json_file)
 
 
 @app.command("context")
@@ -138,38 +154,34 @@ def bench_context(
     rounds: Annotated[int, typer.Option(min=100, help="Sets and gets of each store.")] = 2_000,
     json_file: _JsonFile = None,
 ) -> None:
-    """Shared context and result budgets: each figure beside its threshold and ours. No engine; extra `embedded`."""
+    """Shared context and result budgets: each figure beside its thresholds. No engine; extra `embedded`."""
     home = _home()
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.context.run import Effort, run
+    from cwm_bench.context.run import ContextRun, run
 
-        return await run(_progress, Effort(operations=rounds), home)
-
-    _tell(run_to_end(work, fast=True), json_file)
+    extent = ContextRun(operations=rounds)
+    _publish(run_to_end(lambda _: run(_progress, extent, home), fast=True), json_file)
 
 
 @app.command("scale")
 def bench_scale(
     windows: Annotated[int, typer.Option(min=1_000, help="Windows in each database.")] = 1_000_000,
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of mixed calls.")] = 10,
-    rounds: Annotated[int, typer.Option(min=5, help="Times that each list is asked for.")] = 30,
+    rounds: Annotated[int, typer.Option(min=5, help="Repetitions of each list.")] = 30,
     plans: Annotated[bool, typer.Option("--plans", help="Also show the databases' query plans.")] = False,
     json_file: _JsonFile = None,
 ) -> None:
     """A million windows on SQLite and Postgres: lists, searches, statuses; then 200 calls/s. No engine; extra `embedded`."""
     home = _home()
 
-    async def work(_: Interrupts) -> Report:
-        from cwm_bench.scale.run import Effort, run
+    from cwm_bench.scale.run import ScaleRun, run
 
-        return await run(_progress, Effort(windows, minutes, rounds, plans), home)
-
-    _tell(run_to_end(work), json_file)
+    extent = ScaleRun(windows, minutes, rounds, plans)
+    _publish(run_to_end(lambda _: run(_progress, extent, home)), json_file)
 
 
 def _home() -> Path:
-    """Where is written down what a run that is killed would leave behind."""
+    """The folder whose run files name what a killed run left behind: the next run removes it."""
     return load_settings(upstreams=False).local_engine.home.absolute()
 
 
@@ -177,9 +189,13 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _tell(report: Report, json_file: Path | None) -> None:
+def _console() -> Console:
     from rich.console import Console
 
-    report.print(Console())
+    return Console()
+
+
+def _publish(report: Report, json_file: Path | None) -> None:
+    report.print(_console())
     if json_file is not None:
         report.write(json_file)

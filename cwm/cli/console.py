@@ -1,4 +1,4 @@
-"""What every command shares: how it speaks, how it fails, how it is interrupted."""
+"""Shared by all commands: output, errors, flags and interrupts."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 
 def fail(code: str, message: str, status: int = FOUND_FAULTS) -> NoReturn:
-    """One coded sentence on stderr, and out."""
+    """Print one sentence with an error code to stderr and exit."""
     print(f"{code}: {message}", file=sys.stderr)
     raise typer.Exit(status)
 
 
 def tell(line: str) -> None:
-    """What a command says while it does what it is there for, which goes on where nobody can read."""
+    """Print a progress line; an output that cannot be written is ignored, because the command's work matters more."""
     with suppress(OSError):
         print(line, flush=True)
 
 
 def print_json(document: Any) -> None:
-    # Escapes of any other encoding would be none of JSON's.
+    # Escapes that another encoding adds would not be JSON escapes.
     has_all = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() in {"utf-8", "utf8"}
     print(json.dumps(document, indent=2, ensure_ascii=not has_all, default=str))
 
@@ -46,7 +46,7 @@ def on_terminal() -> bool:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: str = "") -> None:
-    """Columns of text: ruled on a terminal, plainly aligned in a file. ``none`` is said when there are no rows."""
+    """Print columns of text: with rules on a terminal, plainly aligned in a file. Without rows, print ``none``."""
     if not rows and none:
         print(none)
     elif on_terminal():
@@ -56,16 +56,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, none: 
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """One fact a line, the values below each other."""
+    """Print one name and value per line, with the values aligned."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
         print(f"{name:<{width}}  {value}".rstrip())
 
 
 def load_settings(*, upstreams: bool = True, **flags: Any) -> Settings:
-    """The settings in force, with the flags that were given laid over them; a bad one ends the command.
+    """The settings in force, with the given flags applied; an invalid one ends the command.
 
-    A command that serves nobody leaves the ``upstreams`` out: it need not have their secrets.
+    Commands that serve no clients leave out the ``upstreams``, so that they do not need the upstreams' secrets.
     """
     from cwm import settings
 
@@ -74,28 +74,28 @@ def load_settings(*, upstreams: bool = True, **flags: Any) -> Settings:
 
 
 def overridden(loaded: Settings, flags: Mapping[str, Any]) -> Settings:
-    """``loaded`` with the flags that are not None, checked like any other value. Raises SettingsError."""
+    """``loaded`` with all flags that are not None, validated like any other value. Raises SettingsError."""
     from cwm import settings
 
-    given = {name: value for name, value in flags.items() if value is not None}
+    flag_values = {name: value for name, value in flags.items() if value is not None}
     changed: dict[str, Any] = {}
     for title, group in settings.GROUPS.items():
-        mine = {name: given.pop(name) for name in group.model_fields if name in given}
-        if mine:
-            changed[title] = _revised(getattr(loaded, title), mine)
-    if given:
-        raise KeyError(f"no setting is called {', '.join(sorted(given))}")
+        group_values = {name: flag_values.pop(name) for name in group.model_fields if name in flag_values}
+        if group_values:
+            changed[title] = _revised(getattr(loaded, title), group_values)
+    if flag_values:
+        raise KeyError(f"no setting is called {', '.join(sorted(flag_values))}")
     return replace(loaded, **changed)
 
 
-def _revised(group: Group, given: Mapping[str, Any]) -> Group:
+def _revised(group: Group, values: Mapping[str, Any]) -> Group:
     from pydantic import ValidationError
 
     from cwm.settings import SettingsError
     from cwm.settings.fields import in_words
 
     try:
-        return type(group)(**{**dict(group), **given})
+        return type(group)(**{**dict(group), **values})
     except ValidationError as invalid:
         first = invalid.errors(include_url=False, include_input=False)[0]
         name = str(first["loc"][0]).replace("_", "-")
@@ -104,7 +104,10 @@ def _revised(group: Group, given: Mapping[str, Any]) -> Group:
 
 @contextmanager
 def expected_failures() -> Iterator[None]:
-    """Failures that CWM knows become one sentence; anything else is a bug and keeps its traceback."""
+    """Turn CWM's own errors into one sentence and an exit status.
+
+    Other exceptions are bugs and keep their traceback.
+    """
     from cwm.adapters.sql.schema import SchemaError
     from cwm.domain.errors import CwmError
     from cwm.settings import SettingsError
@@ -127,10 +130,10 @@ def sentence(text: str) -> str:
 
 
 class Interrupts:
-    """SIGINT and SIGTERM while a command runs: the first cancels its work, further ones change nothing.
+    """Handles SIGINT and SIGTERM while a command runs: the first signal cancels its work, further ones do nothing.
 
-    A second Ctrl-C must not cut the clean-up short. ``disarm`` is for work that handles them itself. A terminal that
-    is closed is as good as a SIGTERM, except to ``nohup``.
+    So a second Ctrl-C cannot interrupt the clean-up. Call ``disarm`` for work that handles signals itself. A closed
+    terminal (SIGHUP) counts as SIGTERM, unless ``nohup`` ignores it.
     """
 
     def __init__(self) -> None:
@@ -159,7 +162,7 @@ class Interrupts:
 
 
 def run_to_end(work: Callable[[Interrupts], Coroutine[Any, Any, T]], *, fast: bool = False) -> T:
-    """Run ``work`` and await its clean-up, also after Ctrl-C. ``fast`` takes the quicker event loop."""
+    """Run ``work`` and await its clean-up, also after Ctrl-C. ``fast`` uses uvloop."""
     interrupts = Interrupts()
     factory = _uvloop() if fast else None
     with expected_failures(), asyncio.Runner(loop_factory=factory) as runner:

@@ -1,4 +1,4 @@
-"""``cwm context``: shared context to a file and back."""
+"""``cwm context``: saves shared context to a file and restores it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Save shared context of workspaces and the tenant to a file, and set it from one. Needs no running gateway.",
+    help="Save the shared context of workspaces and the tenant to a file, and restore it. Needs no running gateway.",
 )
 
 FileArgument = Annotated[Path, typer.Argument(help="The file.", dir_okay=False)]
@@ -26,13 +26,13 @@ FileArgument = Annotated[Path, typer.Argument(help="The file.", dir_okay=False)]
 
 @app.command()
 def export(file: FileArgument) -> None:
-    """Save what workspaces and the tenant of CWM_TENANT have now: keys with their values, without the past.
+    """Save the current keys and values of all workspaces and the tenant of CWM_TENANT, without past versions.
 
-    Each scope is as it was at one moment, also while gateways serve. The file appears when it is whole.
+    Each scope is saved as of one moment, also while gateways run. The file appears once it is complete.
     """
     try:
         _require_regular(file)
-        # Where a link leads: the link stays one.
+        # The target of a link, so that the link itself stays.
         target = Path(os.path.realpath(file))
         descriptor, name = tempfile.mkstemp(prefix=".cwm-", suffix=".part", dir=target.parent)
         part = Path(name)
@@ -46,16 +46,16 @@ def export(file: FileArgument) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         fail("CWM-4001", f"{file} cannot be written: {error.strerror}.")
-    print(f"Saved {_counted(archived)} in {typer.format_filename(file)}.")
+    print(f"Saved {_summary(archived)} in {typer.format_filename(file)}.")
     if archived.lost:
-        print(f"{archived.lost} keys had lost their values and were left out.")
+        print(f"{archived.lost} keys were left out because their values are lost.")
 
 
 @app.command(name="import")
 def import_(file: FileArgument) -> None:
-    """Set every key of a file that `cwm context export` wrote, each scope at once; other keys stay.
+    """Set every key from a file that `cwm context export` wrote, each scope in one step; other keys stay.
 
-    The contents are checked before they are kept. Keys that have expired since are left out.
+    Contents are verified before they are stored. Keys that have expired since the export are left out.
     """
 
     def read(opened: BinaryIO) -> Archived:
@@ -66,19 +66,19 @@ def import_(file: FileArgument) -> None:
             archived = read(opened)
     except OSError as error:
         fail("CWM-4002", f"{file} cannot be read: {error.strerror}.")
-    print(f"Set {_counted(archived)} from {typer.format_filename(file)}.")
+    print(f"Set {_summary(archived)} from {typer.format_filename(file)}.")
 
 
 def _require_regular(file: Path) -> None:
-    """What replacing would destroy, such as a device, is refused. Raises OSError."""
+    """Refuse targets that replacing would destroy, such as a device. Raises OSError."""
     if file == Path("-"):
-        fail("CWM-1003", "Give the name of a file: it appears when the archive is whole.", USAGE)
+        fail("CWM-1003", "Give a file name; the file appears once the archive is complete.", USAGE)
     try:
         there = file.stat()
     except FileNotFoundError:
         return
     if not stat.S_ISREG(there.st_mode):
-        fail("CWM-1003", f"{file} is there and no regular file.", USAGE)
+        fail("CWM-1003", f"{file} exists and is not a regular file.", USAGE)
 
 
 def _run(use: Callable[[ContextArchive, str], Awaitable[Archived]]) -> Archived:
@@ -102,5 +102,5 @@ def _run(use: Callable[[ContextArchive, str], Awaitable[Archived]]) -> Archived:
     return run_to_end(work)
 
 
-def _counted(archived: Archived) -> str:
+def _summary(archived: Archived) -> str:
     return f"{archived.keys} keys of {archived.scopes} scopes ({archived.bytes} bytes in {archived.contents} values)"

@@ -1,4 +1,4 @@
-"""``cwm doctor``: what is in force, what is there, and what to do about the rest."""
+"""``cwm doctor``: shows the settings in force, checks every part of the installation, and says how to fix faults."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def doctor(
 ) -> None:
     """Examine this installation: settings, versions, registry, vLLM, LMCache, upstreams, and whether they agree.
 
-    Sends a few small probes under a salt of its own and deletes what they stored. Exit code 1 when
-    anything is at fault; warnings alone are 0.
+    Sends a few small probes under a salt of their own and deletes what they stored. Exit code 1 when there is a
+    fault; warnings alone give 0.
     """
     settings = load_settings()
 
@@ -49,7 +49,7 @@ def doctor(
 
 
 async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
-    """Only what is needed to look: no secret is made, no schema is changed."""
+    """A doctor with read access only: it creates no secret and changes no schema."""
     from cwm.adapters.lmcache.client import LmcacheTier
     from cwm.adapters.local.clock import SystemClock
     from cwm.adapters.redis.room import shared_tier_room
@@ -78,7 +78,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
 
 
 async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
-    """What stands beside the engine."""
+    """Findings about the shared store and the upstreams."""
     from cwm.adapters.redis.agents.agent_sessions import RedisAgentSessions
     from cwm.adapters.redis.connection import connect
     from cwm.adapters.telemetry.logging import configure_logging
@@ -86,7 +86,7 @@ async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
     from cwm.services.health.examine_upstreams import examine_shared_store, examine_upstreams
     from cwm.services.health.findings import Findings
 
-    # What is found is told; what programs say while they are asked is not.
+    # Findings are printed; log lines of the adapters would only disturb them.
     configure_logging("ERROR")
     findings = Findings()
     if (url := settings.shared_store_url()) is not None:
@@ -106,7 +106,7 @@ async def _schema(settings: Settings, database: Database) -> tuple[bool, str]:
     from cwm.adapters.sql import schema
 
     if settings.database.database_url is None and await schema.is_empty(database):
-        return True, "no tables yet; the gateway makes them when it starts"
+        return True, "no tables yet; the gateway creates them when it starts"
     try:
         await schema.require_current(database)
     except schema.SchemaError as error:
@@ -122,8 +122,8 @@ def _settings_findings(settings: Settings) -> list[Finding]:
         guess = difflib.get_close_matches(variable, [source.env for source in settings.sources], n=1)
         findings.warn(
             "settings",
-            f"{variable} is set, but there is no such setting.",
-            f"Did you mean {guess[0]}?" if guess else "Unset it; docs/settings.md lists them all.",
+            f"{variable} is set, but no such setting exists.",
+            f"Did you mean {guess[0]}?" if guess else "Unset it; docs/settings.md lists all settings.",
         )
     if not findings.made:
         findings.ok("settings", "every CWM_* variable is known")
@@ -131,7 +131,7 @@ def _settings_findings(settings: Settings) -> list[Finding]:
 
 
 def _upstream(spec: UpstreamSpec) -> dict[str, Any]:
-    """What may be shown of one: arguments, a query and header values can be secrets."""
+    """The printable facts of an upstream. Arguments, queries and header values are left out: they can be secrets."""
     return {
         "name": spec.name,
         "reached": _without_query(spec.url) if spec.url else f"runs {spec.command[0]}",
@@ -141,9 +141,9 @@ def _upstream(spec: UpstreamSpec) -> dict[str, Any]:
 
 
 def _policies(settings: Settings) -> list[dict[str, Any]]:
-    """Of all tools, then of those that have one of their own."""
+    """The default policy, then those of single tools."""
     budgets = settings.budgets
-    named = [("*", budgets.policies.default), *budgets.policies.by_name.items()]
+    policies = [("*", budgets.policies.default), *budgets.policies.by_name.items()]
     return [
         {
             "tool": name,
@@ -153,7 +153,7 @@ def _policies(settings: Settings) -> list[dict[str, Any]]:
             "references": policy.references and budgets.references.enabled,
             "shared": policy.shared,
         }
-        for name, policy in named
+        for name, policy in policies
     ]
 
 
@@ -168,7 +168,7 @@ def _versions(examined: Examined) -> dict[str, str]:
     return {
         "cwm": version("cwm"),
         "python": platform.python_version(),
-        "fastmcp": version("fastmcp-slim"),
+        "fastmcp": version("fastmcp"),
         "vllm": examined.vllm_version or "unknown",
         "lmcache": examined.lmcache_version or "unknown",
     }
@@ -197,8 +197,8 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
     print_table(
         ("NAME", "REACHED", "STATELESS", "CREDENTIALS"),
         [
-            (told["name"], told["reached"], "yes" if told["stateless"] else "no", told["credentials"])
-            for told in map(_upstream, settings.upstreams)
+            (row["name"], row["reached"], "yes" if row["stateless"] else "no", row["credentials"])
+            for row in map(_upstream, settings.upstreams)
         ],
         none="none",
     )
@@ -207,14 +207,14 @@ def _print(settings: Settings, examined: Examined, findings: list[Finding]) -> N
         ("TOOL", "MAX TOKENS", "PREVIEW", "TOKENS", "REFERENCES", "SHARED"),
         [
             (
-                told["tool"],
-                str(told["max_tokens"] or "unlimited"),
-                told["preview"],
-                str(told["preview_tokens"]),
-                "yes" if told["references"] else "no",
-                "yes" if told["shared"] else "no",
+                row["tool"],
+                str(row["max_tokens"] or "unlimited"),
+                row["preview"],
+                str(row["preview_tokens"]),
+                "yes" if row["references"] else "no",
+                "yes" if row["shared"] else "no",
             )
-            for told in _policies(settings)
+            for row in _policies(settings)
         ],
     )
     print("\nVersions")
@@ -232,5 +232,5 @@ def _summary(findings: list[Finding]) -> str:
     faults = sum(f.status == "fault" for f in findings)
     warnings = sum(f.status == "warn" for f in findings)
     if not faults and not warnings:
-        return "Everything that could be checked is well."
+        return "All checks passed."
     return f"{faults} fault{'s' * (faults != 1)}, {warnings} warning{'s' * (warnings != 1)}."

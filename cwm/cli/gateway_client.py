@@ -1,4 +1,4 @@
-"""Calls the tools of a running gateway, as any agent would."""
+"""Calls tools of a running gateway, as any agent would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UrlOption: TypeAlias = Annotated[
     ),
 ]
 JsonOption: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the tool's answer as JSON instead of text.")
+    bool, typer.Option("--json", help="Print the tool's result as JSON instead of text.")
 ]
 OnPiece: TypeAlias = Callable[[str], None]
 
@@ -38,15 +38,15 @@ _LAST_PORT: Final = 65_535
 _NOT_OURS: Final = {200, 404, 405}
 _FIRST_FAULT: Final = 400
 _MEANINGS: Final = {
-    500: ": it failed, and its log says why",
-    502: ": it is a proxy that does not reach the gateway",
-    503: ": it takes no requests now; try again",
+    500: ": it failed; its log says why",
+    502: ": it is a proxy that cannot reach the gateway",
+    503: ": it accepts no requests now; try again",
     504: ": it is a proxy that waited too long for the gateway",
 }
 
 
 class ToolRefusedError(Exception):
-    """The gateway's own error object: ``{code, message, retryable, context}``."""
+    """The error object that the gateway returned: ``{code, message, retryable, context}``."""
 
     def __init__(self, code: str, message: str, context: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -54,37 +54,37 @@ class ToolRefusedError(Exception):
 
 
 def call(url: str | None, tool: str, arguments: Mapping[str, Any], on_piece: OnPiece | None = None) -> Any:
-    """One tool's answer. What is None is not sent; ``on_piece`` hears text while it is generated.
+    """The result of one tool call. Arguments that are None are not sent; ``on_piece`` gets text while it is generated.
 
-    Ends the command with CWM-5001 when no gateway answers, with the tool's code when it refuses.
+    Ends the command with CWM-5001 when no gateway answers, or with the tool's error code.
     """
     where, credential = base_url(url), own_credential()
-    given = {name: value for name, value in arguments.items() if value is not None}
+    sendable = {name: value for name, value in arguments.items() if value is not None}
     try:
-        json.dumps(given, ensure_ascii=False).encode()
+        json.dumps(sendable, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        fail("CWM-1003", "What is given is not UTF-8.", USAGE)
+        fail("CWM-1003", "An argument is not valid UTF-8.", USAGE)
 
     async def work(_: Interrupts) -> Any:
-        return await call_tool(where, tool, given, on_piece, credential)
+        return await call_tool(where, tool, sendable, on_piece, credential)
 
     try:
         return run_to_end(work)
     except ToolRefusedError as refused:
         fail(refused.code, refused.message)
-    except ConnectionError as gone:
-        fail("CWM-5001", str(gone))
+    except ConnectionError as error:
+        fail("CWM-5001", str(error))
 
 
 def base_url(url: str | None) -> str:
-    """Where the gateway's paths begin, without a slash at the end. What is no such URL ends the command."""
+    """The base URL of the gateway's paths, without a trailing slash. An invalid URL ends the command."""
     if url is None:
         return f"http://127.0.0.1:{load_settings(upstreams=False).http.port}"
     import httpx2
 
-    # What was given is not repeated: it may hold a password.
+    # The message does not repeat the URL: it may contain a password.
     if "@" in url:
-        raise typer.BadParameter("must be without user and password; see CWM_API_KEY", param_hint="--url")
+        raise typer.BadParameter("must not contain a user or a password; see CWM_API_KEY", param_hint="--url")
     try:
         parsed = httpx2.URL(url)
         good = parsed.host and parsed.scheme in {"http", "https"} and (parsed.port or 0) <= _LAST_PORT
@@ -96,7 +96,7 @@ def base_url(url: str | None) -> str:
 
 
 def own_credential() -> str | None:
-    """What this client proves with who it is."""
+    """The API key or access token of CWM_API_KEY; None when it is unset."""
     key = load_settings(upstreams=False).auth.api_key
     if key is None:
         return None
@@ -113,9 +113,9 @@ def http_client(
     last: LastAnswer | None = None,
     **others: Any,
 ) -> httpx2.AsyncClient:
-    """Goes to the gateway straight: a proxy of the environment would be shown the credential.
+    """A client that connects to the gateway directly: a proxy from the environment would see the credential.
 
-    ``last`` is kept up to date with how requests end.
+    ``last`` records how each request ended.
     """
     import httpx2
 
@@ -132,21 +132,21 @@ def http_client(
 
 
 def no_answer(url: str, last: LastAnswer) -> str:
-    """Of a gateway that could not be asked."""
+    """The message for a gateway that cannot be reached."""
     from cwm.adapters.certificates import SPEAKS_NO_TLS
 
     if last.tls_fault == SPEAKS_NO_TLS:
-        return f"What is at {url} {SPEAKS_NO_TLS}. Give --url with http:// instead."
+        return f"The server at {url} {SPEAKS_NO_TLS}. Give --url with http:// instead."
     if last.tls_fault is not None:
         return f"The gateway at {url} {last.tls_fault}. SSL_CERT_FILE names certificates to accept."
     return f"No CWM gateway answers at {url}. Start one with `cwm up` or `cwm serve`, or give --url."
 
 
 def other_answer(url: str, status: int) -> str:
-    """Of an answer with that HTTP status which is not what a gateway says."""
+    """The message for an HTTP status that a gateway would not send."""
     if status in _NOT_OURS:
-        return f"What answers at {url} is no CWM gateway of this version."
-    return f"What is at {url} answered with {_in_words(status)}."
+        return f"The server at {url} is not a CWM gateway of this version."
+    return f"The server at {url} answered with {_in_words(status)}."
 
 
 def _in_words(status: int) -> str:
@@ -163,7 +163,7 @@ async def call_tool(
     on_piece: OnPiece | None = None,
     credential: str | None = None,
 ) -> Any:
-    """Raises ToolRefusedError, or ConnectionError when no gateway answers."""
+    """Call one tool. Raises ToolRefusedError, or ConnectionError when no gateway answers."""
     import httpx2
     from fastmcp import Client
     from fastmcp.client.transports import StreamableHttpTransport
@@ -171,7 +171,7 @@ async def call_tool(
 
     from cwm.cli.gateway_transport import LastAnswer
 
-    async def heard(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001
         if on_piece is not None and message:
             on_piece(message)
 
@@ -185,49 +185,49 @@ async def call_tool(
                 await leaving.enter_async_context(client)
             except (MCPError, RuntimeError) as failed:
                 if isinstance(failed, MCPError):
-                    _tell_refusal(failed)
+                    _raise_refusal(failed)
                     if last.status is not None:
                         raise ConnectionError(other_answer(url, last.status)) from failed
                 raise ConnectionError(no_answer(url, last)) from failed
-            result = await _asked(client, url, tool, arguments, heard if on_piece else None, last)
+            result = await _request(client, url, tool, arguments, on_progress if on_piece else None, last)
     except httpx2.TransportError as failed:
-        # The client says so when it leaves, also where an answer was there before.
+        # The client raises this when it disconnects, even if the result has already arrived.
         if result is None:
-            why = "the connection broke off; it may be done all the same."
+            why = "the connection broke; the call may have been carried out."
             raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
     return _answer(result)
 
 
-async def _asked(
+async def _request(
     client: Client[Any],
     url: str,
     tool: str,
     arguments: dict[str, Any],
-    heard: ProgressHandler | None,
+    on_progress: ProgressHandler | None,
     last: LastAnswer,
 ) -> CallToolResult:
     from mcp.shared.exceptions import MCPError
 
     try:
-        return await client.call_tool(tool, arguments, raise_on_error=False, progress_handler=heard)
+        return await client.call_tool(tool, arguments, raise_on_error=False, progress_handler=on_progress)
     except (MCPError, RuntimeError) as failed:
         why = str(failed)
         if isinstance(failed, MCPError):
-            _tell_refusal(failed)
+            _raise_refusal(failed)
             if last.status is not None and last.status >= _FIRST_FAULT:
                 why = f"{_in_words(last.status)}."
         raise ConnectionError(f"The gateway at {url} did not answer {tool}: {why}") from failed
 
 
-def _tell_refusal(failed: MCPError) -> None:
-    """Raises ToolRefusedError when a gateway answered, only not this client."""
-    told = failed.error.data
-    if not isinstance(told, dict) or not str(told.get("code")).startswith("CWM-"):
+def _raise_refusal(failed: MCPError) -> None:
+    """Raise ToolRefusedError when a gateway answered but refused this client."""
+    data = failed.error.data
+    if not isinstance(data, dict) or not str(data.get("code")).startswith("CWM-"):
         return
     hint = ""
-    if told["code"] == "CWM-9002":
+    if data["code"] == "CWM-9002":
         hint = " Give CWM_API_KEY an API key (`cwm keys create`) or an access token."
-    raise ToolRefusedError(told["code"], f"{told['message']}{hint}", told.get("context") or {}) from failed
+    raise ToolRefusedError(data["code"], f"{data['message']}{hint}", data.get("context") or {}) from failed
 
 
 def _answer(result: CallToolResult) -> Any:
@@ -238,5 +238,5 @@ def _answer(result: CallToolResult) -> Any:
         error = json.loads(text)
         refused = ToolRefusedError(error["code"], error["message"], error.get("context") or {})
     except (ValueError, KeyError, TypeError):
-        refused = ToolRefusedError("CWM-9001", text or "The gateway refused without a reason.", {})
+        refused = ToolRefusedError("CWM-9001", text or "The gateway refused the call without a reason.", {})
     raise refused

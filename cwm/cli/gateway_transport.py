@@ -1,4 +1,4 @@
-"""How the last request of an MCP client ended: its transports pass on neither a status nor a cause."""
+"""Records how an MCP client's last request ended, because its transports report neither a status nor a cause."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cwm.adapters import certificates
 
 @dataclass(slots=True)
 class LastAnswer:
-    """``status`` is None when there was none, ``tls_fault`` what TLS says of the peer, if that is why."""
+    """``status`` is None when no response came. ``tls_fault`` describes the TLS failure, if that was the cause."""
 
     status: int | None = None
     tls_fault: str | None = None
 
 
 class NotedTransport(httpx2.AsyncHTTPTransport):
-    """Of the environment only SSL_CERT_FILE counts, for a gateway with a certificate of one's own."""
+    """Ignores the environment except for SSL_CERT_FILE, which serves gateways with a private certificate."""
 
     def __init__(self, last: LastAnswer | None = None) -> None:
         self._last = last or LastAnswer()

@@ -22,11 +22,11 @@ T = TypeVar("T")
 app = typer.Typer(
     no_args_is_help=True,
     help="Create, list and revoke API keys, in the gateway's database (CWM_DATABASE_URL or CWM_DB_PATH). "
-    "A gateway takes them with CWM_API_KEYS=true.",
+    "A gateway accepts them with CWM_API_KEYS=true.",
 )
 
 TenantOption = Annotated[
-    str | None, typer.Option("--tenant", help="Tenant of the key; else CWM_TENANT.", metavar="TENANT")
+    str | None, typer.Option("--tenant", help="Tenant of the key; default: CWM_TENANT.", metavar="TENANT")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -34,35 +34,36 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 @app.command()
 def create(
     name: Annotated[
-        str, typer.Argument(help="The machine's name: keys of one name act as one.", metavar="NAME")
+        str,
+        typer.Argument(help="The machine's name: all keys of one name are one principal.", metavar="NAME"),
     ],
     scope: Annotated[
         list[str],
         typer.Option(
             "--scope",
-            help="What it may do, like windows:read, context:* or admin; repeat for several.",
+            help="What the key may do, such as windows:read, context:* or admin; repeat for several.",
             metavar="SCOPE",
         ),
     ],
-    days: Annotated[int, typer.Option(min=0, max=3650, help="It expires after so many; 0 for never.")] = 90,
+    days: Annotated[int, typer.Option(min=0, max=3650, help="Days until it expires; 0 for never.")] = 90,
     tenant: TenantOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key and print it: it is shown this once and kept nowhere."""
+    """Create a key and print it: it is shown only now and stored only as a digest."""
     from cwm.domain.access import spelled
 
     scopes, lasting = _scopes(scope), timedelta(days=days) if days else None
     key, text = _with_keys(tenant, lambda keys, mine: keys.create(mine, name, scopes, lasting))
     try:
         if as_json:
-            print_json({**_told(key), "api_key": text})
+            print_json({**_document(key), "api_key": text})
         else:
             print(text)
         sys.stdout.flush()
     except (OutputError, BrokenPipeError):
         fail(
             "CWM-4001",
-            f"Standard output cannot be written: key {key.key_id} of tenant {key.tenant} was made and is never shown. "
+            f"Standard output cannot be written: key {key.key_id} of tenant {key.tenant} was created and cannot be shown. "
             f"Revoke it (`cwm keys revoke {key.key_id}`).",
         )
     if as_json:
@@ -76,10 +77,10 @@ def create(
 
 @app.command("list")
 def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
-    """List the keys of a tenant, also those that are no longer good, the newest first."""
+    """List the keys of a tenant, newest first, including revoked and expired ones."""
     keys = _with_keys(tenant, lambda keys, mine: keys.listed(mine))
     if as_json:
-        print_json({"keys": [_told(key) for key in keys]})
+        print_json({"keys": [_document(key) for key in keys]})
         return
     print_table(
         ("ID", "NAME", "STATE", "SCOPES", "CREATED", "EXPIRES"),
@@ -88,7 +89,7 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
                 key.key_id,
                 key.name,
                 _state(key),
-                " ".join(_told(key)["scopes"]),
+                " ".join(_document(key)["scopes"]),
                 f"{key.created_at:%Y-%m-%d}",
                 f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
             )
@@ -100,14 +101,14 @@ def list_keys(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="The key's id, as `cwm keys list` has it.", metavar="ID")],
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `cwm keys list` shows it.", metavar="ID")],
     tenant: TenantOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a key back: every gateway on this database refuses it from now on."""
+    """Revoke a key: every gateway on this database refuses it from now on."""
     key = _with_keys(tenant, lambda keys, mine: keys.revoke(mine, key_id))
     if as_json:
-        print_json(_told(key))
+        print_json(_document(key))
         return
     print(f"Revoked {key.key_id} of {key.name}.")
 
@@ -129,16 +130,16 @@ def _scopes(names: list[str]) -> frozenset[Scope]:
 
     for name in names:
         if not granted([name]):
-            known = ", ".join(Scope)
+            scopes = ", ".join(Scope)
             fail(
                 "CWM-1003",
-                f"There is no scope {name[:64]}; there are {known}, and <noun>:* for all of a noun.",
+                f"There is no scope {name[:64]}; the scopes are {scopes}, and <noun>:* for all scopes of a noun.",
                 USAGE,
             )
     return granted(names)
 
 
-def _told(key: ApiKey) -> dict[str, Any]:
+def _document(key: ApiKey) -> dict[str, Any]:
     from cwm.domain.access import spelled
 
     return {

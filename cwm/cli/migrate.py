@@ -1,4 +1,4 @@
-"""``cwm migrate``: bring the registry's schema up to this version."""
+"""``cwm migrate``: upgrades the registry's schema to this version."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from cwm.cli.console import Interrupts, load_settings, run_to_end
 
 
 def migrate() -> None:
-    """Bring the registry's database up to this version's schema (CWM_DATABASE_URL or CWM_DB_PATH).
+    """Upgrade the registry's database to this version's schema (CWM_DATABASE_URL or CWM_DB_PATH).
 
-    Applies every missing migration or none. Safe to run again, and from several machines at once.
+    Applies every missing migration, or none. Safe to repeat, and to run from several machines at once.
     """
     settings = load_settings(upstreams=False)
 

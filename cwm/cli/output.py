@@ -1,4 +1,4 @@
-"""Standard streams: output that tells when it cannot be written, and numbers that stay theirs."""
+"""Standard streams: failed writes raise errors, and no other file gets a standard stream's descriptor."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ if TYPE_CHECKING:
 
 
 class OutputError(OSError):
-    """Standard output took no more: its disk is full, say. What is written from now on is dropped."""
+    """Standard output cannot be written, for example because its disk is full. Further output is dropped."""
 
 
 def check_streams() -> None:
-    """From now on a failed write to ``sys.stdout`` raises OutputError; whose reader has enough, BrokenPipeError.
+    """Make failed writes to ``sys.stdout`` raise OutputError, or BrokenPipeError when the reader has closed the pipe.
 
-    What its encoding has not is written as an escape, as to ``sys.stderr``. Nothing that is opened later takes the number of a standard stream that is closed.
+    Characters that the encoding lacks are written as escapes, as on ``sys.stderr``. Closed standard streams are
+    opened on the null device, so that no file opened later gets their descriptors.
     """
     for descriptor, mode in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, mode)  # the lowest number that is free
-    given = sys.stdout
-    if not isinstance(given, io.TextIOWrapper):
+            os.open(os.devnull, mode)  # takes the lowest free descriptor
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
         return
-    raw = _Checked(given.fileno(), "wb", closefd=False)
+    raw = _Checked(stream.fileno(), "wb", closefd=False)
     sys.stdout = io.TextIOWrapper(
         # As Python itself does for PYTHONUNBUFFERED.
-        raw if given.write_through else io.BufferedWriter(raw),
-        encoding=given.encoding,
-        errors="backslashreplace" if given.errors == "strict" else given.errors,
-        line_buffering=given.line_buffering,
-        write_through=given.write_through,
+        raw if stream.write_through else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
     )
 
 
@@ -44,7 +45,7 @@ class _Checked(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            # What is still buffered would be tried, and told, once more at the end.
+            # Otherwise the remaining buffer would be written, and fail, again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if isinstance(error, BrokenPipeError):
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -16,6 +17,24 @@ from cwm.transport.mcp.contract.sessions import session_tools
 from cwm.transport.mcp.contract.system import system_tools
 from cwm.transport.mcp.contract.windows import window_tools
 from cwm.transport.mcp.results.tools import result_tools
+
+ESSENTIAL: Final = frozenset(
+    {
+        "host",
+        "port",
+        "public_url",
+        "oauth_issuer",
+        "api_keys",
+        "database_url",
+        "vllm_url",
+        "lmcache_url",
+        "coordinator_url",
+        "secret",
+        "shared_store_url",
+        "model",
+    }
+)
+"""The settings that README.md lists; ``docs/settings.md`` has all of them."""
 
 
 def renewed(readme: str) -> str:
@@ -54,11 +73,12 @@ def commands() -> str:
 
 
 def settings() -> str:
-    """Every setting: its variable, its default, its meaning. ``docs/settings.md`` says more."""
+    """The essential settings: variable, default, meaning."""
     rows = (
         f"| `{ENV_PREFIX}{name.upper()}` | {settings_table.default(spec.default)} | {spec.description} |\n"
         for group in GROUPS.values()
         for name, spec in group.model_fields.items()
+        if name in ESSENTIAL
     )
     return "| variable | default | meaning |\n| --- | --- | --- |\n" + "".join(rows)
 

@@ -1,4 +1,4 @@
-"""``cwm reconcile``: have a running gateway look after the whole now."""
+"""``cwm reconcile``: makes a running gateway reconcile everything now."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from cwm.cli.gateway_client import (
 
 def reconcile(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; print what would be done.")
+        bool, typer.Option("--dry-run", help="Change nothing; print the steps that would be taken.")
     ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Finish what crashes left, set pins right, read every guaranteed window back, end what has had its time.
+    """Finish interrupted operations, correct pins, read back every guaranteed window, and remove what has expired.
 
-    A gateway does so by itself at its start and every CWM_RECONCILE_SECONDS, reading some windows back at a
-    time. Exit code 1 when a step failed or had to be postponed.
+    A gateway does this by itself at its start and every CWM_RECONCILE_SECONDS, reading back a few windows each
+    time. Exit code 1 when a step failed or was postponed.
     """
     where = base_url(url)
     if not as_json:
-        print(f"The gateway at {where} looks after everything; that reads all guaranteed windows back ...")
+        print(f"The gateway at {where} reconciles everything and reads back all guaranteed windows ...")
         sys.stdout.flush()
 
     async def work(_: Interrupts) -> Any:
@@ -69,15 +69,15 @@ async def _ask(where: str, *, dry_run: bool) -> Any:
     except (httpx2.TransportError, OSError):
         fail("CWM-5001", no_answer(where, last))
     try:
-        told = answer.json()
+        body = answer.json()
     except ValueError:
-        told = None
-    if not (answer.is_success and isinstance(told, dict) and "steps" in told):
-        _refused(where, answer.status_code, told)
-    return told
+        body = None
+    if not (answer.is_success and isinstance(body, dict) and "steps" in body):
+        _refused(where, answer.status_code, body)
+    return body
 
 
-def _refused(where: str, status: int, told: Any) -> NoReturn:
-    if isinstance(told, dict) and "code" in told:
-        fail(told["code"], str(told.get("message")))
+def _refused(where: str, status: int, body: Any) -> NoReturn:
+    if isinstance(body, dict) and "code" in body:
+        fail(body["code"], str(body.get("message")))
     fail("CWM-5001", other_answer(where, status))

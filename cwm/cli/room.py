@@ -1,4 +1,4 @@
-"""``cwm room``: keep the tiers of an engine that ``cwm up`` did not start from filling up."""
+"""``cwm room``: keeps space free in the tiers of an engine that ``cwm up`` did not start."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from cwm.cli.console import Interrupts, load_settings, run_to_end
 
 
 def room() -> None:
-    """Keep room in the disk tier of an engine that runs elsewhere, and in its Valkey where CWM_REDIS_URL names it.
+    """Keep space free in the disk tier of an engine that runs elsewhere, and in its Valkey if CWM_REDIS_URL names it.
 
-    Removes, through CWM_LMCACHE_URL, what nobody froze and was not used for longest. The disk tier is the folder
-    `kv` in CWM_STORAGE_PATH, which is only read. That Valkey has a maxmemory and is this engine's alone.
-    `cwm up` does so by itself.
+    Removes, through CWM_LMCACHE_URL, the longest unused chunks that belong to no window. The disk tier is the
+    folder `kv` in CWM_STORAGE_PATH, which this command only reads. The Valkey must have a maxmemory and serve this
+    engine alone. `cwm up` does all this by itself.
     """
     settings = load_settings(upstreams=False)
 
@@ -22,7 +22,7 @@ def room() -> None:
 
         engine, storage = settings.engine, settings.storage
         if not engine.has_lmcache:
-            raise StackError("there is nothing to keep room in without LMCache: CWM_LMCACHE_URL is none.")
+            raise StackError("without LMCache there are no tiers to keep free: CWM_LMCACHE_URL is none.")
         valkey = RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None
         folder = storage.storage_path / "kv"
         urls = (engine.coordinator_url, engine.lmcache_url)

@@ -1,4 +1,4 @@
-"""The command line, put together."""
+"""Assembles the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cwm.cli.stdio import stdio
 from cwm.cli.up import up
 
 _SERVING: Final = {"room", "serve", "stdio", "up"}
-"""What they are there for is not what they print."""
+"""Commands whose purpose is not their output."""
 
 app = typer.Typer(
     name="cwm",
@@ -35,26 +35,26 @@ app = typer.Typer(
 
 @app.callback()
 def root(
-    given: typer.Context,
+    invocation: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback prints it
         bool,
         typer.Option(
             "--version",
             is_eager=True,
-            callback=lambda given: _version(given=given),
+            callback=lambda requested: _version(requested=requested),
             help="Print the version.",
         ),
     ] = False,
 ) -> None:
-    """Options that stand before the command."""
-    if sys.stdout is None and given.invoked_subcommand not in _SERVING:
-        fail("CWM-4001", "Standard output is closed: what the command has to tell would be lost.")
-    if sys.stdin is None and given.invoked_subcommand != "stdio":
+    """Options before the command."""
+    if sys.stdout is None and invocation.invoked_subcommand not in _SERVING:
+        fail("CWM-4001", "Standard output is closed: the command's output would be lost.")
+    if sys.stdin is None and invocation.invoked_subcommand != "stdio":
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - as long as the process
 
 
-def _version(*, given: bool) -> None:
-    if given:
+def _version(*, requested: bool) -> None:
+    if requested:
         from cwm import __version__
 
         print(f"cwm {__version__}")

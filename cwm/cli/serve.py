@@ -1,4 +1,4 @@
-"""``cwm serve``: the gateway alone."""
+"""``cwm serve``: runs the gateway alone."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 HostOption = Annotated[
     str | None,
     typer.Option(
-        help="Address to listen on instead of CWM_HOST; one that others reach takes authentication (CWM_API_KEYS, "
-        "CWM_OAUTH_ISSUER), or CWM_ALLOW_UNAUTHENTICATED=true."
+        help="Address to listen on, instead of CWM_HOST; one other than loopback needs authentication (CWM_API_KEYS, "
+        "CWM_OAUTH_ISSUER) or CWM_ALLOW_UNAUTHENTICATED=true."
     ),
 ]
 PortOption = Annotated[
-    int | None, typer.Option(min=0, max=65535, help="Port instead of CWM_PORT; 0 takes a free one.")
+    int | None, typer.Option(min=0, max=65535, help="Port, instead of CWM_PORT; 0 picks a free one.")
 ]
 
 
 def serve(host: HostOption = None, port: PortOption = None) -> None:
     """Run the gateway for an engine that runs elsewhere (CWM_VLLM_URL, CWM_LMCACHE_URL, CWM_COORDINATOR_URL).
 
-    Makes the SQLite database on first start; a database whose schema is not this version's is refused.
-    Ctrl-C or SIGTERM lets running streams finish first.
+    Creates the SQLite database on first start; refuses a database whose schema is of another version. Ctrl-C or
+    SIGTERM lets running streams finish first.
     """
     settings = load_settings(host=host, port=port)
 
     async def work(interrupts: Interrupts) -> None:
-        # Next to nothing of what starting makes is garbage. settle_memory turns the collector on again.
+        # Almost nothing allocated during the start is garbage. settle_memory turns the collector on again.
         gc.disable()
         log_as(settings)
         migrating = await check(settings)
@@ -52,7 +52,7 @@ def serve(host: HostOption = None, port: PortOption = None) -> None:
 
 
 def ready(interrupts: Interrupts, settings: Settings) -> Callable[[str], None]:
-    """For ``cwm.app.run``: tell the URL, and from now on leave signals to the server, which drains first."""
+    """The callback for ``cwm.app.run``: print the URL and leave signals to the server, which drains first."""
 
     def announced(url: str) -> None:
         interrupts.disarm()
@@ -62,7 +62,7 @@ def ready(interrupts: Interrupts, settings: Settings) -> Callable[[str], None]:
 
 
 def log_as(settings: Settings) -> None:
-    """What the gateway itself has to say goes to stderr."""
+    """Send the gateway's own log to stderr."""
     from cwm.adapters.telemetry.logging import configure_logging
     from cwm.adapters.telemetry.redaction import HIDDEN
 
@@ -71,7 +71,7 @@ def log_as(settings: Settings) -> None:
 
 
 def announce(url: str, settings: Settings) -> None:
-    """Where the gateway is, and who may reach it."""
+    """Print the gateway's address and who may use it."""
     from cwm.settings.loopback import on_loopback
 
     tell(f"CWM is ready: {url}/mcp for agents, {url}/v1 for OpenAI clients.")
@@ -82,16 +82,17 @@ def _who_may(settings: Settings, *, loopback: bool) -> str:
     auth = settings.auth
     if not auth.required:
         where = "loopback only" if loopback else "and not on loopback only"
-        return f"No auth, {where}: whoever can reach this address may do everything."
+        return f"No auth, {where}: everybody who can reach this address may do everything."
     kinds = [f"access tokens of {auth.oauth_issuer}"] if auth.oauth_issuer else []
     kinds += ["API keys (`cwm keys`)"] if auth.api_keys else []
     return f"Auth: {' and '.join(kinds)}."
 
 
 async def check(settings: Settings) -> subprocess.Popen[bytes] | None:
-    """Say no before anything is started: SchemaError, SettingsError, or the port is taken.
+    """Fail before anything is started: with SchemaError, SettingsError, or because the port is in use.
 
-    Returns the process that migrates a new SQLite database: in this one the migrations would stay in memory.
+    Returns the process that migrates a new SQLite database: run in this process, the migration code would stay in
+    memory.
     """
     from cwm.adapters.local.secret import load_secret
     from cwm.adapters.sql import schema
@@ -112,7 +113,7 @@ async def check(settings: Settings) -> subprocess.Popen[bytes] | None:
 
 
 async def migrated(migrating: subprocess.Popen[bytes] | None) -> None:
-    """Whatever became of it: the gateway looks, and migrates itself what is not."""
+    """Wait for the migration. Its result is ignored: the gateway checks the schema and migrates it itself if needed."""
     if migrating is not None:
         await asyncio.to_thread(migrating.wait)
 
@@ -139,4 +140,4 @@ def _require_free_port(host: str, port: int) -> None:
         )
         fail("CWM-1003", f"The gateway did not start: {why}.")
     except UnicodeError:
-        fail("CWM-1003", f"The gateway did not start: {host[:64]} is no name of a host.")
+        fail("CWM-1003", f"The gateway did not start: {host[:64]} is not a host name.")

@@ -1,4 +1,4 @@
-"""``cwm sessions …``: the sessions of a running gateway."""
+"""``cwm sessions …``: works with the sessions of a running gateway."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ def list_sessions(
 @app.command()
 def create(
     session: Annotated[
-        str | None, typer.Option("--id", help="Id of the session; else one is made up.")
+        str | None, typer.Option("--id", help="Id of the session; default: a generated one.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model; else the first that the engine serves.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model; default: the first that the engine serves.")
+    ] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Open an empty session; prints its id."""
+    """Create an empty session and print its id."""
     answer = call(url, "session_create", {"session_id": session, "model": model})
     if as_json:
         print_json(answer)
@@ -74,23 +76,23 @@ def show(
 def generate(
     session: SessionId,
     message: Annotated[
-        str | None, typer.Option("--message", "-m", help="What the user says; '-' reads standard input.")
+        str | None, typer.Option("--message", "-m", help="The user's message; '-' reads standard input.")
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--text", help="Append this text as it is, without the chat template.")
+        str | None, typer.Option("--text", help="Append this text unchanged, without the chat template.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message before it; for a first turn.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
+    system: Annotated[str | None, typer.Option(help="System message before it; for the first turn.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum length of the answer in tokens.")] = 256,
     temperature: Annotated[float | None, typer.Option(min=0, max=2, help="0 is greedy.")] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Say something in a session and print the answer as it comes."""
-    said = _standard_input() if message == "-" else message
-    if (said is None) == (text is None):
+    """Send a message in a session and print the answer as it arrives."""
+    content = _standard_input() if message == "-" else message
+    if (content is None) == (text is None):
         fail("CWM-1003", "Give either --message or --text.", USAGE)
-    if system is not None and said is None:
-        fail("CWM-1003", "--system goes with --message: a text is appended as it is.", USAGE)
+    if system is not None and content is None:
+        fail("CWM-1003", "--system needs --message: a --text is appended unchanged.", USAGE)
     live = on_terminal() and not as_json
     pieces: list[str] = []
     answer = call(
@@ -98,7 +100,7 @@ def generate(
         "session_generate",
         {
             "session_id": session,
-            "messages": None if said is None else _messages(system, said),
+            "messages": None if content is None else _messages(system, content),
             "text": text,
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -119,11 +121,13 @@ def generate(
 @app.command()
 def delete(
     session: SessionId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation on a terminal.")
+    ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Delete a session, and the blocks that nothing else uses; windows made of it stay."""
+    """Delete a session and the blocks that nothing else uses; windows frozen from it stay."""
     if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete session {session} for good?"):
         raise typer.Exit(FOUND_FAULTS)
     answer = call(url, "session_delete", {"session_id": session})
@@ -137,12 +141,12 @@ def _standard_input() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError:
-        fail("CWM-1003", "What comes over standard input is not text.", USAGE)
+        fail("CWM-1003", "Standard input is not text.", USAGE)
 
 
-def _messages(system: str | None, said: str) -> list[dict[str, str]]:
+def _messages(system: str | None, content: str) -> list[dict[str, str]]:
     opening = [{"role": "system", "content": system}] if system else []
-    return [*opening, {"role": "user", "content": said}]
+    return [*opening, {"role": "user", "content": content}]
 
 
 def _say(piece: str, pieces: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The table of settings in ``docs/settings.md``, made from the code: ``python -m cwm.cli.settings_table``."""
+"""Generates ``docs/settings.md`` from the code: ``python -m cwm.cli.settings_table``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cwm.settings.groups import is_secret
 _INTRODUCTION = f"""\
 # Settings
 
-A value comes from its environment variable, else from `cwm.yaml` in the working directory (another file
-with `{CONFIG_ENV}`), else from its default. `cwm doctor` shows what is in force and where it came from.
-In `cwm.yaml` each group below is a key that holds its settings by name:
+A value comes from its environment variable, else from `cwm.yaml` in the working directory (`{CONFIG_ENV}` names
+another file), else from its default. `cwm doctor` shows the values in force and where they came from.
+In `cwm.yaml`, each group below is a key that contains its settings by name:
 
 ```yaml
 http:
@@ -24,28 +24,28 @@ engine:
   vllm_url: http://gpu-1:8000
 ```
 
-Three more keys stand in the file alone: `upstreams`, the MCP servers that CWM serves under its own URL, see
+Three more keys exist only in the file: `upstreams`, the MCP servers that CWM serves under its own URL, see
 [Upstream servers](upstreams.md), and `results` and `tools`, how much of a tool's result is delivered, see
-[Result budgets](result-budgets.md). They, the limits on requests, streams and tokens, the memory for shared context and the log level take effect
-while the gateway runs; all else at its next start.
+[Result budgets](result-budgets.md). Changes of these three, of the limits on requests, streams and tokens, of the memory
+for shared context and of the log level take effect while the gateway runs; all other changes at its next start.
 
-A secret may stand in a file: `CWM_DATABASE_URL_FILE` names one that holds what `CWM_DATABASE_URL` would, and so for
-every variable marked *secret*; setting both is an error.
+A secret may be in a file: `CWM_DATABASE_URL_FILE` names a file with the value of `CWM_DATABASE_URL`, and likewise for
+every variable marked *secret*. Setting both is an error.
 
-This page is made from the code by `python -m cwm.cli.settings_table > docs/settings.md`.
+This page is generated from the code by `python -m cwm.cli.settings_table > docs/settings.md`.
 """
 
 
 def page() -> str:
-    """The whole page, Markdown."""
+    """The whole page as Markdown."""
     sections = (
-        f"## {title}\n\n{_told(group.__doc__)}\n\n{_table(group.model_fields)}"
+        f"## {title}\n\n{_paragraph(group.__doc__)}\n\n{_table(group.model_fields)}"
         for title, group in GROUPS.items()
     )
     return "\n".join([_INTRODUCTION, *sections])
 
 
-def _told(docstring: str | None) -> str:
+def _paragraph(docstring: str | None) -> str:
     return " ".join((docstring or "").split()).replace("``", "`")
 
 

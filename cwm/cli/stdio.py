@@ -1,4 +1,4 @@
-"""``cwm stdio``: the gateway for a client that starts it."""
+"""``cwm stdio``: runs the gateway for a client that starts it as a process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cwm.cli.serve import log_as
 def stdio() -> None:
     """Serve the MCP tools on standard input and output, for clients that start a process (Claude Desktop, Cursor).
 
-    The engine runs elsewhere (CWM_VLLM_URL, CWM_LMCACHE_URL, CWM_COORDINATOR_URL). The log goes to standard
-    error. It ends when the client closes standard input, and with Ctrl-C or SIGTERM.
+    The engine runs elsewhere (CWM_VLLM_URL, CWM_LMCACHE_URL, CWM_COORDINATOR_URL). The log goes to standard error.
+    The gateway stops when the client closes standard input, or on Ctrl-C or SIGTERM.
     """
     _require_streams()
     settings = load_settings()
 
     async def work(_: Interrupts) -> None:
-        # What this imports sets up logging of its own, which ours then replaces.
+        # Imports below configure logging; log_as then replaces their configuration.
         from cwm.app import run_stdio
 
         log_as(settings)
@@ -32,6 +32,6 @@ def stdio() -> None:
 
 def _require_streams() -> None:
     if sys.stdin is None or sys.stdout is None:
-        fail("CWM-1003", "cwm stdio needs a client at its standard input and output.", USAGE)
+        fail("CWM-1003", "cwm stdio needs a client on its standard input and output.", USAGE)
     if sys.stdin.isatty():
         print("cwm stdio waits for an MCP client on standard input; Ctrl-C ends it.", file=sys.stderr)

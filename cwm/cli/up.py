@@ -1,4 +1,4 @@
-"""``cwm up``: a local engine and the gateway, in one command."""
+"""``cwm up``: runs a local engine and the gateway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def up(
     host: HostOption = None,
     port: PortOption = None,
     max_model_len: Annotated[
-        int | None, typer.Option(min=64, help="Longest context in tokens, instead of CWM_MAX_MODEL_LEN.")
+        int | None,
+        typer.Option(min=64, help="Maximum context length in tokens, instead of CWM_MAX_MODEL_LEN."),
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Instead of CWM_DEVICE.")
@@ -37,8 +38,8 @@ def up(
 ) -> None:
     """Start vLLM, LMCache, Valkey and the gateway on this machine, and keep them running until Ctrl-C.
 
-    The first start prepares the engine's own Python environment and the model (a few minutes, about 3 GiB
-    under CWM_HOME). What dies is started again. Windows stay in CWM_STORAGE_PATH for the next start.
+    The first start prepares the engine's own Python environment and the model (a few minutes, about 3 GiB under
+    CWM_HOME). Processes that die are restarted. Windows stay in CWM_STORAGE_PATH for the next start.
     """
     settings = load_settings(
         model=model,
@@ -78,7 +79,7 @@ def up(
 
 
 async def _serve_until_either_ends(settings: Settings, stack: LocalStack, interrupts: Interrupts) -> None:
-    """A stack that cannot be kept alive ends the gateway too. Raises StackError then."""
+    """Run the gateway until it or the stack ends. A stack that cannot be kept alive ends the gateway: StackError."""
     from cwm.app import run
 
     failing = asyncio.create_task(stack.run_until_failure())
@@ -95,7 +96,7 @@ async def _serve_until_either_ends(settings: Settings, stack: LocalStack, interr
 
 
 def at_stack(settings: Settings, stack: LocalStack) -> Settings:
-    """The settings with the engine that this stack runs."""
+    """The settings with the URLs of this stack's engine."""
     engine = settings.engine.model_copy(
         update={
             "vllm_url": stack.vllm_url,

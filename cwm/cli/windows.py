@@ -1,4 +1,4 @@
-"""``cwm windows …``: the windows of a running gateway."""
+"""``cwm windows …``: works with the windows of a running gateway."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 
 from cwm.cli.console import FOUND_FAULTS, print_facts, print_json, print_table
 from cwm.cli.gateway_client import JsonOption, UrlOption, call
-from cwm.cli.wording import count, listed, moment, size
+from cwm.cli.wording import comma_list, count, moment, size
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, freeze, thaw, clone and delete windows of a running gateway."
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the window.", metavar="WINDOW")]
-Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Delete it after so many seconds.")]
+Ttl = Annotated[int | None, typer.Option("--ttl", min=1, help="Delete it after this many seconds.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Repeat for several.", metavar="TAG")]
 
 
@@ -27,12 +27,14 @@ def list_windows(
         typer.Option("--tag", help="Only windows with this tag; repeat for several.", metavar="TAG"),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only windows of this model.")] = None,
-    search: Annotated[str | None, typer.Option(help="Only with this text in name or description.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only windows with this text in name or description.")
+    ] = None,
     sort_by: Annotated[
         Literal["name", "created_at", "token_count", "size"], typer.Option("--sort", help="Sort field.")
     ] = "created_at",
     ascending: Annotated[bool, typer.Option("--asc", help="Smallest or oldest first.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Windows to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most windows to show.")] = 20,
     offset: Annotated[int, typer.Option(min=0, help="Windows to skip.")] = 0,
     as_json: JsonOption = False,
     url: UrlOption = None,
@@ -61,7 +63,7 @@ def list_windows(
         none=none if not answer["total"] else "",
     )
     if answer["has_more"]:
-        print(f"{answer['total']:,} in all; go on with --offset {offset + limit}.")
+        print(f"{answer['total']:,} in total; continue with --offset {offset + limit}.")
 
 
 @app.command()
@@ -86,11 +88,14 @@ def freeze(
         bool, typer.Option("--no-wait", help="Return before the blocks are proven to be stored.")
     ] = False,
     canary: Annotated[
-        bool, typer.Option(help="Keep a short continuation by which thaws verify themselves.")
+        bool,
+        typer.Option(
+            help="Store a canary, a short continuation that thaws replay to verify the restored KV."
+        ),
     ] = True,
     retention: Annotated[
         Literal["guaranteed", "best_effort"] | None,
-        typer.Option(help="Whether its blocks are kept whatever happens, or only its tokens."),
+        typer.Option(help="Whether its blocks are kept in any case, or only its tokens."),
     ] = None,
     ttl: Ttl = None,
     as_json: JsonOption = False,
@@ -124,12 +129,17 @@ def freeze(
 @app.command()
 def thaw(
     name: Name,
-    session: Annotated[str | None, typer.Option(help="Id of the new session; else one is made up.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Go on with this message at once.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Id of the new session; default: a generated one.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Continue with this message immediately.")] = None,
     accept_template: Annotated[
-        bool, typer.Option("--accept-template", help="Go on although the model's chat template changed.")
+        bool,
+        typer.Option("--accept-template", help="Continue although the model's chat template has changed."),
     ] = False,
-    verify: Annotated[bool, typer.Option(help="Replay the window's canary.")] = True,
+    verify: Annotated[
+        bool, typer.Option(help="Replay the window's canary to verify the restored KV.")
+    ] = True,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -175,7 +185,7 @@ def clone(
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
-    """Branch a window: a second name that shares its blocks."""
+    """Branch a window: a second window that shares its blocks."""
     answer = call(
         url,
         "window_clone",
@@ -198,10 +208,12 @@ def clone(
 def delete(
     name: Name,
     force: Annotated[
-        bool, typer.Option("--force", help="Also when windows or live sessions depend on it.")
+        bool, typer.Option("--force", help="Delete it even if windows or live sessions depend on it.")
     ] = False,
     keep_blocks: Annotated[bool, typer.Option("--keep-blocks", help="Leave its KV in the tiers.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation on a terminal.")
+    ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -222,7 +234,7 @@ def delete(
 
 
 def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
-    """What ``window_status`` says of a window or a session."""
+    """Print the result of ``window_status`` for a window or a session."""
     if as_json:
         print_json(answer)
         return
@@ -233,7 +245,10 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         ("model", answer["model"]),
         ("tokens", f"{answer['token_count']:,}"),
         ("blocks", f"{cache['block_count']:,}, {size(cache['total_size_bytes'])}"),
-        ("tiers", listed(f"{tier} {held:,}" for tier, held in cache.get("tiers", {}).items())),
+        (
+            "tiers",
+            comma_list(f"{tier} {chunk_count:,}" for tier, chunk_count in cache.get("tiers", {}).items()),
+        ),
         ("resident now", _share(cache.get("hit_rate"))),
         ("created", moment(times["created_at"])),
         ("updated", moment(times["updated_at"])),
@@ -246,19 +261,19 @@ def print_status(answer: dict[str, Any], *, as_json: bool) -> None:
         print_table(
             ("BLOCK", "SIZE", "TIERS"),
             [
-                (block["hash"], size(block["size_bytes"]), listed(block["tiers"]) or "nowhere")
+                (block["hash"], size(block["size_bytes"]), comma_list(block["tiers"]) or "nowhere")
                 for block in answer["blocks"]
             ],
         )
 
 
 def _more(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """Plain fields beyond the contract's, in the words of the answer."""
-    shown = {"type", "id", "state", "model", "token_count"}
+    """Plain fields beyond the contract's, under the names in the result."""
+    contract_fields = {"type", "id", "state", "model", "token_count"}
     return [
-        (name.replace("_", " "), listed(value) if isinstance(value, list) else str(value))
+        (name.replace("_", " "), comma_list(value) if isinstance(value, list) else str(value))
         for name, value in answer.items()
-        if name not in shown
+        if name not in contract_fields
         and not isinstance(value, dict)
         and name != "blocks"
         and value not in (None, [], "")
@@ -271,7 +286,7 @@ def _row(window: dict[str, Any]) -> tuple[str, ...]:
         f"{window['token_count']:,}",
         size(window["size_bytes"]),
         window["model"],
-        listed(window["tags"]),
+        comma_list(window["tags"]),
         moment(window["created_at"]),
         window.get("parent_window") or "",
     )

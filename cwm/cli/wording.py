@@ -1,4 +1,4 @@
-"""How numbers, times and lists are put into words."""
+"""Formats numbers, times and lists."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def moment(timestamp: str | None) -> str:
-    """An ISO timestamp to the second, in local time."""
+    """An ISO timestamp in local time, to the second."""
     if not timestamp:
         return ""
     return datetime.fromisoformat(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def listed(values: Iterable[object]) -> str:
+def comma_list(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)

@@ -1,4 +1,4 @@
-"""What a principal may do, in the words of OAuth: scopes."""
+"""OAuth scopes: what a principal may do."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Final
 
 
 class Scope(StrEnum):
-    """``windows:read`` reads sessions, too; ``sessions:write`` opens, continues and deletes them.
+    """What one grant allows.
 
-    ``tools:call`` is for all that upstream servers offer. ``admin`` holds every other one and is for what
-    concerns a gateway as a whole: its metrics and its upkeep.
+    ``windows:read`` also covers reading sessions; ``sessions:write`` covers opening, continuing and deleting them.
+    ``tools:call`` covers everything that upstream servers offer. ``admin`` includes every other scope and also
+    covers the gateway as a whole: its metrics and its upkeep.
     """
 
     WINDOWS_READ = "windows:read"
@@ -25,23 +26,23 @@ class Scope(StrEnum):
 
 EVERY: Final = frozenset(Scope)
 OF_AN_AGENT: Final = EVERY - {Scope.ADMIN}
-"""What an agent needs to use everything there is for agents."""
+"""The scopes that let an agent use everything agents can use."""
 
 NOTHING: Final[frozenset[Scope]] = frozenset()
 
 
 def granted(names: Iterable[str]) -> frozenset[Scope]:
-    """The scopes that ``names`` stand for; ``<noun>:*`` is every scope of a noun, an unknown name is none."""
-    return frozenset(scope for name in names for scope in _meant(name))
+    """The scopes that ``names`` grant: ``<noun>:*`` is every scope of that noun; unknown names grant nothing."""
+    return frozenset(scope for name in names for scope in _scopes_of(name))
 
 
 def spelled(scopes: Iterable[Scope]) -> list[str]:
-    """By name, in the order in which they are documented."""
-    held = frozenset(scopes)
-    return [scope.value for scope in Scope if scope in held]
+    """The names of ``scopes``, in the documented order."""
+    scope_set = frozenset(scopes)
+    return [scope.value for scope in Scope if scope in scope_set]
 
 
-def _meant(name: str) -> Iterable[Scope]:
+def _scopes_of(name: str) -> Iterable[Scope]:
     if name == Scope.ADMIN:
         return EVERY
     noun, colon, verb = name.partition(":")

@@ -1,4 +1,4 @@
-"""What an authorization server says in an access token that it vouches for."""
+"""The verified content of an OAuth access token."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """A token that was checked: it is the issuer's, for us, and good now.
+    """A token that passed verification: issued by a trusted issuer, for this gateway, and currently valid.
 
-    ``subject`` is unique within the issuer, None in a token of a client for itself that names none.
-    ``scopes`` are as the issuer spells them; ``claims`` is everything in the token.
+    ``subject`` is unique within the issuer; it is None when a client acts for itself and the token names no
+    subject. ``scopes`` keep the issuer's spelling; ``claims`` holds every claim of the token.
     """
 
     issuer: str

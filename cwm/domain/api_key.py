@@ -1,4 +1,4 @@
-"""Keys of machines that cannot sign in: shown once, kept as a digest."""
+"""API keys for machines that cannot sign in: shown once, stored as a digest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from cwm.domain.access import Scope
 
 MARK: Final = "cwm_"
-"""Every key begins with it, so that scanners of repositories and logs find one that got lost."""
+"""The prefix of every key, so that scanners of repositories and logs recognise a leaked one."""
 
 NAME_PATTERN: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}", re.ASCII)
 _KEY: Final = re.compile(r"cwm_(?P<key_id>[0-9a-f]{16})_(?P<secret>[A-Za-z0-9_-]{43})", re.ASCII)
@@ -20,7 +20,11 @@ _KEY: Final = re.compile(r"cwm_(?P<key_id>[0-9a-f]{16})_(?P<secret>[A-Za-z0-9_-]
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """``name`` is the machine's: keys of one name are one principal, so that a new one can take over from an old one."""
+    """An API key as stored.
+
+    ``name`` names the machine: all keys of one name are the same principal, so that a new key can replace an old
+    one.
+    """
 
     tenant: str
     key_id: str
@@ -32,7 +36,7 @@ class ApiKey:
     revoked_at: datetime | None = None
 
     def opens_for(self, secret: str) -> bool:
-        """In a time that does not depend on where the two differ."""
+        """Whether ``secret`` matches, compared in constant time."""
         return hmac.compare_digest(self.digest, digest_of(secret))
 
     def is_good(self, now: datetime) -> bool:
@@ -45,11 +49,11 @@ def written(key_id: str, secret: str) -> str:
 
 
 def taken_apart(key: str) -> tuple[str, str] | None:
-    """``(key_id, secret)``; None for what is no key."""
-    found = _KEY.fullmatch(key)
-    return None if found is None else (found["key_id"], found["secret"])
+    """Split a key into ``(key_id, secret)``; None when it is not a well-formed key."""
+    match = _KEY.fullmatch(key)
+    return None if match is None else (match["key_id"], match["secret"])
 
 
 def digest_of(secret: str) -> str:
-    """256 random bits need no slow hash: there is nothing to guess from."""
+    """SHA-256 is enough: a secret of 256 random bits cannot be guessed, so no slow hash is needed."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What is written down when something happens: never a prompt, a token or a secret."""
+"""What an audit record contains. It never contains a prompt, a token or a secret."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Severity(StrEnum):
 class AuditEvent:
     """One line of the audit log: who did what, from where, and how it ended.
 
-    ``event`` names an operation (``window_freeze``) or what happened (``session.turn``); ``origin`` is that of
-    the request that is being served.
+    ``event`` names an operation (``window_freeze``) or an occurrence (``session.turn``); ``origin`` defaults to the
+    origin of the request being served.
     """
 
     timestamp: datetime

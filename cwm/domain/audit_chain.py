@@ -1,7 +1,7 @@
-"""The chain of a tenant's audit records: each carries the digest of the one before and its own.
+"""The hash chain of a tenant's audit records: each record carries its own digest and the previous record's.
 
-A digest is an HMAC under a key derived from the gateway's secret, over everything in the record. Whoever
-has the database alone can neither write a record nor change, move or remove one without it showing.
+A digest is an HMAC over the whole record, with a key derived from the gateway's secret. Somebody who can only write
+to the database cannot add, change, move or remove a record without being detected.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ _KEY_LABEL: Final = b"cwm audit 1"
 _KEY_ID_CHARS: Final = 12
 _CARRIED_KEY: Final = b"cwm audit: carried over from before there was a chain"
 CARRIED: Final = "carried"
-"""Key id of records older than the chain: their key is no secret, the first record after them vouches for all."""
+"""Key id of records older than the chain.
+
+Their key is public: the first signed record after them vouches for all of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A record's number in its tenant's chain, from 1, and its digest; number 0 is before the first."""
+    """A record's number in its tenant's chain, from 1, and its digest. Number 0 is before the first record."""
 
     seq: int = 0
     digest: str = ""
@@ -34,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An event in its place. ``previous`` is the digest of the record before; digests are in hex."""
+    """An event at its place in the chain. ``previous`` is the digest of the record before; digests are in hex."""
 
     seq: int
     event: AuditEvent
@@ -49,7 +52,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a tenant's chain had come at a time: a chain that ends before it was cut off."""
+    """A signed statement of how far a tenant's chain had come at a time. A chain that ends earlier was cut off."""
 
     tenant: str
     place: Place
@@ -60,9 +63,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Where a tenant's chain begins. Records up to ``pruned`` had their time and are gone.
+    """Where a tenant's chain begins.
 
-    Those up to the number ``carried_through`` are older than the chain.
+    Records up to ``pruned`` were removed when their retention ended. Records up to number ``carried_through`` are
+    older than the chain.
     """
 
     tenant: str
@@ -73,7 +77,10 @@ class Anchor:
 
 
 class ChainKeys:
-    """Links records and checks them. The first secret signs, all of them verify: so a secret can be replaced."""
+    """Links and verifies records.
+
+    The first secret signs and all of them verify, so that a secret can be rotated.
+    """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         keys = [hmac.digest(secret, _KEY_LABEL, "sha256") for secret in secrets]
@@ -82,57 +89,63 @@ class ChainKeys:
         self._keys[CARRIED] = _CARRIED_KEY
 
     def link(self, event: AuditEvent, after: Place) -> AuditRecord:
-        """The record that comes ``after``; its event is as every database can hold it."""
+        """The record for ``event`` that follows ``after``; its text is cleaned so that every database can store it."""
         return _linked(event, after, self._current, self._keys[self._current])
 
-    def known(self, key_id: str) -> bool:
+    def knows(self, key_id: str) -> bool:
         return key_id in self._keys
 
     def holds(self, record: AuditRecord) -> bool:
-        """Whether the record is as it was written, under a key that is :meth:`known`."""
-        told = _told(record.seq, record.event, record.previous, record.key_id)
-        return hmac.compare_digest(_digest(self._keys[record.key_id], told), record.digest)
+        """Whether the record is unchanged since it was written. The keys must know its key id (:meth:`knows`)."""
+        material = _record_material(record.seq, record.event, record.previous, record.key_id)
+        return hmac.compare_digest(_digest(self._keys[record.key_id], material), record.digest)
 
     def sign_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
-        signed = replace(checkpoint, key_id=self._current)
-        return replace(signed, signature=_digest(self._keys[self._current], _told_checkpoint(signed)))
+        keyed = replace(checkpoint, key_id=self._current)
+        return replace(keyed, signature=_digest(self._keys[self._current], _checkpoint_material(keyed)))
 
     def signed_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        return self._signed(checkpoint.key_id, checkpoint.signature, _told_checkpoint(checkpoint))
+        return self._signed(checkpoint.key_id, checkpoint.signature, _checkpoint_material(checkpoint))
 
     def sign_anchor(self, anchor: Anchor) -> Anchor:
-        signed = replace(anchor, key_id=self._current)
-        return replace(signed, signature=_digest(self._keys[self._current], _told_anchor(signed)))
+        keyed = replace(anchor, key_id=self._current)
+        return replace(keyed, signature=_digest(self._keys[self._current], _anchor_material(keyed)))
 
     def signed_anchor(self, anchor: Anchor) -> bool:
-        """Also for one before which nothing was pruned: there is nothing to sign."""
-        told = (_told_anchor(anchor), _told_older_anchor(anchor))
+        """Whether the signature is valid. An anchor with nothing pruned needs no signature and is always valid."""
+        materials = (_anchor_material(anchor), _older_anchor_material(anchor))
         return anchor.pruned.seq == 0 or any(
-            self._signed(anchor.key_id, anchor.signature, one) for one in told
+            self._signed(anchor.key_id, anchor.signature, material) for material in materials
         )
 
-    def _signed(self, key_id: str, signature: str, told: bytes) -> bool:
+    def _signed(self, key_id: str, signature: str, material: bytes) -> bool:
         if key_id == CARRIED or key_id not in self._keys:
             return False
-        return hmac.compare_digest(_digest(self._keys[key_id], told), signature)
+        return hmac.compare_digest(_digest(self._keys[key_id], material), signature)
 
 
 def carried(event: AuditEvent, after: Place) -> AuditRecord:
-    """The record of an event from before there was a chain, to come ``after``."""
+    """The record, following ``after``, for an event that is older than the chain."""
     return _linked(event, after, CARRIED, _CARRIED_KEY)
 
 
 def _linked(event: AuditEvent, after: Place, key_id: str, key: bytes) -> AuditRecord:
-    kept, seq = _storable(event), after.seq + 1
-    return AuditRecord(seq, kept, after.digest, key_id, _digest(key, _told(seq, kept, after.digest, key_id)))
+    stored_event, seq = _storable(event), after.seq + 1
+    return AuditRecord(
+        seq,
+        stored_event,
+        after.digest,
+        key_id,
+        _digest(key, _record_material(seq, stored_event, after.digest, key_id)),
+    )
 
 
-def _digest(key: bytes, told: bytes) -> str:
-    return hmac.digest(key, told, "sha256").hex()
+def _digest(key: bytes, material: bytes) -> str:
+    return hmac.digest(key, material, "sha256").hex()
 
 
-def _told(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
-    """All of a record but its digest, in one spelling."""
+def _record_material(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
+    """The bytes that a record's digest covers: every field except the digest, as canonical JSON."""
     origin = event.origin
     return canonical_json(
         [
@@ -156,19 +169,19 @@ def _told(seq: int, event: AuditEvent, previous: str, key_id: str) -> bytes:
     )
 
 
-def _told_checkpoint(checkpoint: Checkpoint) -> bytes:
+def _checkpoint_material(checkpoint: Checkpoint) -> bytes:
     place = checkpoint.place
     at = _moment(checkpoint.at)
     return canonical_json(["checkpoint", checkpoint.tenant, place.seq, place.digest, at, checkpoint.key_id])
 
 
-def _told_anchor(anchor: Anchor) -> bytes:
+def _anchor_material(anchor: Anchor) -> bytes:
     pruned, through = anchor.pruned, anchor.carried_through
     return canonical_json(["anchor 2", anchor.tenant, pruned.seq, pruned.digest, through, anchor.key_id])
 
 
-def _told_older_anchor(anchor: Anchor) -> bytes:
-    """As it was signed before that covered ``carried_through``; the next one that is signed takes its place."""
+def _older_anchor_material(anchor: Anchor) -> bytes:
+    """The bytes that an older signature covers: without ``carried_through``. The next signature replaces it."""
     pruned = anchor.pruned
     return canonical_json(["anchor", anchor.tenant, pruned.seq, pruned.digest, anchor.key_id])
 
@@ -178,9 +191,9 @@ def _moment(at: datetime) -> str:
 
 
 def _storable(event: AuditEvent) -> AuditEvent:
-    """As it will be read back: details as JSON knows them, and no character that a database refuses."""
-    spelled = json.dumps(event.details, ensure_ascii=False, default=str, skipkeys=True)
-    details: dict[str, Any] = json.loads(spelled.encode("utf-8", "replace"), parse_constant=str)
+    """The event as the database will return it: JSON values in the details, no characters that a database rejects."""
+    details_json = json.dumps(event.details, ensure_ascii=False, default=str, skipkeys=True)
+    details: dict[str, Any] = json.loads(details_json.encode("utf-8", "replace"), parse_constant=str)
     return replace(
         event,
         tenant=_text(event.tenant),

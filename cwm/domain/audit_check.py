@@ -1,4 +1,4 @@
-"""Whether a tenant's chain is whole, and if not, which record breaks it and how."""
+"""Checks whether a tenant's audit chain is intact, and if not, which records break it and how."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Final
 from cwm.domain.audit_chain import CARRIED, Anchor, AuditRecord, ChainKeys, Checkpoint, Place
 
 MOST_FINDINGS: Final = 1_000
-"""Further ones are counted, not told."""
+"""Findings beyond this number are counted but not listed."""
 
 
 class Damage(StrEnum):
     CHANGED = "changed"
-    """A record is not as it was written, or not where it was written."""
+    """The content of a record, or its position, differs from what was signed."""
     REMOVED = "removed"
     """Records are missing between others, or before the first."""
     UNLINKED = "unlinked"
-    """A record is as it was written, but follows another one than it was written after."""
+    """A record is unchanged but does not follow the record that it was written after."""
     REPEATED = "repeated"
-    """A number is there twice, or a record has come back that was pruned."""
+    """A number occurs twice, or a pruned record has come back."""
     CUT_OFF = "cut_off"
-    """The chain ends before, or runs otherwise at, a place that it is known to have come to."""
+    """The chain ends before a recorded checkpoint, or has another record at its place."""
     UNKNOWN_KEY = "unknown_key"
-    """A record was written under a secret that is not among those given."""
+    """A record was signed with a secret that is not among the configured ones."""
     UNSIGNED = "unsigned"
-    """Where the chain begins, or how far it had come, was not written by a gateway with the secret."""
+    """The anchor or checkpoint was not signed by a gateway that has the secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``carried`` of the ``records`` are older than the chain; ``end`` is where it ends now."""
+    """The result of a check.
+
+    ``carried`` of the ``records`` are older than the chain; ``end`` is the place of the last record.
+    """
 
     tenant: str
     records: int
@@ -58,9 +61,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class ChainCheck:
-    """Takes a tenant's records in the order of their numbers.
+    """Checks a tenant's records, which the caller feeds in the order of their numbers.
 
-    Each of ``checkpoints`` is a place that the chain came to once; the caller has looked at their signatures.
+    Each of ``checkpoints`` is a place that the chain once reached; the caller has already verified their
+    signatures.
     """
 
     keys: ChainKeys
@@ -70,8 +74,8 @@ class ChainCheck:
     _carried_through: int = field(init=False)
     _records: int = field(default=0, init=False)
     _carried: int = field(default=0, init=False)
-    _found: list[Finding] = field(default_factory=list, init=False)
-    _more: int = field(default=0, init=False)
+    _findings: list[Finding] = field(default_factory=list, init=False)
+    _more_findings: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._last = self.anchor.pruned
@@ -95,18 +99,21 @@ class ChainCheck:
 
     @property
     def carried_through(self) -> int:
-        """Up to where records older than the chain may be: as the anchor says, and none after one that is not."""
+        """Highest number that a record older than the chain may have.
+
+        It is the anchor's, or the number before the first record that is not older than the chain.
+        """
         return self._carried_through
 
     @property
     def is_whole(self) -> bool:
-        """As far as it was taken."""
-        return not self._found
+        """Whether no damage was found so far."""
+        return not self._findings
 
     def verdict(self) -> Verdict:
         furthest = max((point.place.seq for point in self.checkpoints), default=0)
         if self._records == 0 and self.anchor.pruned.seq:
-            # Pruning leaves the newest record, however old it is.
+            # Pruning keeps the newest record, however old it is.
             furthest = max(furthest, self.anchor.pruned.seq + 1)
         if furthest > self._last.seq:
             self._find(Damage.CUT_OFF, self._last.seq + 1, furthest)
@@ -116,13 +123,13 @@ class ChainCheck:
             self._carried,
             self.anchor.pruned.seq,
             self._last,
-            tuple(self._found),
-            self._more,
+            tuple(self._findings),
+            self._more_findings,
         )
 
     def _look_at(self, record: AuditRecord, *, follows: bool) -> None:
         late = record.key_id == CARRIED and record.seq > self._carried_through
-        if not self.keys.known(record.key_id):
+        if not self.keys.knows(record.key_id):
             self._find(Damage.UNKNOWN_KEY, record.seq, record.seq)
         elif late or not self.keys.holds(record):
             self._find(Damage.CHANGED, record.seq, record.seq)
@@ -133,7 +140,7 @@ class ChainCheck:
             self._carried_through = min(self._carried_through, record.seq - 1)
 
     def _find(self, damage: Damage, first: int, last: int) -> None:
-        if len(self._found) < MOST_FINDINGS:
-            self._found.append(Finding(damage, first, last))
+        if len(self._findings) < MOST_FINDINGS:
+            self._findings.append(Finding(damage, first, last))
         else:
-            self._more += 1
+            self._more_findings += 1

@@ -1,4 +1,4 @@
-"""How much of a tool's result reaches the agent that asked, and what may stand by reference in a call."""
+"""How much of a tool result is delivered to the agent, and how much a call may pull in by reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from cwm.domain.tool_policy import ToolPolicies, ToolPolicy
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What by-reference arguments of one call may come to. ``enabled`` false: of no tool, whatever its policy."""
+    """Limits on by-reference arguments of one call.
+
+    ``enabled`` false turns them off for every tool, whatever its policy; ``most`` counts references.
+    """
 
     enabled: bool = True
     most: int = 16
@@ -18,10 +21,10 @@ class References:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Policies of tools, and what holds for all of them.
+    """The tools' policies, and the limits that apply to all of them.
 
-    ``enabled`` false: every result is delivered as it is. An agent's context is taken to hold
-    ``window_tokens``; one result takes ``window_share`` of what is left of it at most. None: of no end.
+    With ``enabled`` false, every result is delivered whole. An agent's context is assumed to hold ``window_tokens``
+    (None: unlimited); one result takes at most ``window_share`` of what remains of it.
     """
 
     policies: ToolPolicies = field(default_factory=ToolPolicies)
@@ -31,20 +34,20 @@ class Budgets:
     window_share: float = 0.25
 
     def allowance(self, policy: ToolPolicy, delivered: int) -> int | None:
-        """Most tokens of one result for an agent that had ``delivered`` so far; None for any amount.
+        """Most tokens that one result may take for an agent that received ``delivered`` so far; None for no limit.
 
-        It shrinks as the window fills, down to what a preview takes and no further.
+        The allowance shrinks as the window fills, but never below the size of a preview.
         """
         if not self.enabled or policy.max_tokens is None:
             return None
         if self.window_tokens is None:
             return policy.max_tokens
-        left = max(0, self.window_tokens - delivered)
+        remaining_tokens = max(0, self.window_tokens - delivered)
         floor = min(policy.preview_tokens, policy.max_tokens)
-        return max(floor, min(policy.max_tokens, int(left * self.window_share)))
+        return max(floor, min(policy.max_tokens, int(remaining_tokens * self.window_share)))
 
     @property
     def some_take_references(self) -> bool:
-        """Whether by-reference arguments are worth telling of."""
+        """Whether any tool accepts by-reference arguments, so that agents should be told about them."""
         policies = (self.policies.default, *self.policies.by_name.values())
         return self.references.enabled and any(policy.references for policy in policies)

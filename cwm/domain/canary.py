@@ -1,4 +1,4 @@
-"""A canary: a short greedy continuation of a window, replayed to prove that restored KV is the KV it was."""
+"""Canaries: short greedy continuations of a window, replayed to prove that restored KV equals the stored KV."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any, Final
 from cwm.domain.prefix import TokenIds
 
 TOP_TOKENS: Final = 5
-"""Log-probabilities kept for each token of a canary."""
+"""How many candidates' log-probabilities are stored for each token of a canary."""
 
 
 class Verification(StrEnum):
-    """``exact``: the same tokens. ``within_tolerance``: others, but only from a tie on that any rounding breaks."""
+    """The result of a replay.
+
+    ``exact``: the same tokens. ``within_tolerance``: the tokens differ, but first at a near tie, which rounding
+    alone can flip.
+    """
 
     EXACT = "exact"
     WITHIN_TOLERANCE = "within_tolerance"
@@ -24,7 +28,10 @@ class Verification(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Tokens decoded greedily after a context, each with the likeliest candidates' log-probabilities by id."""
+    """Tokens decoded greedily after a context.
+
+    ``top`` has the likeliest candidates for each of these tokens: log-probability by token id.
+    """
 
     token_ids: TokenIds
     top: tuple[Mapping[int, float], ...]
@@ -33,17 +40,17 @@ class Canary:
         return {"token_ids": list(self.token_ids), "top": [dict(likeliest) for likeliest in self.top]}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Canary:
-        top = tuple({int(token): value for token, value in likeliest.items()} for likeliest in stored["top"])
-        return cls(tuple(stored["token_ids"]), top)
+    def from_dict(cls, data: Mapping[str, Any]) -> Canary:
+        top = tuple({int(token): value for token, value in likeliest.items()} for likeliest in data["top"])
+        return cls(tuple(data["token_ids"]), top)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a replay showed.
+    """What a replay measured.
 
     ``deviation`` is the largest change of a log-probability, in nats, while the contexts were still equal;
-    ``first_difference`` counts tokens from 0 and is None when there is none.
+    ``first_difference`` is the index of the first differing token, from 0, or None when all agree.
     """
 
     verification: Verification
@@ -54,10 +61,13 @@ class Evidence:
 
 
 def compare(expected: Canary, replayed: Canary, tolerance: float) -> Evidence:
-    """Judge a replay. ``tolerance`` in nats: what arithmetic in another order may change."""
+    """Compare a replay with the stored canary.
+
+    ``tolerance`` is in nats: the change that summing in another order may cause.
+    """
     compared = min(len(expected.token_ids), len(replayed.token_ids))
     pairs = zip(expected.token_ids, replayed.token_ids, strict=False)
-    first = next((at for at, (wanted, got) in enumerate(pairs) if wanted != got), None)
+    first = next((at for at, (old_id, new_id) in enumerate(pairs) if old_id != new_id), None)
     alike = compared if first is None else first + 1
     deviation = max((_deviation(expected, replayed, at) for at in range(alike)), default=0.0)
     if deviation > tolerance or compared < len(expected.token_ids):
@@ -72,7 +82,10 @@ def compare(expected: Canary, replayed: Canary, tolerance: float) -> Evidence:
 
 
 def _deviation(expected: Canary, replayed: Canary, at: int) -> float:
-    """Over the candidates both sides list: the last of five may be another one without meaning anything."""
+    """Largest change among the candidates that both sides list.
+
+    Candidates that only one side lists are ignored: the last of the five may differ without meaning anything.
+    """
     before, after = expected.top[at], replayed.top[at]
     return max((abs(before[token] - after[token]) for token in before.keys() & after.keys()), default=99.0)
 

@@ -1,4 +1,4 @@
-"""What clients may want to hear of: lists that changed, resources that changed, agent sessions that ended."""
+"""Change notifications: changed lists, changed resources, ended agent sessions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ class ChangeKind(StrEnum):
     PROMPTS = "prompts"
     RESOURCES = "resources"
     RESOURCE = "resource"
-    """The content of one resource; ``Change.uri`` says which."""
+    """The content of one resource changed; ``Change.uri`` says which."""
     STATE = "state"
-    """What is kept for an agent session changed; ``Change.agent_session`` says for which."""
+    """The stored state of an agent session changed; ``Change.agent_session`` says which session."""
     ENDED = "ended"
     """An agent session ended; ``Change.agent_session`` says which."""
     GIVEN_UP = "given_up"
-    """A client of ``Change.agent_session`` wants no answer to a request any more; ``Change.uri`` is the request's id."""
+    """A client of ``Change.agent_session`` cancelled a request; ``Change.uri`` is the request's id."""
     CONTENT = "content"
-    """Nobody in ``Change.tenant`` holds the content any more whose digest is ``Change.uri``. Not for clients."""
+    """The last hold on a content in ``Change.tenant`` ended; ``Change.uri`` is its digest. Not sent to clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``agent_session`` is the key of the one it concerns, None for all; so is ``tenant``.
+    """One change and who may learn of it.
 
-    ``uri`` is as clients see it, but for ``GIVEN_UP`` and ``CONTENT``. ``private_to`` is the key that state is
-    kept under for the only one who may hear, be it an agent session or a principal without one.
+    ``agent_session`` is the key of the agent session concerned, None for all; ``tenant`` likewise. ``uri`` is as
+    clients see it, except for ``GIVEN_UP`` and ``CONTENT``. ``private_to`` is the state key of the only listener
+    that may learn of it: an agent session's, or that of a principal without one.
     """
 
     kind: ChangeKind
@@ -41,9 +42,10 @@ class Change:
     private_to: str | None = None
 
     def concerns(self, tenant: str, agent_session: str | None, key: str | None = None) -> bool:
-        """Whether one of ``tenant`` hears of it; whose agent session is not known hears all of its tenant's.
+        """Whether a listener of ``tenant`` should learn of it.
 
-        ``key`` is the one that the listener's state is kept under.
+        A listener whose agent session is unknown learns of all changes in its tenant. ``key`` is the listener's
+        state key.
         """
         if self.tenant not in {None, tenant} or self.private_to not in {None, key}:
             return False

@@ -1,7 +1,7 @@
-"""Cursors: where to go on in a stored result, signed, so that nobody makes one or moves it elsewhere.
+"""Signed cursors: where to continue reading a stored result.
 
-A cursor is bound to who reads (tenant and subject) and to what is read: the tool and the arguments that the
-result came from, the content of the part, and the query that is being answered, if any. It spells 90
+A cursor is bound to the reader (tenant and subject) and to what is read: the tool and arguments that produced the
+result, the content of the part, and the query, if any. Clients cannot forge one or use it elsewhere. It encodes 90
 bytes: version, key, part, offset, end, handle, reader, snapshot, signature.
 """
 
@@ -31,7 +31,7 @@ _KEY_LABEL: Final = b"cwm cursor 1"
 
 
 class CursorFault(StrEnum):
-    """Why a cursor is refused. Whatever is wrong with a signature is ``malformed`` and no more."""
+    """Why a cursor is refused. Every problem with a signature is reported as ``malformed``, without detail."""
 
     MALFORMED = "malformed"
     EXPIRED = "expired"
@@ -39,15 +39,15 @@ class CursorFault(StrEnum):
 
 
 _SENTENCES: Final = {
-    CursorFault.MALFORMED: "This is no cursor of this gateway.",
-    CursorFault.EXPIRED: "This cursor has expired; read on by handle and page.",
-    CursorFault.FOREIGN: "This cursor was given to another reader, or for something else.",
+    CursorFault.MALFORMED: "This cursor was not issued by this gateway.",
+    CursorFault.EXPIRED: "This cursor has expired; continue by handle and page.",
+    CursorFault.FOREIGN: "This cursor was issued to another reader, or for another result or query.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a stored result: ``offset`` in bytes of a part, or of the answer to a query on it."""
+    """A position in a stored result: ``offset`` counts bytes of a part, or of a query's answer."""
 
     handle: str
     part: int
@@ -56,20 +56,23 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a cursor that was signed here says; good only for the snapshot that it was made for."""
+    """The content of a verified cursor. It is valid only for the snapshot that it was made for."""
 
     position: Position
     snapshot: bytes
 
     def require(self, snapshot: bytes) -> Position:
-        """Where to go on. CWM-1003 when it was made for another snapshot."""
+        """The position to continue at. CWM-1003 when the cursor was made for another snapshot."""
         if not hmac.compare_digest(self.snapshot, snapshot):
             raise refusal(CursorFault.FOREIGN)
         return self.position
 
 
 class Cursors:
-    """Makes and checks cursors. The first secret signs, all of them verify: so a secret can be replaced."""
+    """Makes and verifies cursors.
+
+    The first secret signs and all of them verify, so that a secret can be rotated.
+    """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         keys = [hmac.digest(secret, _KEY_LABEL, "sha256") for secret in secrets]
@@ -93,7 +96,7 @@ class Cursors:
         return urlsafe_b64encode(payload + hmac.digest(key, payload, "sha256")).decode()
 
     def read(self, cursor: str, reader: Principal, now: datetime) -> Claim:
-        """What ``cursor`` says. CWM-1003, with the fault as ``reason``."""
+        """Verify ``cursor`` and return its content. CWM-1003, with the fault as ``reason``."""
         payload = self._verified(cursor)
         version, _, part, offset, expires_at, number, read_by, snapshot = _PAYLOAD.unpack(payload)
         if version != _VERSION:
@@ -114,7 +117,7 @@ class Cursors:
 
 
 def snapshot_of(result: StoredResult, part: StoredPart, query: str = "") -> bytes:
-    """What a cursor into a part is bound to: its content, the call it came from, and the query on it."""
+    """What a cursor into a part is bound to: the part's content, the call that produced it, and the query."""
     return _binding(result.tool, result.arguments_digest, part.digest, query)
 
 
@@ -123,7 +126,7 @@ def refusal(fault: CursorFault) -> InvalidParameterError:
 
 
 def _decoded(cursor: str) -> bytes:
-    """One spelling for each cursor: base64 knows several."""
+    """Only the canonical encoding is accepted: base64 has several spellings of the same bytes."""
     if len(cursor) == CURSOR_CHARS and cursor.isascii():
         try:
             raw = urlsafe_b64decode(cursor)
@@ -139,9 +142,9 @@ def _reader(principal: Principal) -> bytes:
 
 
 def _binding(*values: str) -> bytes:
-    """The same bytes for the same values, and for no others: each is told with its length."""
-    told = hashlib.sha256()
+    """A short hash of ``values``; each is hashed with its length, so that different lists never collide by joining."""
+    sha = hashlib.sha256()
     for value in values:
         encoded = value.encode("utf-8", "surrogatepass")
-        told.update(len(encoded).to_bytes(8) + encoded)
-    return told.digest()[:_BINDING_BYTES]
+        sha.update(len(encoded).to_bytes(8) + encoded)
+    return sha.digest()[:_BINDING_BYTES]

@@ -1,4 +1,4 @@
-"""What an engine is: the facts a stored chunk depends on and does not carry itself."""
+"""What an engine is: the facts that stored chunks depend on but do not carry themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 
 class Tier(StrEnum):
-    """Where chunks are: LMCache's L1, its file adapter, its Redis adapter."""
+    """Where chunks are: LMCache's L1, its file adapter or its Redis adapter."""
 
     CPU = "cpu"
     DISK = "disk"
@@ -18,7 +18,7 @@ class Tier(StrEnum):
 
 
 class CacheScope(StrEnum):
-    """Who may share KV: everything of a tenant, or one lineage of sessions and windows."""
+    """Who may share KV: a whole tenant, or one lineage of sessions and windows."""
 
     TENANT = "tenant"
     SESSION = "session"
@@ -26,11 +26,11 @@ class CacheScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """One served model on one engine, as far as its KV depends on it.
+    """One model served by one engine, as far as its KV depends on it.
 
-    ``root`` is the model path vLLM loaded, which LMCache calls model_name. ``chunk_size`` and
-    ``hash_algorithm`` are None for an engine without LMCache. Sizes are in tokens. What the engine does not
-    tell is None or empty; its ``fingerprint`` covers its whole configuration all the same.
+    ``root`` is the model path that vLLM loaded; LMCache calls it model_name. ``chunk_size`` and ``hash_algorithm``
+    are None for an engine without LMCache. Sizes are in tokens. Facts that the engine does not report are None or
+    empty; its ``fingerprint`` still covers its whole configuration.
     """
 
     model: str
@@ -64,15 +64,15 @@ KV_FIELDS: Final = (
     "hash_algorithm",
     "world_size",
 )
-"""What stored KV depends on: engines that differ in one of these never share it."""
+"""What stored KV depends on: engines that differ in any of these never share KV."""
 
 TOKEN_FIELDS: Final = ("tokenizer_digest", "template_digest")
-"""What token ids mean: engines that differ in one of these read the same ids, or the next turn, otherwise."""
+"""What token ids mean: engines that differ here read the same ids, or render the next turn, differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field in which the engine of now is not the engine of then."""
+    """One field in which an engine changed between ``then`` and ``now``."""
 
     field: str
     then: str
@@ -87,24 +87,24 @@ class Difference:
 
 
 def differences(then: EngineIdentity, now: EngineIdentity) -> tuple[Difference, ...]:
-    """Every field that matters and differs, those that change tokens first.
+    """Every relevant field that differs, those that change tokens first.
 
-    A digest of tokens that one side does not know is no difference: there is nothing to compare.
+    A token digest that one side does not know is not a difference: there is nothing to compare.
     """
     compared = {field: (getattr(then, field), getattr(now, field)) for field in (*TOKEN_FIELDS, *KV_FIELDS)}
     return tuple(
-        Difference(field, _told(before), _told(after))
+        Difference(field, _text(before), _text(after))
         for field, (before, after) in compared.items()
         if before != after and (field in KV_FIELDS or (before and after))
     )
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     return "unknown" if value in {None, ""} else str(value)
 
 
 def engine_key(identity: EngineIdentity) -> str:
-    """Names an engine by all that its KV depends on: 64 characters, the same for equal engines."""
+    """A key for everything that an engine's KV depends on: 64 characters, the same for equal engines."""
     facts = "\x1f".join(str(getattr(identity, field)) for field in KV_FIELDS)
     return hashlib.sha256(facts.encode()).hexdigest()
 
@@ -112,8 +112,8 @@ def engine_key(identity: EngineIdentity) -> str:
 def derive_cache_salt(secret: bytes, scope: str, identity: EngineIdentity) -> str:
     """The salt mixed into every chunk hash: 45 characters of ``[a-z0-9-]``.
 
-    LMCache's keys name neither weights, nor dtype, nor block size; a salt derived from what the
-    engine is makes KV of a changed engine a miss instead of garbage.
+    LMCache's keys do not include weights, dtype or block size. A salt derived from these facts makes KV of a
+    changed engine a miss instead of garbage.
     """
     facts = "\x1f".join((scope, *(str(getattr(identity, field)) for field in KV_FIELDS)))
     mac = hmac.new(secret, facts.encode(), hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
-"""Every way CWM says no: the public codes of the contract, one class each.
+"""The public error codes of the contract, one class each.
 
-An error carries a stable ``code``, a ``kind`` that transports map to their own status, whether a
-retry can help, and a ``context`` of plain values. It never carries a prompt, a token or a secret.
+An error carries a stable ``code``, a ``kind`` that transports map to their own status, whether a retry can help,
+and a ``context`` of plain values. It never carries a prompt, a token or a secret.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cwm.domain.injection import Injection, injection_of
 
 
 class ErrorKind(StrEnum):
-    """What a failure means to a caller, whichever face it came through."""
+    """What a failure means to a caller, whichever face the call came through."""
 
     INVALID = "invalid"
     NOT_FOUND = "not_found"
@@ -35,9 +35,9 @@ class CwmError(Exception):
     kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
     retryable: bool = False
     injection: Injection | None = None
-    """What the value that was refused looked like. For the audit log: callers are not told."""
+    """The injection that the refused value resembled. For the audit log only: callers do not see it."""
     recorded: int | None = None
-    """Tokens that the session has after a turn that failed half-way and is part of it; None where it is not."""
+    """Token count of the session after a turn that failed midway and was recorded all the same; None if it was not."""
 
     def __init__(self, message: str, **context: Any) -> None:
         super().__init__(message)
@@ -45,20 +45,22 @@ class CwmError(Exception):
         self.context: dict[str, Any] = context
 
     def refusing(self, value: str) -> Self:
-        """Note what the refused ``value`` looked like; the value itself is not kept."""
+        """Note which injection the refused ``value`` resembles; the value itself is not stored."""
         self.injection = injection_of(value)
         return self
 
     def tell_recorded(self, session_id: str) -> None:
-        """Say that what came of the turn is kept, if it is: sent again it would be there twice."""
+        """If the failed turn was recorded, say so and forbid a retry, which would record it twice."""
         if self.recorded is None:
             return
         self.retryable = False
-        self.message += f" What came of the answer is kept in session '{session_id}', after what it answers: go on from there."
+        self.message += (
+            f" The partial answer is kept in session '{session_id}', after its prompt: continue from there."
+        )
         self.context |= {"session_id": session_id, "recorded": True, "token_count": self.recorded}
 
     def as_dict(self) -> dict[str, Any]:
-        """The published error object; values of ``context`` are JSON types."""
+        """The published error object. The values of ``context`` are JSON types."""
         return {
             "code": self.code,
             "message": self.message,
@@ -92,19 +94,19 @@ class BlockNotFoundError(CwmError):
 
 
 class AgentSessionNotFoundError(CwmError):
-    """No such agent session, or another principal's."""
+    """The agent session does not exist or belongs to another principal."""
 
     code, kind = "CWM-2004", ErrorKind.NOT_FOUND
 
 
 class ResultNotFoundError(CwmError):
-    """No such stored result: unknown, expired, or another's that is not shared."""
+    """The stored result is unknown, expired, or another's and not shared."""
 
     code, kind = "CWM-2005", ErrorKind.NOT_FOUND
 
 
 class SnapshotNotFoundError(CwmError):
-    """No such snapshot of a scope of shared context."""
+    """A scope of shared context has no snapshot of this label."""
 
     code, kind = "CWM-2006", ErrorKind.NOT_FOUND
 
@@ -122,25 +124,25 @@ class WindowAlreadyExistsError(CwmError):
 
 
 class WindowInUseError(CwmError):
-    """Not in the first contract: a window that others depend on is deleted only with ``force``."""
+    """Other windows or sessions depend on the window: deleting it needs ``force``. Not in the first contract."""
 
     code, kind = "CWM-3004", ErrorKind.CONFLICT
 
 
 class WindowIncompatibleError(CwmError):
-    """Not in the first contract: the served model reads the window's tokens otherwise than they were meant."""
+    """The served model reads the window's tokens differently than the model that made it. Not in the first contract."""
 
     code, kind = "CWM-3005", ErrorKind.CONFLICT
 
 
 class TooManyAgentSessionsError(CwmError):
-    """As many agent sessions are busy as this process may hold."""
+    """The process already serves its maximum number of agent sessions, and all of them are busy."""
 
     code, kind, retryable = "CWM-3006", ErrorKind.CONFLICT, True
 
 
 class ContextConflictError(CwmError):
-    """A key is immutable, or not at the version that a write was meant for; nothing was written."""
+    """The key is immutable, or not at the version that the write expects; nothing was written."""
 
     code, kind = "CWM-3007", ErrorKind.CONFLICT
 
@@ -168,25 +170,28 @@ class EngineConnectionError(CwmError):
 
 
 class EngineResponseError(CwmError):
-    """The engine answered with something that is not an answer."""
+    """The engine sent a response that CWM cannot read."""
 
     code, kind, retryable = "CWM-5002", ErrorKind.UNAVAILABLE, True
 
 
 class UpstreamUnavailableError(CwmError):
-    """An upstream MCP server cannot be reached; what was asked of it was not done."""
+    """An upstream MCP server cannot be reached; the request was not carried out."""
 
     code, kind, retryable = "CWM-5003", ErrorKind.UNAVAILABLE, True
 
 
 class OutcomeUnknownError(CwmError):
-    """An upstream MCP server went away during a call that may not be repeated: it may or may not be done."""
+    """An upstream MCP server was lost during a call that must not be repeated.
+
+    It may or may not have been carried out.
+    """
 
     code, kind = "CWM-5004", ErrorKind.UNAVAILABLE
 
 
 class AuthorityUnavailableError(CwmError):
-    """The authorization server cannot be asked about an access token, so that nobody knows whether it is good."""
+    """The authorization server cannot be reached to verify an access token."""
 
     code, kind, retryable = "CWM-5005", ErrorKind.UNAVAILABLE, True
 
@@ -196,7 +201,7 @@ class EngineTimeoutError(CwmError):
 
 
 class LimitError(CwmError):
-    """A caller asks for more than it may for now. ``retry_after_seconds`` is a whole number from 1 on."""
+    """The caller exceeds a limit for now. ``retry_after_seconds`` is an integer of at least 1."""
 
     kind, retryable = ErrorKind.LIMITED, True
     error: ClassVar[str] = "Limit exceeded"
@@ -206,7 +211,7 @@ class LimitError(CwmError):
         super().__init__(message, **context, retry_after_seconds=self.retry_after_seconds)
 
     def as_dict(self) -> dict[str, Any]:
-        """With the two fields that the contract has for requests over a limit."""
+        """Adds the two fields that the contract defines for requests over a limit."""
         return {
             **super().as_dict(),
             "error": self.error,
@@ -215,19 +220,19 @@ class LimitError(CwmError):
 
 
 class RateLimitError(LimitError):
-    """More requests than may be made in a time. It was not counted."""
+    """Too many requests in a period. The refused request itself was not counted."""
 
     code, error = "CWM-7001", "Rate limit exceeded"
 
 
 class ConcurrencyLimitError(LimitError):
-    """As many requests are being answered as may be at once."""
+    """Too many requests are running at once."""
 
     code, error = "CWM-7002", "Concurrency limit exceeded"
 
 
 class TokenBudgetError(LimitError):
-    """The tokens of a time are used up; the engine was not asked."""
+    """The token budget of the period is used up; the engine was not called."""
 
     code, error = "CWM-7003", "Token budget exceeded"
 
@@ -241,7 +246,10 @@ class SecurityError(CwmError):
 
 
 class UnauthenticatedError(SecurityError):
-    """Nobody in particular asks. ``why`` is for the audit log, one word or two, and is not told to the caller."""
+    """The request does not identify a caller.
+
+    ``why`` is a word or two for the audit log; the caller does not see it.
+    """
 
     kind = ErrorKind.UNAUTHENTICATED
 
@@ -251,4 +259,4 @@ class UnauthenticatedError(SecurityError):
 
 
 class InsufficientScopeError(SecurityError):
-    """Somebody asks for what they may not do."""
+    """The caller is known but lacks a scope that the request needs."""

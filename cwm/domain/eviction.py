@@ -1,4 +1,4 @@
-"""What makes room first: one order a policy, each in O(1) or O(log n)."""
+"""Eviction policies: which entry makes room first. Each operation takes O(1) or O(log n)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ K = TypeVar("K")
 
 class Eviction(StrEnum):
     LRU = "lru"
-    """What was not used for longest."""
+    """Evicts the entry unused for longest."""
     LFU = "lfu"
-    """What was used least often; of equals, what was not used for longest."""
+    """Evicts the entry used least often; among equals, the one unused for longest."""
     TTL = "ttl"
-    """What ends first; what never ends comes last."""
+    """Evicts the entry that expires first; entries that never expire come last."""
     PRIORITY = "priority"
-    """What has the lowest priority; of equals, what was not used for longest."""
+    """Evicts the entry of lowest priority; among equals, the one unused for longest."""
     SIZE = "size"
-    """What is largest."""
+    """Evicts the largest entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a policy may go by. ``size`` in bytes, ``ends_at`` in seconds of one clock, infinite for never.
+    """What a policy may base its order on.
 
-    ``uses`` counts this one too.
+    ``size`` in bytes; ``ends_at`` in seconds of one clock, infinite for never; ``uses`` counts the current use too.
     """
 
     size: int = 0
@@ -43,25 +43,25 @@ class Facts:
 
 
 class Policy(Protocol[K]):
-    """Knows what is kept, and which of it goes first. Equals go in the order of their last use."""
+    """Tracks entries and chooses the one to evict. Equals go in the order of their last use."""
 
     def __len__(self) -> int: ...
 
     def add(self, key: K, facts: Facts) -> None:
-        """Used now; a key that is known is taken anew."""
+        """Track the entry as used now. A key that is already tracked starts over with the new facts."""
 
     def touch(self, key: K) -> None:
-        """A known key is used."""
+        """Note a use of a tracked key."""
 
     def remove(self, key: K) -> None:
-        """Forget it; an unknown key is nothing to forget."""
+        """Stop tracking the key; an unknown key is ignored."""
 
     def victim(self) -> K | None:
-        """Who goes next. Stays until it is removed."""
+        """The key to evict next. It stays tracked until it is removed."""
 
 
 class LeastRecentlyUsed(Generic[K]):
-    """O(1) each."""
+    """Every operation takes O(1)."""
 
     __slots__ = ("_order",)
 
@@ -86,7 +86,7 @@ class LeastRecentlyUsed(Generic[K]):
 
 
 class _Ranked(ABC, Generic[K]):
-    """A heap whose outdated items are passed over, and swept out when they are more than the rest."""
+    """A heap that skips outdated items, and is rebuilt when these outnumber the live ones."""
 
     __slots__ = ("_heap", "_live", "_tick")
 
@@ -120,7 +120,7 @@ class _Ranked(ABC, Generic[K]):
 
     @abstractmethod
     def _rank(self, facts: Facts) -> float:
-        """The lowest goes first."""
+        """The entry with the lowest rank goes first."""
 
     def _push(self, key: K, rank: float, facts: Facts) -> None:
         self._tick += 1
@@ -135,7 +135,7 @@ class _Ranked(ABC, Generic[K]):
 
 
 class LeastFrequentlyUsed(_Ranked[K]):
-    """O(log n) each."""
+    """Every operation takes O(log n)."""
 
     __slots__ = ()
 
@@ -148,7 +148,7 @@ class LeastFrequentlyUsed(_Ranked[K]):
 
 
 class EndingSoonest(_Ranked[K]):
-    """O(log n) each."""
+    """Every operation takes O(log n)."""
 
     __slots__ = ()
 
@@ -157,7 +157,7 @@ class EndingSoonest(_Ranked[K]):
 
 
 class LowestPriority(_Ranked[K]):
-    """O(log n) each."""
+    """Every operation takes O(log n)."""
 
     __slots__ = ()
 
@@ -166,7 +166,7 @@ class LowestPriority(_Ranked[K]):
 
 
 class Largest(_Ranked[K]):
-    """O(log n) each."""
+    """Every operation takes O(log n)."""
 
     __slots__ = ()
 
@@ -175,12 +175,12 @@ class Largest(_Ranked[K]):
 
 
 def policy_of(eviction: Eviction) -> Policy[K]:
-    """A new one that knows nothing yet."""
-    made: dict[Eviction, Callable[[], Policy[K]]] = {
+    """A new policy that tracks nothing yet."""
+    policies: dict[Eviction, Callable[[], Policy[K]]] = {
         Eviction.LRU: LeastRecentlyUsed,
         Eviction.LFU: LeastFrequentlyUsed,
         Eviction.TTL: EndingSoonest,
         Eviction.PRIORITY: LowestPriority,
         Eviction.SIZE: Largest,
     }
-    return made[eviction]()
+    return policies[eviction]()

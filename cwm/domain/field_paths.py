@@ -1,7 +1,7 @@
 """Paths of the fields that a projection keeps: ``id``, ``user.login``, ``items[*].name``, ``*.size``, ``**.id``.
 
-Lists are stepped through wherever they are, so ``[*]`` may be left out. ``*`` is any one field, ``**`` any
-number of them. A name with a dot or a bracket in it stands in double quotes.
+A path passes through lists by itself, so ``[*]`` is optional. ``*`` matches any one field, ``**`` any number of
+fields. A name that contains a dot or a bracket is written in double quotes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Step = tuple[str, bool]
 
 
 def parse_path(text: str) -> tuple[Step, ...]:
-    """The steps of a path. Raises ValueError, which says where it can't be read."""
+    """The steps of a path. Raises ValueError naming the position that cannot be read."""
     steps: list[Step] = []
     start = at = 2 if text.startswith("$.") else 0
     while at < len(text):

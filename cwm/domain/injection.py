@@ -1,7 +1,7 @@
-"""What a refused name looks like when it was meant to be more than a name.
+"""Classifies refused names that look like injection attempts.
 
-Only values that were refused already are looked at: a name that passes its pattern can do no harm, and
-prose may hold any of this.
+Only values that were already refused are examined: a name that matches its pattern is harmless, and free text may
+contain any of these patterns legitimately.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _PATTERNS: Final = (
 
 
 def injection_of(value: str) -> Injection | None:
-    """The first class that ``value`` looks like, as it is or percent-decoded; None for a mere mistake."""
+    """The first class that ``value`` resembles, as sent or percent-decoded; None for an ordinary mistake."""
     bounded = value[:_LONGEST]
-    for spelled in (bounded, unquote(bounded)):
+    for spelling in (bounded, unquote(bounded)):
         for kind, pattern in _PATTERNS:
-            if pattern.search(spelled):
+            if pattern.search(spelling):
                 return kind
     return None

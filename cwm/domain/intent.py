@@ -1,4 +1,4 @@
-"""Intents: what a gateway began and has not ended, so that another can finish or undo it."""
+"""Intents: operations that a gateway started and has not finished, so that another can finish or undo them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Operation(StrEnum):
-    """``release`` is what a removed window or session still owes the cache."""
+    """The kinds of operation. ``release`` cleans up the cache after a removed window or session."""
 
     FREEZE = "freeze"
     CLONE = "clone"
@@ -19,10 +19,10 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Debt:
-    """What is owed for a prefix under its salt: one pin to give back, chunks to delete by hash.
+    """Cleanup still owed to the cache for a prefix under its salt: one pin to give back, chunks to delete by hash.
 
-    ``root`` and ``world_size`` name it to LMCache, ``token_count`` is how much of its tokens the engine could
-    take, ``chunk_size`` is in tokens too.
+    ``root`` and ``world_size`` name the prefix to LMCache; ``token_count`` is how many of its tokens the engine
+    could accept; ``chunk_size`` is in tokens too.
     """
 
     root: str
@@ -38,7 +38,10 @@ class Debt:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """``holder`` names the process that is at it; ``snapshot_id`` the tokens that it needs until it has ended."""
+    """One unfinished operation.
+
+    ``holder`` names the process that works on it; ``snapshot_id`` names the tokens that it needs until it ends.
+    """
 
     tenant: str
     id: str

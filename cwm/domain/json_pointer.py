@@ -9,11 +9,14 @@ from cwm.domain.errors import InvalidParameterError
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
-_SHOWN: Final = 64
+_EXCERPT_CHARS: Final = 64
 
 
 def value_at(document: Any, pointer: str) -> Any:
-    """The value that ``pointer`` leads to; all of ``document`` for an empty one. CWM-1003 when there is none."""
+    """The value that ``pointer`` refers to; the whole ``document`` for an empty pointer.
+
+    CWM-1003 when there is none.
+    """
     if not pointer:
         return document
     if not pointer.startswith("/") or _BAD_ESCAPE.search(pointer):
@@ -33,16 +36,16 @@ def _below(value: Any, token: str, step: int) -> Any:
     if isinstance(value, list) and _INDEX.fullmatch(token) and int(token) < len(value):
         return value[int(token)]
     raise InvalidParameterError(
-        f"The JSON pointer leads nowhere at its step {step}: {_why(value, token)}.",
+        f"The JSON pointer does not resolve at step {step}: {_why(value, token)}.",
         field="json_pointer",
         step=step,
     )
 
 
 def _why(value: Any, token: str) -> str:
-    shown = token if len(token) <= _SHOWN else f"{token[:_SHOWN]}…"
+    excerpt = token if len(token) <= _EXCERPT_CHARS else f"{token[:_EXCERPT_CHARS]}…"
     if isinstance(value, dict):
-        return f"the object has no field {shown!r}"
+        return f"the object has no field {excerpt!r}"
     if isinstance(value, list):
-        return f"the array has {len(value)} items and no {shown!r}"
-    return f"{shown!r} would be inside a plain value"
+        return f"the array has {len(value)} items and no {excerpt!r}"
+    return f"{excerpt!r} would be inside a plain value"

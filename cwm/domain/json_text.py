@@ -1,4 +1,7 @@
-"""A value as JSON in pieces: a single call for all of a large one holds up every other thread until it ends."""
+"""Serialises large JSON values in pieces.
+
+A single ``json.dumps`` call for a large value would block every other thread until it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _CHARS_AT_ONCE: Final = 100_000
-# About what a number takes, and a name or a bracket more than its letters.
+# Roughly the length of a number, or the overhead of a name or bracket beyond its letters.
 _CHARS_EACH: Final = 10
 _NESTED: Final = (dict, list, tuple)
 
@@ -15,13 +18,13 @@ Spell = Callable[[Any], str]
 
 
 def json_text(value: Any, separators: tuple[str, str] = (", ", ": ")) -> str:
-    """What ``json.dumps`` makes of it with ``ensure_ascii=False``, to the letter. Raises what that does."""
+    """The same text as ``json.dumps`` with ``ensure_ascii=False``, character by character. Raises the same errors."""
     encoder = json.JSONEncoder(ensure_ascii=False, separators=separators)
     return "".join(_pieces(value, encoder.encode, separators[0]))
 
 
 def is_long(value: Any) -> bool:
-    """Whether all that it says is more than can be read at once; looks no further than that."""
+    """Whether the value is too long to serialise in one call. Stops reading as soon as that is certain."""
     return _room_after(value) < 0
 
 
@@ -48,18 +51,18 @@ def _pieces(value: Any, spell: Spell, comma: str) -> Iterator[str]:
     is_object = isinstance(value, dict)
     before, together, room = "{" if is_object else "[", list[Any](), _CHARS_AT_ONCE
     for member in value.items() if isinstance(value, dict) else value:
-        left = _room_after(member)
-        if together and (left < 0 or room < 0):
+        room_after = _room_after(member)
+        if together and (room_after < 0 or room < 0):
             yield before + _inner(together, spell, is_object=is_object)
             before, together, room = comma, [], _CHARS_AT_ONCE
-        if left < 0:
-            # The name as it is spelled before a value, with what follows it.
+        if room_after < 0:
+            # The member's name with its colon, as before any value.
             yield before + (spell({member[0]: 0})[1:-2] if is_object else "")
             yield from _pieces(member[1] if is_object else member, spell, comma)
             before = comma
         else:
             together.append(member)
-            room -= _CHARS_AT_ONCE - left + _CHARS_EACH
+            room -= _CHARS_AT_ONCE - room_after + _CHARS_EACH
     if together:
         yield before + _inner(together, spell, is_object=is_object)
     yield "}" if is_object else "]"

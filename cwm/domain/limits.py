@@ -1,4 +1,4 @@
-"""How much a caller may ask for: requests in a time, requests at once, and tokens."""
+"""Limits per caller: requests in a period, requests at once, and tokens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ NONE: Final = "none"
 
 
 class Level(StrEnum):
-    """Whose requests are counted together."""
+    """Which requests are counted together."""
 
     SESSION = "session"
-    """An agent session, an MCP session or a session of ``/v1``; a principal's own where a request has none."""
+    """An agent session, an MCP session or a ``/v1`` session; for a request without one, the principal's own bucket."""
     PRINCIPAL = "principal"
     TENANT = "tenant"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many of something in so many seconds."""
+    """``amount`` units per ``seconds`` seconds."""
 
     amount: int
     seconds: int
@@ -39,32 +39,32 @@ class Rate:
 
 
 def parse_rates(text: str) -> tuple[Rate, ...]:
-    """``60/minute, 1000/hour``; ``none`` for no limit. Raises ValueError."""
+    """Parse ``60/minute, 1000/hour``; ``none`` means no limit. Raises ValueError."""
     if text.strip() == NONE:
         return ()
     rates = []
     for part in text.split(","):
-        found = _RATE.fullmatch(part.strip())
-        if found is None:
+        match = _RATE.fullmatch(part.strip())
+        if match is None:
             raise ValueError(
                 "must be rates such as '60/minute, 1000/hour' (per second, minute, hour or day), or 'none'"
             )
-        rates.append(Rate(int(found[1]), _SECONDS[found[2]]))
-    # The shortest first: what it refuses is not counted against the longer ones.
+        rates.append(Rate(int(match[1]), _SECONDS[match[2]]))
+    # The shortest period first: a request that it refuses is not counted against the longer ones.
     return tuple(sorted(rates, key=lambda rate: rate.seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRates:
-    """A tool's own limits: a level that is set is counted for the tool alone, in place of the general limit."""
+    """A tool's own limits. A level that is set counts calls of this tool alone and replaces the general limit."""
 
     session: tuple[Rate, ...] | None = None
     principal: tuple[Rate, ...] | None = None
     tenant: tuple[Rate, ...] | None = None
 
     def of(self, level: Level) -> tuple[Rate, ...] | None:
-        found: tuple[Rate, ...] | None = getattr(self, level.value)
-        return found
+        rates: tuple[Rate, ...] | None = getattr(self, level.value)
+        return rates
 
 
 NO_TOOL: Final = ToolRates()
@@ -72,10 +72,10 @@ NO_TOOL: Final = ToolRates()
 
 @dataclass(frozen=True, slots=True)
 class LimitRules:
-    """What holds for every request. No rate, or None: no limit.
+    """The limits that apply to every request. An empty tuple or None means no limit.
 
-    ``running_*`` are requests that are being answered at the same time, ``streams_*`` streams of news that are open on
-    one gateway, ``*_tokens`` those that turns take, prompt and answer together.
+    ``running_*`` limit requests being answered at once, ``streams_*`` notification streams open on one gateway,
+    ``*_tokens`` the tokens that turns use, prompt and answer together.
     """
 
     session: tuple[Rate, ...] = ()
@@ -90,18 +90,18 @@ class LimitRules:
     def buckets(
         self, principal: Principal, session: str | None, tool: str | None, own: ToolRates = NO_TOOL
     ) -> Iterator[Bucket]:
-        """What a request counts against, the narrowest first; ``own`` are the rates of its tool."""
+        """The buckets that a request counts against, the narrowest first; ``own`` are the rates of its tool."""
         for level in Level:
-            ours = own.of(level)
+            own_rates = own.of(level)
             general: tuple[Rate, ...] = getattr(self, level.value)
-            rates, counted = (general, None) if ours is None else (ours, tool)
+            rates, counted_tool = (general, None) if own_rates is None else (own_rates, tool)
             if rates:
-                key = _key("rate", level, principal, session, counted)
+                key = _key("rate", level, principal, session, counted_tool)
                 for rate in rates:
                     yield Bucket(level, rate, key)
 
     def places(self, principal: Principal) -> tuple[Place, ...]:
-        """Where a running request takes a place."""
+        """The pools in which a running request occupies a place."""
         most = ((Level.PRINCIPAL, self.running_principal), (Level.TENANT, self.running_tenant))
         return tuple(
             Place(level, limit, _key("running", level, principal, None, None))
@@ -110,7 +110,7 @@ class LimitRules:
         )
 
     def stream_place(self, principal: Principal) -> Place | None:
-        """Where an open stream takes a place; None where there may be any number."""
+        """The pool in which an open stream occupies a place; None when streams are unlimited."""
         if self.streams_principal is None:
             return None
         key = _key("streams", Level.PRINCIPAL, principal, None, None)
@@ -127,7 +127,7 @@ class LimitRules:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What is counted together, and how much of it there may be. The key tells nothing of whose it is."""
+    """Requests or tokens counted together, and their limit. The key does not reveal whose they are."""
 
     level: Level
     rate: Rate
@@ -136,7 +136,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Requests that run at once, and how many there may be."""
+    """Requests that run at once, and how many may."""
 
     level: Level
     most: int
@@ -144,9 +144,9 @@ class Place:
 
 
 def _key(what: str, level: Level, principal: Principal, session: str | None, tool: str | None) -> str:
-    """Different for everything that is counted apart, whatever characters names are made of."""
+    """A distinct key for everything that is counted separately, whatever characters the names contain."""
     whose = [what, level.value, principal.tenant]
     if level is not Level.TENANT:
         whose.append(principal.subject)
-    told = json.dumps([whose, session if level is Level.SESSION else None, tool])
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    material = json.dumps([whose, session if level is Level.SESSION else None, tool])
+    return hashlib.blake2b(material.encode(), digest_size=16).hexdigest()

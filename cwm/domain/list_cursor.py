@@ -1,8 +1,8 @@
-"""Where to go on in a list of windows, as text that an agent hands back.
+"""Cursors for lists of windows, as text that an agent sends back to get the next page.
 
-It says what the caller has seen: by what the last window was sorted, and its name. It is bound to the tenant and to
-what was asked, so that it is refused where it would mean something else. It is not signed: the query it goes on with is the
-tenant's all the same, and a made-up place shows nothing that an offset would not.
+A cursor holds the sort value and the name of the last window seen. It is bound to the tenant and the query and
+refused for any other. It is not signed: the query is limited to the caller's tenant anyway, and a forged position
+shows nothing that an offset would not.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _LARGEST: Final = {WindowSort.TOKEN_COUNT: 2**31 - 1, WindowSort.SIZE: 2**63 - 1
 
 def cursor_of(tenant: str, query: WindowQuery, mark: WindowMark) -> str:
     value = mark.value.astimezone(UTC).isoformat() if isinstance(mark.value, datetime) else mark.value
-    told = json.dumps([_VERSION, _binding(tenant, query), value, mark.name], separators=(",", ":"))
-    return urlsafe_b64encode(told.encode()).decode()
+    payload = json.dumps([_VERSION, _binding(tenant, query), value, mark.name], separators=(",", ":"))
+    return urlsafe_b64encode(payload.encode()).decode()
 
 
 def mark_of(cursor: str, tenant: str, query: WindowQuery) -> WindowMark:
-    """The place that ``cursor`` names. CWM-1003, with the fault as ``reason``."""
-    version, binding, value, name = _told(cursor)
+    """The position that ``cursor`` names. CWM-1003, with the fault as ``reason``."""
+    version, binding, value, name = _decoded(cursor)
     if version != _VERSION:
         raise refusal(CursorFault.MALFORMED)
     if binding != _binding(tenant, query):
@@ -43,19 +43,19 @@ def mark_of(cursor: str, tenant: str, query: WindowQuery) -> WindowMark:
         raise refusal(CursorFault.MALFORMED) from None
 
 
-def _told(cursor: str) -> list[Any]:
+def _decoded(cursor: str) -> list[Any]:
     if len(cursor) <= _MOST_CHARS and cursor.isascii():
         try:
-            told = json.loads(urlsafe_b64decode(cursor))
+            document = json.loads(urlsafe_b64decode(cursor))
         except (ValueError, RecursionError):
-            told = None
-        if isinstance(told, list) and len(told) == 4:
-            return told
+            document = None
+        if isinstance(document, list) and len(document) == 4:
+            return document
     raise refusal(CursorFault.MALFORMED)
 
 
 def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
-    """ValueError or TypeError for what no window can be sorted by."""
+    """The sort value. ValueError or TypeError when no window can have it."""
     match sort_by:
         case WindowSort.NAME:
             return require_window_name(value)
@@ -68,9 +68,9 @@ def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
 
 
 def _binding(tenant: str, query: WindowQuery) -> str:
-    """Of everything that decides which windows come in which order; pages may differ in length."""
+    """A hash of everything that decides which windows come in which order; the page length may differ."""
     bounds = [bound and bound.isoformat() for bound in (query.created_after, query.created_before)]
-    asked = [
+    facts = [
         tenant,
         list(query.tags),
         query.model,
@@ -79,5 +79,5 @@ def _binding(tenant: str, query: WindowQuery) -> str:
         query.sort_by.value,
         query.descending,
     ]
-    told = json.dumps(asked).encode()
-    return hashlib.sha256(told).hexdigest()[:_BINDING_CHARS]
+    material = json.dumps(facts).encode()
+    return hashlib.sha256(material).hexdigest()[:_BINDING_CHARS]

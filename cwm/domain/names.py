@@ -1,4 +1,4 @@
-"""The identifiers people choose, and what they may look like."""
+"""The identifiers that people choose, and their syntax."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def require_window_name(value: str) -> str:
 
 
 def require_tags(values: list[str]) -> list[str]:
-    """Return ``values`` without repeats, in the order given, or raise CWM-1003."""
+    """Return ``values`` without duplicates, in their order, or raise CWM-1003."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) > MAX_TAGS or not all(_TAG.fullmatch(tag) for tag in distinct):
         raise InvalidParameterError(
@@ -47,7 +47,7 @@ def require_tags(values: list[str]) -> list[str]:
 
 
 def is_storable(value: str) -> bool:
-    """Whether every database can hold the text: no NUL, no half of a surrogate pair."""
+    """Whether every database can store the text: it has no NUL and no half of a surrogate pair."""
     return "\x00" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
@@ -61,6 +61,7 @@ def require_description(value: str) -> str:
         )
     if not is_storable(value):
         raise InvalidParameterError(
-            "A description holds text: no NUL character, no half of a surrogate pair.", field="description"
+            "A description must be text without NUL characters or halves of surrogate pairs.",
+            field="description",
         )
     return value

@@ -1,7 +1,7 @@
-"""Where a request came from: the face, the client's address, what the client calls itself.
+"""Where a request came from: its face, the client's address and user agent.
 
-It travels with the work that a request causes, in a ``ContextVar`` that the face sets: whoever writes an
-audit event need not be told. What no request causes comes from the gateway itself.
+The face sets it in a ``ContextVar``, so that whoever writes an audit event need not be passed it. Work that no
+request causes has the gateway itself as its origin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Face(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``user_agent`` is what the client says of itself, and no more than that."""
+    """The origin of a request. ``user_agent`` is the client's own, unverified statement."""
 
     face: Face
     address: str | None = None
@@ -34,7 +34,11 @@ class Origin:
 
     @property
     def source(self) -> str | None:
-        """Whom to count a stranger as: the address, and of IPv6 the network in which each may choose their own."""
+        """The key by which unauthenticated callers are counted.
+
+        It is the IPv4 address (also of a mapped one), or the /64 network of an IPv6 address, in which each host can
+        choose its own address.
+        """
         if self.address is None or ":" not in self.address:
             return self.address
         try:
@@ -48,7 +52,10 @@ _OF_THE_GATEWAY: Final = Origin(Face.GATEWAY)
 ORIGIN: Final[ContextVar[Origin]] = ContextVar("cwm_origin", default=_OF_THE_GATEWAY)
 
 
-def shown_user_agent(value: str) -> str | None:
-    """``value`` as it may be written down: short, and nothing in it that a terminal or a log would act on."""
-    kept = "".join(character if character.isprintable() else "?" for character in value)
-    return kept[:MAX_USER_AGENT_CHARS].strip() or None
+def safe_user_agent(value: str) -> str | None:
+    """``value`` made safe to store and print.
+
+    Characters that are not printable become ``?``, and it is cut at 200 characters; None when nothing is left.
+    """
+    printable = "".join(character if character.isprintable() else "?" for character in value)
+    return printable[:MAX_USER_AGENT_CHARS].strip() or None

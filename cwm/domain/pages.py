@@ -1,8 +1,8 @@
-"""Pages of a body of bytes: put together they are the body, byte for byte.
+"""Pages of a body of bytes. Joined, they are the body, byte for byte.
 
-Where a page of text ends is decided by the body and the page's length alone, so that pages are the same for
-everybody: after a line if one ends near there, else between two characters, and not inside of what is
-shown as one. Binary pages are cut at multiples of three bytes, so that also their base64 can be joined.
+Page boundaries of text depend only on the body and the page length, so they are the same for every reader: after a
+line end if one is near, else between characters, and not inside a grapheme cluster. Binary pages are cut at
+multiples of three bytes, so that their base64 can be joined too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAMPLES: Final = 8
 _SAMPLE_BYTES: Final = 1_020
 _MOST_BYTES_A_TOKEN: Final = 16
 _SLACK: Final = 8
-"""The share of a page, one in so many, that it may be shorter to end well."""
+"""A page may end up to 1/8 early to end at a good place."""
 _SAFETY: Final = 0.95
 _LONGEST_CLUSTER: Final = 64
 _JOINER: Final = "\u200d"
@@ -27,7 +27,7 @@ _JOINER: Final = "\u200d"
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """``page_bytes`` is about how long a page is; binary pages are shown as base64."""
+    """A body cut into pages of about ``page_bytes``. Binary pages are shown as base64."""
 
     body: bytes
     page_bytes: int
@@ -35,11 +35,11 @@ class Pages:
 
     @property
     def count(self) -> int:
-        """At least one: nothing has one empty page."""
+        """At least one: an empty body has one empty page."""
         return max(1, -(-len(self.body) // self.page_bytes))
 
     def start(self, page: int) -> int:
-        """The offset of a page, which are counted from 0; one after the last begins where the body ends."""
+        """The offset of a page, counted from 0. A page after the last starts at the end of the body."""
         if page <= 0:
             return 0
         if page >= self.count:
@@ -47,7 +47,7 @@ class Pages:
         return self._settled(page * self.page_bytes, self.page_bytes // _SLACK)
 
     def holding(self, offset: int) -> int:
-        """The page that has the byte at ``offset``."""
+        """The page that contains the byte at ``offset``."""
         page = min(offset // self.page_bytes, self.count - 1)
         return page + 1 if page + 1 < self.count and self.start(page + 1) <= offset else page
 
@@ -55,19 +55,19 @@ class Pages:
         return spelled(self.body[start:end], binary=self.binary)
 
     def fitting(self, start: int, end: int, tokens: int, count: Callable[[str], int]) -> tuple[int, int]:
-        """Where to end, ``end`` at most, for what is shown to take ``tokens`` at most, and what it takes.
+        """Where to end, at most at ``end``, so that the text takes at most ``tokens``; and the tokens that it takes.
 
-        A single character is shown whatever it takes: reading goes on.
+        At least one character is always shown, whatever it takes, so that reading makes progress.
         """
-        while (taken := count(self.shown(start, end))) > tokens:
-            shorter = self._ending(start, start + int((end - start) * tokens / taken * _SAFETY))
+        while (token_count := count(self.shown(start, end))) > tokens:
+            shorter = self._ending(start, start + int((end - start) * tokens / token_count * _SAFETY))
             if shorter >= end:
                 break
             end = shorter
-        return end, taken
+        return end, token_count
 
     def upto(self, start: int, length: int) -> int:
-        """Where a piece of about ``length`` bytes from ``start`` on ends well."""
+        """A good end for a piece of about ``length`` bytes from ``start``."""
         if start + length >= len(self.body):
             return len(self.body)
         return self._ending(start, start + length)
@@ -95,7 +95,7 @@ class Pages:
         return self._between_clusters(at, min(slack, _LONGEST_CLUSTER))
 
     def _between_clusters(self, at: int, slack: int) -> int:
-        """``at`` or, up to ``slack`` bytes before, the end of a cluster that it would split."""
+        """``at``, or, up to ``slack`` bytes earlier, the start of the cluster that it would split."""
         before = self.body[at - slack : at].decode(errors="ignore")
         after = self.body[at : at + 4].decode(errors="ignore")[:1]
         settled = at
@@ -106,28 +106,28 @@ class Pages:
 
 
 def spelled(body: bytes, *, binary: bool) -> str:
-    """Bytes as text: their base64, or the text that they are."""
+    """Bytes as text: base64 for binary, else decoded UTF-8."""
     return b64encode(body).decode() if binary else body.decode()
 
 
 def page_bytes_for(body: bytes, tokens: int, count: Callable[[str], int], *, binary: bool = False) -> int:
-    """How long pages of ``body`` are for the heaviest of a few samples of it to take ``tokens`` a page."""
+    """The page length at which the densest of a few samples of ``body`` takes ``tokens`` per page."""
     last = max(len(body) - _SAMPLE_BYTES, 0)
     heaviest = 1 / _MOST_BYTES_A_TOKEN
     for start in sorted({last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)}):
         piece = body[start : start + _SAMPLE_BYTES]
-        shown = b64encode(piece).decode() if binary else piece.decode(errors="ignore")
-        heaviest = max(heaviest, count(shown) / max(len(piece), 1))
+        text = b64encode(piece).decode() if binary else piece.decode(errors="ignore")
+        heaviest = max(heaviest, count(text) / max(len(piece), 1))
     return max(MIN_PAGE_BYTES, int(tokens / heaviest))
 
 
 def _is_inside(byte: int) -> bool:
-    """Whether a byte of UTF-8 goes on with a character."""
+    """Whether a byte of UTF-8 continues a character."""
     return byte & 0xC0 == 0x80
 
 
 def _belong_together(one: str, other: str) -> bool:
-    """Whether two characters may be parts of one cluster; rather too often than too rarely."""
+    """Whether two characters may be parts of one cluster. When unsure, it says yes."""
     return (
         (one == "\r" and other == "\n")
         or _JOINER in {one, other}

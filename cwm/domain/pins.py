@@ -1,4 +1,4 @@
-"""Pins: counters per chunk, without an owner, that only whole prefixes can raise and lower."""
+"""Pins: per-chunk counters without an owner, which can be raised and lowered only for whole prefixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class PinRepair:
-    """Pin (``times`` > 0) or unpin (< 0) the prefix that ends with chunk ``hash``, so many times."""
+    """Pin (``times`` > 0) or unpin (< 0) the prefix that ends with chunk ``hash``, this many times."""
 
     hash: str
     times: int
@@ -19,10 +19,10 @@ class PinRepair:
 def pin_repairs(
     chains: Iterable[Sequence[str]], expected: Mapping[str, int], actual: Mapping[str, int]
 ) -> tuple[list[PinRepair], dict[str, int]]:
-    """What makes ``actual`` pin counts the ``expected`` ones, and the pins that no known chain explains.
+    """Repairs that turn ``actual`` pin counts into ``expected`` ones, and the pins that no known chain explains.
 
-    A chain is the chunk hashes of a prefix, by position; every expected chunk is in one. Pins come before
-    unpins, so that no count falls below what it has to be, nor to LMCache's floor of 0 too early.
+    A chain lists the chunk hashes of a prefix by position; every expected chunk is in one. Pins come before unpins,
+    so that no count drops below its expected value or reaches LMCache's floor of 0 too early.
     """
     children: dict[str, set[str]] = {}
     for chain in chains:

@@ -1,8 +1,8 @@
-"""Load a window's KV, compute it again, or load part: whichever takes least by what was measured.
+"""Decides how to restore a window's KV: load it, recompute it, or load a part, whichever is predicted to be fastest.
 
-The time to load the first ``k`` of ``n`` tokens and compute the rest is concave in ``k`` as long as one
-tier is loaded from: every token more costs the same to load, and the later a token, the more it saves. So
-the best cut is at an end, or where one tier ends and a slower one begins; no other is looked at.
+The time to load the first ``k`` of ``n`` tokens and compute the rest is concave in ``k`` within one tier: every
+further token costs the same to load, and later tokens save more computation. So the best cut is at an end or at a
+boundary between tiers; only these are evaluated.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 from cwm.domain.speeds import Pace, Run
 
 _MARGIN: Final = 0.95
-_ENOUGH: Final = 3  # measurements near a size before an unusual choice rests on them
+_ENOUGH: Final = 3  # measurements near a size that an unusual choice needs
 _CONTENDER: Final = 1.5
 _OBVIOUS: Final = 2.0
 _FIRST_TRIALS: Final = (64, 256)
 
 
 class Choice(StrEnum):
-    """Who decides: the planner, or the operator once for all."""
+    """Who decides: the planner, or the operator in general."""
 
     AUTO = "auto"
     LOAD = "load"
@@ -40,10 +40,11 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """At most ``load_tokens`` are loaded (None for whatever is there); times in ms, None where nothing tells.
+    """A decision with its predictions, in ms; a time is None when no measurement supports a prediction.
 
-    ``load_ms`` and ``recompute_ms`` are the predictions of both fixed choices, ``predicted_ms`` of this one.
-    ``by_tier`` are those of loading where it was not looked up which tier holds the tokens.
+    At most ``load_tokens`` are loaded (None: all that are there). ``load_ms`` and ``recompute_ms`` are the
+    predictions for the two fixed choices, ``predicted_ms`` for this one. ``by_tier`` has the predicted load time by
+    tier when it was not looked up which tier holds the tokens.
     """
 
     decision: Decision
@@ -54,28 +55,29 @@ class Plan:
     by_tier: Mapping[str, float] = field(default_factory=dict)
 
     def loaded_from(self, tiers: Iterable[str]) -> Plan:
-        """With what was predicted for these tiers, now that it is known which they are."""
-        known = [self.by_tier[tier] for tier in tiers if tier in self.by_tier]
-        if len(known) != 1:
+        """The plan with the prediction for these tiers, once it is known which ones were loaded from."""
+        predictions = [self.by_tier[tier] for tier in tiers if tier in self.by_tier]
+        if len(predictions) != 1:
             return self
-        return replace(self, predicted_ms=known[0], load_ms=known[0])
+        return replace(self, predicted_ms=predictions[0], load_ms=predictions[0])
 
 
 def obvious(pace: Pace, token_count: int, stored_tokens: int) -> Plan | None:
-    """To load, where that takes half the time at most from whichever tier: which one it is need not be asked.
+    """A plan to load, if loading from any measured tier takes at most half the time of recomputing; else None.
 
-    From a tier that was never measured it would be loaded as well.
+    Then it does not matter which tier holds the tokens, so nobody needs to look it up. A tier that was never
+    measured is loaded from as well.
     """
     recompute_ms = _ms(pace, token_count, (), 0)
     by_tier = {
         tier: _ms(pace, token_count, [(tier, stored_tokens)], stored_tokens) for tier in pace.tiers or {}
     }
-    known = {tier: ms for tier, ms in by_tier.items() if ms is not None}
-    if not stored_tokens or recompute_ms is None or not known:
+    known_times = {tier: ms for tier, ms in by_tier.items() if ms is not None}
+    if not stored_tokens or recompute_ms is None or not known_times:
         return None
-    if _OBVIOUS * max(known.values()) > recompute_ms:
+    if _OBVIOUS * max(known_times.values()) > recompute_ms:
         return None
-    return Plan(Decision.LOAD, None, None, None, recompute_ms, known)
+    return Plan(Decision.LOAD, None, None, None, recompute_ms, known_times)
 
 
 def decide(
@@ -83,8 +85,8 @@ def decide(
 ) -> Plan:
     """Choose for ``token_count`` tokens, of which ``stored_tokens`` were stored and ``runs`` are resident, gap-free.
 
-    Loading restores the very KV, so it is right unless something else was measured to be clearly faster.
-    Nothing known to be resident is no proof that nothing is: it is loaded then too.
+    Loading restores the very same KV, so it is preferred unless an alternative was measured to be clearly faster.
+    Not knowing of resident chunks does not prove that there are none: then it loads too.
     """
     cuts = [0, *accumulate(tokens for _, tokens in runs)]
     times = [_ms(pace, token_count, runs[:index], cut) for index, cut in enumerate(cuts)]
@@ -109,11 +111,10 @@ def decide(
 
 
 def trial(pace: Pace, plan: Plan, token_count: int) -> int | None:
-    """Tokens of a prefill that is worth timing aside, so that the next plan knows; None for none.
+    """Tokens of a prefill worth timing in the background, so that the next plan knows more; None for none.
 
-    Two small ones of an engine that computed nothing yet. Beyond that only where recomputing may win: there
-    each is at most twice as long as one that was measured, and no longer than the window, whose load
-    takes about as long.
+    An engine without measurements gets two small ones. After that, only where recomputing may win: each trial is at
+    most twice as long as the longest one measured and no longer than the window, whose load takes about as long.
     """
     measured = pace.prefills
     if len(measured) < len(_FIRST_TRIALS):
@@ -126,6 +127,6 @@ def trial(pace: Pace, plan: Plan, token_count: int) -> int | None:
 
 
 def _ms(pace: Pace, token_count: int, runs: Sequence[Run], cut: int) -> float | None:
-    """The last token is always computed: its answer is what the request is for."""
+    """Predicted time in ms. The last token is always computed: its output is the purpose of the request."""
     computed = max(1, token_count - cut)
     return pace.ms(runs, token_count - computed, computed)

@@ -1,4 +1,4 @@
-"""How often to ask whether something is done: asking takes time from whoever is at work on it."""
+"""Polling intervals. Each poll takes time from the engine or store that does the work, so polls get rarer."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _SHARE: Final = 1 / 16
 
 
 def pause_seconds(waited_seconds: float, least_seconds: float) -> float:
-    """Until the next question: a sixteenth of what was waited so far, which is all that the end is noticed late by."""
+    """Seconds until the next poll: a sixteenth of the time waited so far, which also bounds how late the end is noticed."""
     return max(least_seconds, waited_seconds * _SHARE)

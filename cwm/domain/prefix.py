@@ -18,7 +18,7 @@ def pack(token_ids: Sequence[int]) -> bytes:
 
 
 def unpack(packed: bytes) -> TokenIds:
-    """The inverse of :func:`pack`."""
+    """Inverse of :func:`pack`."""
     return struct.unpack(f"<{len(packed) // TOKEN_BYTES}I", packed)
 
 
@@ -28,7 +28,7 @@ def digest(token_ids: Sequence[int]) -> str:
 
 
 def digest_of_packed(packed: bytes) -> str:
-    """:func:`digest` of ids that are packed already."""
+    """:func:`digest` of already packed ids."""
     return hashlib.sha256(packed).hexdigest()
 
 
@@ -41,15 +41,15 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def full_chunks(token_count: int, chunk_size: int) -> int:
-    """Chunks that are full of these tokens."""
+    """How many chunks these tokens fill completely."""
     return token_count // chunk_size
 
 
 def stored_chunks(token_count: int, chunk_size: int) -> int:
-    """Chunks of a context that are full of KV: its last token was sampled, and has none before the next turn."""
+    """How many chunks of a context are filled with KV. The last token was only sampled: it gets KV in the next turn."""
     return full_chunks(max(token_count - 1, 0), chunk_size)
 
 
 def restorable_tokens(token_count: int, chunk_size: int) -> int:
-    """Tokens of a context whose KV comes back; the tail, of one token to a chunk, is always computed again."""
+    """How many tokens of a context get their KV back. The tail, of one token to a whole chunk, is always recomputed."""
     return stored_chunks(token_count, chunk_size) * chunk_size

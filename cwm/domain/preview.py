@@ -1,4 +1,4 @@
-"""What stands in for a tool result over its budget, and what it says of the rest."""
+"""Previews: what an agent gets instead of a tool result over budget, and how it is told about the rest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _OVER: Final = " It can be cut no further, and is over the budget."
 
 
 class Unit(StrEnum):
-    """What is counted where something was left out."""
+    """The unit in which omitted content is counted."""
 
     PARTS = "parts"
     """Items of the result's ``content``."""
     ITEMS = "items"
     ENTRIES = "entries"
-    """Of an object with so many keys that they are data."""
+    """Entries of an object with so many keys that the keys are data."""
     FIELDS = "fields"
     LINES = "lines"
     WORDS = "words"
@@ -29,10 +29,10 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Omission:
-    """Of ``total`` at ``path``, ``shown`` are in the preview; an empty path is the whole result.
+    """At ``path``, the preview shows ``shown`` of ``total`` units; an empty path is the whole result.
 
-    A path such as ``items[*].tags`` may lead to several ``places``: the figures are their sums. ``names`` are
-    the fields left out, or the media type of bytes.
+    A path such as ``items[*].tags`` may match several ``places``: the figures are sums over them. ``names`` are the
+    omitted fields, or the media type of omitted bytes.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Omission:
     names: tuple[str, ...] = ()
 
     def plus(self, other: Omission) -> Omission:
-        """Both, where they are of one path and unit. Records of one kind count once."""
+        """Merge two omissions of the same path and unit. Records of the same kind are counted once."""
         names = tuple(dict.fromkeys(self.names + other.names))
         if self.unit is Unit.FIELDS:
             shown, total = max(self.shown, other.shown), max(self.total, other.total)
@@ -53,7 +53,7 @@ class Omission:
 
     @property
     def phrase(self) -> str:
-        """Such as ``items 20 of 4,000``, or ``items[*] without body, etag (2 of 9 fields)``."""
+        """For example ``items 20 of 4,000`` or ``items[*] without body, etag (2 of 9 fields)``."""
         path = _short(self.path, 80)
         if self.unit is Unit.FIELDS:
             return (
@@ -77,16 +77,17 @@ class Omission:
 
 
 def _short(name: str, limit: int) -> str:
-    """A name of somebody else's making, fit for a line."""
+    """A name from somebody else's data, on one line and at most ``limit`` characters long."""
     plain = " ".join(name.split())
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a preview of ``tokens`` shows of what.
+    """What a preview of ``tokens`` tokens omits.
 
-    ``over_budget`` when the tool's output schema, or the budget's own size, allowed nothing small enough.
+    ``over_budget`` is set when the tool's output schema, or the size of the budget itself, allowed no smaller
+    preview.
     """
 
     omissions: tuple[Omission, ...]
@@ -95,7 +96,7 @@ class Account:
 
     @property
     def line(self) -> str:
-        """One sentence for a model, such as ``Shown: items 20 of 4,000; items[*].body 90 of 812 words.``"""
+        """One sentence for a model, for example ``Shown: items 20 of 4,000; items[*].body 90 of 812 words.``"""
         if not self.omissions:
             return f"Shown: all of it.{_OVER if self.over_budget else ''}"
         phrases = [omission.phrase for omission in self.omissions[:_PHRASES]]
@@ -106,7 +107,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """``content`` and ``structured`` take the place of the result's own; None where it had no structured content."""
+    """``content`` and ``structured`` replace the result's own.
+
+    ``structured`` is None when the result had no structured content.
+    """
 
     content: tuple[Mapping[str, Any], ...]
     structured: Any

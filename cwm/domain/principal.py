@@ -1,4 +1,4 @@
-"""Who acts, and whose data it is."""
+"""Principals: who acts, and whose data it is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cwm.domain.errors import InsufficientScopeError
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated actor. Always complete: there is no principal without a tenant.
+    """An authenticated actor. Every principal has a tenant.
 
-    What it may do and the client it came with differ from request to request, and are no part of who it is: a
-    refreshed access token is the same principal. Whoever asks for ``scopes`` has them from the request at hand.
+    ``scopes`` and ``client`` vary from request to request and are not part of the identity: a refreshed access
+    token is the same principal. ``scopes`` are those of the current request.
     """
 
     tenant: str
@@ -22,7 +22,7 @@ class Principal:
     client: str = field(default="", compare=False)
 
     def require(self, needed: frozenset[Scope]) -> None:
-        """Raises CWM-9002 when a scope is missing; its context names all that are needed."""
+        """Raises CWM-9002 when a scope is missing. Its context lists all needed scopes."""
         if not needed <= self.scopes:
             missing = spelled(needed - self.scopes)
             raise InsufficientScopeError(

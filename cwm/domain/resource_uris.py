@@ -1,4 +1,4 @@
-"""Patterns over the URIs of an upstream's resources, which can be spelled in many ways."""
+"""Patterns for URIs of an upstream's resources. One URI can be spelled in many ways, so both spellings are matched."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _PATTERN_PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*
 _SEPARATORS: Final = re.compile(r"[/\\]")
 _SLASHES: Final = re.compile(r"/{2,}")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-# Escapes of escapes; what goes deeper is taken for an attempt to hide something.
+# Levels of nested escapes; deeper nesting is treated as an attempt to hide something.
 _DEEPEST_ESCAPE: Final = 4
 _SPECIAL: Final = re.compile(r"[*?[]")
 
 
 def matches(text: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of the shell patterns matches all of it."""
+    """Whether one of the shell patterns matches the whole text."""
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def climbs(uri: str) -> bool:
-    """Whether a segment of it is ``.`` or ``..``, however that is escaped: such a path leads elsewhere than it says."""
+    """Whether a path segment is ``.`` or ``..``, however it is escaped: such a path leads elsewhere than it says."""
     escaped = uri.partition(":")[2]
     for _ in range(_DEEPEST_ESCAPE):
         decoded = unquote(escaped)
@@ -35,30 +35,33 @@ def climbs(uri: str) -> bool:
 
 
 def matches_in_any_spelling(uri: str, patterns: tuple[str, ...]) -> bool:
-    """As it is spelled, or as it is spelled plainly."""
+    """Whether a pattern matches the URI as written or in its plain spelling."""
     return matches(uri, patterns) or _plainly_matches(uri, patterns)
 
 
 def matches_in_every_spelling(uri: str, patterns: tuple[str, ...]) -> bool:
-    """As it is spelled, and as it is spelled plainly."""
+    """Whether patterns match both the URI as written and its plain spelling."""
     return matches(uri, patterns) and _plainly_matches(uri, patterns)
 
 
 def plain(uri: str) -> str:
-    """Scheme and host in lower case, escapes resolved; of ``file:`` no ``localhost`` and no empty segments."""
+    """The plain spelling: scheme and host in lower case, escapes decoded.
+
+    For ``file:``, no ``localhost`` and no empty segments.
+    """
     return _plain(uri, _PARTS, unquote)
 
 
 def _plainly_matches(uri: str, patterns: tuple[str, ...]) -> bool:
-    spelled = tuple(_plain(pattern, _PATTERN_PARTS, _unquoted_pattern) for pattern in patterns)
-    return matches(plain(uri), (*patterns, *spelled))
+    plain_patterns = tuple(_plain(pattern, _PATTERN_PARTS, _unquoted_pattern) for pattern in patterns)
+    return matches(plain(uri), (*patterns, *plain_patterns))
 
 
 def _plain(text: str, parts: re.Pattern[str], unquoted: Callable[[str], str]) -> str:
-    found = parts.fullmatch(text)
-    if found is None:
+    match = parts.fullmatch(text)
+    if match is None:
         return unquoted(text)
-    scheme, host, rest = found[1].lower(), found[2], unquoted(found[3])
+    scheme, host, rest = match[1].lower(), match[2], unquoted(match[3])
     user, at, name = unquoted(host or "").rpartition("@")
     if scheme == "file" and rest.startswith("/"):
         host = "" if name.lower() == "localhost" else host or ""
@@ -68,5 +71,5 @@ def _plain(text: str, parts: re.Pattern[str], unquoted: Callable[[str], str]) ->
 
 
 def _unquoted_pattern(pattern: str) -> str:
-    """What was escaped stands for itself, though it is special in a pattern."""
+    """Decode escapes in a pattern. A decoded wildcard character matches only itself."""
     return _ESCAPES.sub(lambda run: _SPECIAL.sub(r"[\g<0>]", unquote(run[0])), pattern)

@@ -1,4 +1,4 @@
-"""Questions to a part of a stored result, and those answers that need nothing but its text."""
+"""Queries on a part of a stored result, and the answers that need only its text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 LONG_LINE_CHARS: Final = 400
-"""Of a longer line only what is around a match is shown."""
+"""Of a longer line, only the surroundings of a match are shown."""
 
 _EXCERPT_BYTES: Final = 160
 _ELLIPSIS: Final = "…"
@@ -37,7 +37,7 @@ class Counted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``argument`` is the expression, pattern or text, what to count, or how many lines.
+    """A query. ``argument`` is the expression, the pattern or text, the unit to count, or a number of lines.
 
     ``context`` lines are shown around each match.
     """
@@ -48,13 +48,13 @@ class Query:
 
     @property
     def told(self) -> str:
-        """The same text for the same query, and for no other."""
+        """A unique text for this query: equal for equal queries only."""
         return json.dumps([self.kind, self.argument, self.context])
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``total`` is how many lines, items or matches there are; ``complete`` is False when there may be more."""
+    """``total`` counts lines, items or matches; ``complete`` is False when there may be more."""
 
     text: str
     total: int
@@ -63,19 +63,19 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes of a text, from ``start`` to before ``end``."""
+    """A byte range of a text: ``start`` inclusive, ``end`` exclusive."""
 
     start: int
     end: int
 
 
 def count_lines(body: bytes) -> int:
-    """As an editor counts them: one that does not end in a line feed is one all the same."""
+    """The number of lines as an editor counts them: a last line without a line feed counts too."""
     return body.count(b"\n") + (1 if body and not body.endswith(b"\n") else 0)
 
 
 def head(body: bytes, lines: int) -> bytes:
-    """The first ``lines`` lines, as they are."""
+    """The first ``lines`` lines, unchanged."""
     end = -1
     for _ in range(lines):
         end = body.find(b"\n", end + 1)
@@ -85,7 +85,7 @@ def head(body: bytes, lines: int) -> bytes:
 
 
 def tail(body: bytes, lines: int) -> bytes:
-    """The last ``lines`` lines, as they are."""
+    """The last ``lines`` lines, unchanged."""
     start = len(body) - 1 if body.endswith(b"\n") else len(body)
     for _ in range(lines):
         start = body.rfind(b"\n", 0, start)
@@ -95,7 +95,7 @@ def tail(body: bytes, lines: int) -> bytes:
 
 
 class Lines:
-    """A text by its lines, counted from 0."""
+    """Access to a text by line, counted from 0."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -112,7 +112,7 @@ class Lines:
         return bisect_right(self._starts, offset) - 1
 
     def span(self, line: int) -> Span:
-        """Without its line feed."""
+        """The line's byte range, without its line feed."""
         last = line + 1 >= len(self._starts)
         end = len(self._body) if last else self._starts[line + 1]
         if end > self._starts[line] and self._body[end - 1 : end] == b"\n":
@@ -120,7 +120,7 @@ class Lines:
         return Span(self._starts[line], end)
 
     def shown(self, line: int, around: Span | None = None) -> str:
-        """A whole line, or of a long one what is around ``around``, its beginning without that."""
+        """The whole line; of a long line, an excerpt around ``around``, or its beginning."""
         span = self.span(line)
         if span.end - span.start <= LONG_LINE_CHARS:
             return self._text(span)
@@ -134,17 +134,17 @@ class Lines:
         return f"{before}{self._text(Span(start, end))}{after}"
 
     def _text(self, span: Span) -> str:
-        """What is cut in the middle of a character is left out."""
+        """Decoded text. A character that is cut in the middle is dropped."""
         return self._body[span.start : span.end].decode(errors="ignore")
 
 
 def matches_by_line(body: bytes, spans: Sequence[Span], context: int) -> str:
-    """Matches as ``grep -n`` shows them: ``12:text``, ``11-text`` for context, ``--`` between what is apart.
+    """Matches in the format of ``grep -n``: ``12:text``, ``11-text`` for context, ``--`` between separate groups.
 
-    A long line has an entry for each of its matches: ``12:3401:…text…``, with the byte where it begins,
-    counted from 1.
+    A long line has one entry per match: ``12:3401:…text…``, with the byte at which the match starts, counted from
+    1.
     """
-    lines, shown, last = Lines(body), list[str](), -1
+    lines, entries, last = Lines(body), list[str](), -1
     matched = sorted({lines.holding(span.start) for span in spans})
     is_matched = set(matched)
     by_line: dict[int, list[Span]] = {}
@@ -152,14 +152,14 @@ def matches_by_line(body: bytes, spans: Sequence[Span], context: int) -> str:
         by_line.setdefault(lines.holding(span.start), []).append(span)
     for line in matched:
         for each in range(max(line - context, last + 1), min(line + context + 1, len(lines))):
-            if shown and context and each > last + 1:
-                shown.append(_GAP)
+            if entries and context and each > last + 1:
+                entries.append(_GAP)
             if each in is_matched:
-                shown.extend(_entries(lines, each, by_line[each]))
+                entries.extend(_entries(lines, each, by_line[each]))
             else:
-                shown.append(f"{each + 1}-{lines.shown(each)}")
+                entries.append(f"{each + 1}-{lines.shown(each)}")
             last = each
-    return "".join(f"{entry}\n" for entry in shown)
+    return "".join(f"{entry}\n" for entry in entries)
 
 
 def _entries(lines: Lines, line: int, spans: Sequence[Span]) -> Iterator[str]:

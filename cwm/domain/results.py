@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Final
 
 RESULTS_URI: Final = "cwm://results"
-"""A stored result is read whole at this, a slash and its handle; a part of it at one more slash and its index."""
+"""``<this>/<handle>`` is the resource of a whole stored result, ``<this>/<handle>/<index>`` that of one part."""
 
 HANDLE_BYTES: Final = 16
 ABOUT_TYPE: Final = "application/vnd.cwm.about+json"
-"""Of the JSON part that holds what a tool said about its answer beside the answer itself."""
+"""Media type of the JSON part that stores a tool's metadata about its answer."""
 PAGE_BYTES: Final = 8_000
-"""A page of a part of which nothing is known yet."""
+"""Page length of a part of which nothing is known yet."""
 
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
@@ -27,14 +27,14 @@ HANDLE_PATTERN: Final = f"^{_PREFIX}[0-9A-Za-z]{{{_HANDLE_DIGITS}}}$"
 
 class PartKind(StrEnum):
     JSON = "json"
-    """Structured content, or a text that is JSON: bodies of both are UTF-8."""
+    """Structured content, or a text that is JSON; both are stored as UTF-8."""
     TEXT = "text"
     BINARY = "binary"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``body`` is what the tool returned: text in UTF-8, or the bytes that base64 stood for."""
+    """``body`` is what the tool returned: text as UTF-8, or decoded base64."""
 
     kind: PartKind
     media_type: str
@@ -43,9 +43,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A part without its body, which is kept under ``digest``; ``size`` in bytes.
+    """A part without its body, which is stored under ``digest``; ``size`` in bytes.
 
-    ``page_bytes`` is about how long a page of it is, so that it has the same pages for everybody.
+    ``page_bytes`` is the approximate page length; storing it gives every reader the same pages.
     """
 
     kind: PartKind
@@ -57,9 +57,9 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """``owner`` is the subject that called ``tool``; others of its tenant may read it when ``shared``.
+    """``owner`` is the subject that called ``tool``; when ``shared``, others of the tenant may read it too.
 
-    ``arguments_digest`` tells one call of the tool from another.
+    ``arguments_digest`` distinguishes calls of the tool.
     """
 
     tenant: str
@@ -77,12 +77,12 @@ class StoredResult:
         return sum(part.size for part in self.parts)
 
     def opens_for(self, subject: str) -> bool:
-        """Whether ``subject``, who is of its tenant, may read it."""
+        """Whether ``subject``, who must belong to the result's tenant, may read it."""
         return self.shared or subject == self.owner
 
 
 def handle_of(number: bytes) -> str:
-    """The handle that spells 16 bytes, in letters and digits alone."""
+    """The handle that encodes 16 bytes, in letters and digits only."""
     rest = int.from_bytes(number)
     digits = []
     for _ in range(_HANDLE_DIGITS):
@@ -92,7 +92,7 @@ def handle_of(number: bytes) -> str:
 
 
 def number_of(handle: str) -> bytes | None:
-    """The 16 bytes that ``handle`` spells; None when it is no handle."""
+    """The 16 bytes that ``handle`` encodes; None when it is not a handle."""
     digits = handle.removeprefix(_PREFIX)
     if len(handle) != len(_PREFIX) + _HANDLE_DIGITS or len(digits) != _HANDLE_DIGITS:
         return None

@@ -1,4 +1,4 @@
-"""A session: one LLM conversation run through CWM, and what it may become."""
+"""Sessions: LLM conversations run through CWM, and the states they pass through."""
 
 from __future__ import annotations
 
@@ -18,35 +18,20 @@ class SessionState(StrEnum):
     DELETED = "deleted"
 
 
-TRANSITIONS: Final[dict[SessionState, frozenset[SessionState]]] = {
-    SessionState.ACTIVE: frozenset({SessionState.FROZEN, SessionState.EXPIRED, SessionState.DELETED}),
-    SessionState.FROZEN: frozenset({SessionState.THAWED, SessionState.DELETED}),
-    SessionState.THAWED: frozenset(
-        {
-            SessionState.ACTIVE,
-            SessionState.FROZEN,
-            SessionState.EXPIRED,
-            SessionState.DELETED,
-        }
-    ),
-    SessionState.EXPIRED: frozenset({SessionState.DELETED}),
-    SessionState.DELETED: frozenset(),
-}
-
 LIVE: Final = frozenset({SessionState.ACTIVE, SessionState.THAWED})
 FREEZABLE: Final = LIVE | {SessionState.EXPIRED}
 
 OWN: Final = "cwm."
-"""Metadata whose keys begin so is CWM's own. Windows are gone on with by it, so it outlives the session's deletion."""
+"""Key prefix of CWM's own metadata. Windows need this metadata to continue, so it outlives the session's deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The record of a conversation. Its token ids are kept beside it, see ``Registry.session_tokens``.
+    """The record of a conversation. Its token ids are stored separately, see ``Registry.session_tokens``.
 
-    ``salt_scope`` is the isolation scope its cache_salt is derived from; ``thawed_from`` names the
-    window it came from and ``branch_token`` the token count at that point. ``revision`` grows by one
-    with every recorded turn and guards against lost updates.
+    ``salt_scope`` is the isolation scope that its cache_salt is derived from; ``thawed_from`` names the window that
+    it was thawed from and ``branch_token`` the token count at that point. ``revision`` grows by one with every
+    recorded turn and prevents lost updates.
     """
 
     tenant: str
@@ -65,11 +50,11 @@ class Session:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def require_live(self, action: str) -> None:
-        """Raise CWM-3002 unless turns are allowed now."""
+        """Raise CWM-3002 unless the session accepts turns."""
         self._require(LIVE, f"{action} needs an active or thawed session.")
 
     def require_freezable(self) -> None:
-        """Raise CWM-3002 unless a window can be made of it; of an expired one too, which stays as it is."""
+        """Raise CWM-3002 unless the session can be frozen. An expired session can, and stays expired."""
         self._require(FREEZABLE, "a freeze needs an active, thawed or expired session.")
 
     def _require(self, states: frozenset[SessionState], sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Shared context: keys with values in scopes, every state of which has a number."""
+"""Shared context: keys and values in scopes. Every state of a scope has a version number."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ MAX_KEY_CHARS: Final = 256
 LABEL_PATTERN: Final = r"^[a-zA-Z0-9_.-]{1,64}$"
 SCOPE_PATTERN: Final = r"^(session|tenant|workspace:[a-zA-Z0-9_.-]{1,64})$"
 SESSION: Final = "session"
-TENANT: Final = "tenant"
 ANSWERS: Final = "answers"
-"""Scopes of what upstreams answered: nobody can name them, or hear of them."""
+"""Prefix of scopes that hold cached upstream answers. Clients can neither name them nor watch them."""
 MIN_PRIORITY: Final = 0
 MAX_PRIORITY: Final = 10
 DEFAULT_PRIORITY: Final = 5
@@ -28,15 +27,15 @@ ANY_SUFFIX: Final = "*"
 
 _SCOPE = re.compile(SCOPE_PATTERN[1:-1])
 _LABEL = re.compile(LABEL_PATTERN[1:-1])
-# What RFC 3986 lets stand for itself in a path, without the asterisk, which ends a prefix.
+# Characters that RFC 3986 allows unescaped in a path, except the asterisk, which marks a prefix.
 _UNQUOTED: Final = "/:@!$&'(),;=~._-"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Who shares keys. ``name`` is what callers say, ``key`` tells one private scope from another.
+    """Who shares keys. ``name`` is what callers write; ``key`` is unique in the tenant, also among private scopes.
 
-    ``session:<key of the agent session>``, ``workspace:<name>`` or ``tenant``.
+    The key is ``session:<key of the agent session>``, ``workspace:<name>`` or ``tenant``.
     """
 
     tenant: str
@@ -49,32 +48,35 @@ class Scope:
 
     @property
     def is_named(self) -> bool:
-        """A workspace's or the tenant's: it is nobody's own, and callers can say it."""
+        """Whether callers can name the scope: a workspace's or the tenant's, not a private one."""
         return not self.is_private and _SCOPE.fullmatch(self.name) is not None
 
 
 def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
-    """The scope that one of ``tenant`` means; ``agent_session`` is the key of theirs. CWM-1003."""
+    """The scope that a caller of ``tenant`` means by ``name``. Raises CWM-1003.
+
+    ``agent_session`` is the key of the caller's agent session.
+    """
     if not _SCOPE.fullmatch(name):
         raise InvalidParameterError(
-            "scope: is session, tenant or workspace:<name> with 1 to 64 letters, digits, '_', '-' or '.'.",
+            "scope: must be session, tenant or workspace:<name> with 1 to 64 letters, digits, '_', '-' or '.'.",
             field="scope",
         ).refusing(name)
     return Scope(tenant, name, f"{SESSION}:{agent_session}" if name == SESSION else name)
 
 
 def scope_by_key(tenant: str, key: str) -> Scope:
-    """The scope that has this ``key``."""
+    """The scope with this ``key``."""
     return Scope(tenant, SESSION if key.startswith(f"{SESSION}:") else key, key)
 
 
 def require_key(key: str, *, prefix: bool = False) -> str:
     """Return ``key`` or raise CWM-1003. A ``prefix`` may be empty."""
     if len(key) > MAX_KEY_CHARS or not (key or prefix):
-        raise InvalidParameterError(f"key: has 1 to {MAX_KEY_CHARS} characters.", field="key")
+        raise InvalidParameterError(f"key: must have 1 to {MAX_KEY_CHARS} characters.", field="key")
     if not is_storable(key) or not key.isprintable():
         raise InvalidParameterError(
-            "key: holds printable text, without line breaks and control characters.", field="key"
+            "key: must be printable text, without line breaks and control characters.", field="key"
         )
     return key
 
@@ -82,18 +84,18 @@ def require_key(key: str, *, prefix: bool = False) -> str:
 def require_label(label: str) -> str:
     """Return ``label`` or raise CWM-1003."""
     if not _LABEL.fullmatch(label):
-        wrong = "label: is 1 to 64 letters, digits, '_', '-' or '.'."
+        wrong = "label: must be 1 to 64 letters, digits, '_', '-' or '.'."
         raise InvalidParameterError(wrong, field="label").refusing(label)
     return label
 
 
 def uri_of(scope_name: str, key: str) -> str:
-    """The resource of a key; with an asterisk behind it, of all keys that begin so."""
+    """The resource URI of a key; with an asterisk appended, of all keys with that prefix."""
     return f"{URI_PREFIX}{scope_name}/{quote(key, safe=_UNQUOTED)}"
 
 
 def named_by(uri: str) -> tuple[str, str] | None:
-    """Scope name and key of a resource, the key with its asterisk if the URI ends in one."""
+    """Scope name and key of a resource URI; the key keeps its asterisk. None for other URIs."""
     if not uri.startswith(URI_PREFIX):
         return None
     scope_name, slash, rest = uri.removeprefix(URI_PREFIX).partition("/")
@@ -103,7 +105,10 @@ def named_by(uri: str) -> tuple[str, str] | None:
 
 
 def watches(subscribed: str, changed: str) -> bool:
-    """Whether who subscribed to one URI hears of a change of the other; of a prefix, anything under it may be."""
+    """Whether a subscriber to ``subscribed`` should be notified of a change of ``changed``.
+
+    Either may be a prefix: then any key under it may have changed.
+    """
     if subscribed == changed:
         return True
     if not subscribed.startswith(URI_PREFIX):
@@ -113,15 +118,15 @@ def watches(subscribed: str, changed: str) -> bool:
 
 
 def is_prefix(uri: str) -> bool:
-    """Whether it stands for all keys that begin alike."""
+    """Whether the URI stands for all keys with a common prefix."""
     return uri.startswith(URI_PREFIX) and uri.endswith(ANY_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key is from ``version`` of its scope on. Without a ``digest`` it was deleted then.
+    """The state of a key from ``version`` of its scope on. Without a ``digest``, that version deleted the key.
 
-    ``size`` is of the value as canonical JSON, ``author`` the subject that wrote it.
+    ``size`` is that of the value as canonical JSON; ``author`` is the subject that wrote it.
     """
 
     key: str
@@ -143,10 +148,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One key's part of a write; a deletion without a ``digest``.
+    """One key's part of a write. Without a ``digest`` it deletes the key.
 
-    ``if_version`` is the version that the key must have, 0 for none at all, None for any. ``ttl_ms`` counts
-    from the write; ``expires_at`` instead says the moment.
+    ``if_version`` is the version that the key must have: 0 for an absent key, None for any version. ``ttl_ms``
+    counts from the write; ``expires_at`` gives the moment instead.
     """
 
     key: str
@@ -161,7 +166,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a scope is: ``version`` counts its writes, states before ``floor`` are gone, ``now`` is the store's."""
+    """The current position of a scope.
+
+    ``version`` counts its writes, states before ``floor`` are no longer stored, ``now`` is the store's clock.
+    """
 
     version: int
     floor: int
@@ -170,7 +178,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A name for the state of a scope at ``version``."""
+    """A label for the state of a scope at ``version``."""
 
     label: str
     version: int
@@ -179,24 +187,24 @@ class Snapshot:
 
 
 class Refusal(StrEnum):
-    """Why nothing was written."""
+    """Why a write was refused."""
 
     VERSION = "version"
     IMMUTABLE = "immutable"
 
 
 def conflict(refusal: Refusal, key: str, version: int) -> ContextConflictError:
-    """CWM-3007; ``version`` is the key's current one, 0 where there is none."""
+    """CWM-3007. ``version`` is the key's current version, 0 for an absent key."""
     message = (
         "The key is immutable."
         if refusal is Refusal.IMMUTABLE
-        else "The key is not at that version any more: read it again, then write on top of what it is now."
+        else "The key is no longer at that version: read it again, then write with its current version."
     )
     return ContextConflictError(message, key=key, current_version=version, reason=refusal.value)
 
 
 def refusal_of(write: Write, current: Entry | None, now: datetime) -> Refusal | None:
-    """What speaks against a write to a key that is ``current``."""
+    """The reason to refuse a write to a key whose entry is ``current``; None to accept it."""
     there = current is not None and current.is_there(now)
     if there and current is not None and current.immutable:
         return Refusal.IMMUTABLE
@@ -204,8 +212,8 @@ def refusal_of(write: Write, current: Entry | None, now: datetime) -> Refusal | 
     return Refusal.VERSION if write.if_version not in {None, version} else None
 
 
-def difference(wanted: Mapping[str, Entry], current: Mapping[str, Entry]) -> list[Write]:
-    """What makes ``current`` be as ``wanted``."""
+def difference(target: Mapping[str, Entry], current: Mapping[str, Entry]) -> list[Write]:
+    """The writes that turn ``current`` into ``target``."""
     writes = [
         Write(
             key,
@@ -215,13 +223,13 @@ def difference(wanted: Mapping[str, Entry], current: Mapping[str, Entry]) -> lis
             entry.immutable,
             expires_at=entry.expires_at,
         )
-        for key, entry in wanted.items()
+        for key, entry in target.items()
         if key not in current
-        or (current[key].version != entry.version and _told(current[key]) != _told(entry))
+        or (current[key].version != entry.version and _facts(current[key]) != _facts(entry))
     ]
-    writes.extend(Write(key) for key in current if key not in wanted)
+    writes.extend(Write(key) for key in current if key not in target)
     return writes
 
 
-def _told(entry: Entry) -> tuple[object, ...]:
+def _facts(entry: Entry) -> tuple[object, ...]:
     return entry.digest, entry.priority, entry.immutable, entry.expires_at

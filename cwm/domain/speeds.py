@@ -1,7 +1,7 @@
-"""How fast an engine computes and each tier loads: a cost model fitted to what requests took.
+"""Cost model of an engine: how fast it computes and how fast each tier loads, fitted to measured requests.
 
-The time of a request is taken as a sum: a fixed cost, one for each token computed, one for each pair of
-tokens that attention compares, and for each tier that is loaded from a fixed cost and one for each token.
+The time of a request is modelled as a sum: a fixed cost, a cost per computed token, a cost per pair of tokens that
+attention compares, and for each tier loaded from, a fixed cost and a cost per token.
 """
 
 from __future__ import annotations
@@ -14,26 +14,31 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 Run: TypeAlias = tuple[str, int]
-"""A tier, and how many tokens in a row are loaded from it."""
+"""A tier, and the number of consecutive tokens loaded from it."""
 
-_KEPT: Final = 5  # of one tier and one power of two: the latest of each size are what counts
-_FADES: Final = 0.8  # weight of an observation against the next newer one of its kind
+_PER_KIND: Final = 5  # observations per tier and power of two: the latest of each size count
+_FADES: Final = 0.8  # weight of an observation relative to the next newer one of its kind
 _NEAR: Final = math.log(1.5)
-_PRIORS: Final = (1e-3, 1e-3, 3e-2)  # attention's share is believed only when sizes tell it apart
+_PRIORS: Final = (
+    1e-3,
+    1e-3,
+    3e-2,
+)  # the strongest is attention's: only measurements of different sizes can show its cost
 _TIER_PRIOR: Final = 1e-3
 _ROUNDS: Final = 4
 _SWEEPS: Final = 300
 _SETTLED: Final = 1e-7
 _OUTLIER: Final = 0.05
-_LOCAL: Final = 0.5  # weight of the model against one observation of the very size
+_LOCAL: Final = 0.5  # weight of the model relative to one observation of exactly this size
 _FARTHEST: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one request took. Counts in tokens, time in ms.
+    """The measured time of one request. Counts in tokens, time in ms.
 
-    ``loaded`` came from ``tier`` (None for none), ``context`` preceded the ``computed`` ones, whoever held it.
+    ``loaded`` tokens came from ``tier`` (None: nothing was loaded); ``context`` tokens preceded the ``computed``
+    ones, wherever their KV came from.
     """
 
     tier: str | None
@@ -44,7 +49,7 @@ class Observation:
 
     @property
     def size(self) -> int:
-        """What tells observations of one kind apart: tokens loaded, or computed where none were."""
+        """The size that defines an observation's kind: tokens loaded, or tokens computed when none were loaded."""
         return self.computed if self.tier is None else self.loaded
 
     @property
@@ -59,23 +64,23 @@ class Speeds:
     observations: tuple[Observation, ...] = ()
 
     def plus(self, new: Iterable[Observation]) -> Speeds:
-        """With ``new`` ones on top; of each kind the oldest beyond a handful go. Such without a time are left out."""
-        kept: list[Observation] = []
-        seen: Counter[tuple[str | None, int]] = Counter()
+        """Add ``new`` observations; keep the latest 5 of each kind. Observations without a valid time are dropped."""
+        latest: list[Observation] = []
+        counts: Counter[tuple[str | None, int]] = Counter()
         for observation in reversed((*self.observations, *(o for o in new if _is_timed(o)))):
-            seen[observation.kind] += 1
-            if seen[observation.kind] <= _KEPT:
-                kept.append(observation)
-        return Speeds(tuple(reversed(kept)))
+            counts[observation.kind] += 1
+            if counts[observation.kind] <= _PER_KIND:
+                latest.append(observation)
+        return Speeds(tuple(reversed(latest)))
 
     def as_dict(self) -> dict[str, Any]:
         return {"observations": [[o.tier, o.loaded, o.context, o.computed, o.ms] for o in self.observations]}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Speeds:
-        """What another version wrote and this one cannot read counts as nothing: it can be measured again."""
+    def from_dict(cls, data: Mapping[str, Any]) -> Speeds:
+        """Data of another version that this one cannot read counts as no observations: they can be measured again."""
         try:
-            return cls(tuple(Observation(*observation) for observation in stored["observations"]))
+            return cls(tuple(Observation(*observation) for observation in data["observations"]))
         except (KeyError, TypeError):
             return cls()
 
@@ -86,7 +91,10 @@ def _is_timed(observation: Observation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A cost model: ``base``, ``token`` and ``pair`` of computing, ``tiers`` of loading, all in ms and never negative."""
+    """The fitted cost model: ``base``, ``token`` and ``pair`` for computing, ``tiers`` for loading.
+
+    In ms, never negative.
+    """
 
     speeds: Speeds
     base: float = 0.0
@@ -95,9 +103,9 @@ class Pace:
     tiers: Mapping[str, tuple[float, float]] | None = None
 
     def ms(self, runs: Sequence[Run], context: int, computed: int) -> float | None:
-        """Predicted time to load ``runs`` and compute behind ``context``; None for what was never measured.
+        """Predicted time to load ``runs`` and compute ``computed`` tokens behind ``context``; None if never measured.
 
-        Where something of nearly the same size was measured, that counts for more than the model.
+        A measurement of nearly the same size counts for more than the model.
         """
         modelled = self._modelled(runs, context, computed)
         if modelled is None or len(runs) > 1:
@@ -106,26 +114,26 @@ class Pace:
         return modelled * self._correction(tier, size)
 
     def near(self, tier: str | None, size: int) -> int:
-        """How many measurements there are of ``size`` tokens or little more or less."""
+        """How many measurements exist of about ``size`` tokens."""
         return sum(o.tier == tier and abs(_distance(o.size, size)) <= _NEAR for o in self.speeds.observations)
 
     @property
     def prefills(self) -> list[int]:
-        """Tokens of those that were computed from the start, or nearly so."""
+        """Token counts of the prefills that were measured: computed from the start, or nearly so."""
         return [o.computed for o in self.speeds.observations if o.tier is None and o.context < o.computed]
 
     def _modelled(self, runs: Sequence[Run], context: int, computed: int) -> float | None:
-        known = self.tiers or {}
-        if any(tier not in known for tier, _ in runs) or not self.speeds.observations:
+        costs = self.tiers or {}
+        if any(tier not in costs for tier, _ in runs) or not self.speeds.observations:
             return None
         if not runs and not self.prefills:
             return None
-        fixed = sum(known[tier][0] for tier in {tier for tier, _ in runs})
-        loading = fixed + sum(known[tier][1] * tokens for tier, tokens in runs)
+        fixed = sum(costs[tier][0] for tier in {tier for tier, _ in runs})
+        loading = fixed + sum(costs[tier][1] * tokens for tier, tokens in runs)
         return self.base + self.token * computed + self.pair * _pairs(context, computed) + loading
 
     def _correction(self, tier: str | None, size: int) -> float:
-        """How much slower than modelled this size was, if it was measured; 1 far from any measurement."""
+        """By which factor this size was measured slower than modelled; 1 far from any measurement."""
         weights, logarithms = _LOCAL, 0.0
         for observation, recency in _by_recency(self.speeds):
             if observation.tier != tier:
@@ -141,9 +149,9 @@ class Pace:
 
 
 def fit(speeds: Speeds) -> Pace:
-    """The model that explains the observations best, in relative error, the newer and the usual ones most.
+    """The model with the least relative error. Newer and typical observations weigh most.
 
-    Least squares with every cost at least 0, repeated with less weight for what lies far off.
+    Least squares with every cost at least 0, repeated with less weight for outliers.
     """
     tiers = sorted({o.tier for o in speeds.observations if o.tier is not None})
     if not speeds.observations:
@@ -168,7 +176,7 @@ def fit(speeds: Speeds) -> Pace:
 
 
 def _row(observation: Observation, tiers: Sequence[str]) -> list[float]:
-    """What each cost is multiplied by, as a share of the time measured: the model is to make 1 of it."""
+    """The factor of each cost, divided by the measured time: the model should sum to 1."""
     of_tiers = [
         value
         for tier in tiers
@@ -181,7 +189,7 @@ def _row(observation: Observation, tiers: Sequence[str]) -> list[float]:
 def _least_squares(
     rows: Sequence[Sequence[float]], weights: Sequence[float], priors: Sequence[float]
 ) -> list[float]:
-    """Weighted ridge regression on a target of 1 with no negative coefficient, one coefficient after the other."""
+    """Weighted ridge regression on a target of 1 with non-negative coefficients, by coordinate descent."""
     size, total = len(priors), sum(weights)
     gram = [[0.0] * size for _ in range(size)]
     target = [0.0] * size
@@ -217,7 +225,7 @@ def _by_recency(speeds: Speeds) -> list[tuple[Observation, float]]:
 
 
 def _pairs(context: int, computed: int) -> float:
-    """Each computed token attends to the context and to those computed before it."""
+    """Each computed token attends to the context and to the computed tokens before it."""
     return computed * (context + computed / 2)
 
 

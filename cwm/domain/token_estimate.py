@@ -1,6 +1,6 @@
-"""Tokens of a text too long to count whole: slices of it, counted, and how far they may be off.
+"""Estimates the tokens of a text too long to count whole, from counted slices, with an error bound.
 
-The rules hold for byte-level BPE vocabularies: they split a text into words before they split words into tokens.
+This works for byte-level BPE vocabularies, which split a text into words before they split words into tokens.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 Count: TypeAlias = Callable[[str], int]
 
 CHUNK_CHARS: Final = 16_384
-"""Most characters counted in one go: what a count takes while it runs grows with the longest word in it."""
+"""Most characters counted in one call: the time of a call grows with the longest word in it."""
 
 COUNTED_CHARS: Final = 262_144
-"""A text up to so long is counted whole."""
+"""A text of at most this length is counted whole."""
 
 _SLICE_CHARS: Final = 256
 _CUT_CHARS: Final = 1_024
@@ -27,13 +27,13 @@ _SLICES: Final = COUNTED_CHARS // (2 * _SLICE_CHARS)
 _ERROR: Final = 0.015
 _UNBALANCED: Final = 0.002
 _LOOK_BACK_CHARS: Final = 512
-# Whatever the vocabulary, a word ends between a letter or digit and one of these.
+# In every vocabulary, a word ends between a letter or digit and one of these.
 _WORD_END: Final = re.compile(r"[^\W_](?=[\s,.:;!?()\[\]{}<>\"=，。、；：！？（）「」])")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Of a text or a slice of one. What has few spaces is dense: attachments, tables, scripts without any."""
+    """Counts of a text or a slice. Text with few spaces is dense: attachments, tables, scripts without spaces."""
 
     chars: int
     spaces: int
@@ -42,9 +42,9 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Tokens as a sum of what characters and spaces stand for; ``error`` is the standard error, relative.
+    """Tokens as a linear function of characters and spaces; ``error`` is the relative standard error.
 
-    ``spaced``: spaces per character where it was fitted.
+    ``spaced``: spaces per character in the sample that it was fitted to.
     """
 
     per_char: float
@@ -58,15 +58,15 @@ def count_whole(text: str, count: Count) -> int:
 
 
 def estimate(text: str, count: Count) -> int:
-    """``text`` counted whole where it is short; else by evenly spread slices, and about as much more as they may err.
+    """Count a short ``text`` whole; estimate a long one from evenly spread slices, rounded up by the standard error.
 
-    Slices are added until their standard error is 1.5 %, so a text of a kind takes few, and one in which kinds
-    alternate takes many, at most the whole. The same text always gives the same number.
+    Slices are added until their standard error is 1.5 %: a uniform text needs few, a mixed one many, at most the
+    whole text. The same text always gives the same number.
     """
     slices, chars, spaces = _SLICES, len(text), text.count(" ")
     while chars > 2 * slices * _SLICE_CHARS:
         line = fitted([Measure(len(piece), piece.count(" "), count(piece)) for piece in spread(text, slices)])
-        # Where a sample has more spaces than the text, what has none may not be in it.
+        # If a sample has more spaces than the text, it may have missed the parts without spaces.
         if line.error <= _ERROR and line.spaced - spaces / chars <= _UNBALANCED:
             tokens = line.per_char * chars + line.per_space * spaces
             return math.ceil(tokens * (1 + line.error))
@@ -75,7 +75,7 @@ def estimate(text: str, count: Count) -> int:
 
 
 def chunks(text: str) -> Iterator[str]:
-    """``text`` in pieces of at most ``CHUNK_CHARS``, cut between words where there are any."""
+    """``text`` in pieces of at most ``CHUNK_CHARS``, cut between words where possible."""
     start = 0
     while len(text) - start > CHUNK_CHARS:
         end = start + CHUNK_CHARS
@@ -87,7 +87,10 @@ def chunks(text: str) -> Iterator[str]:
 
 
 def spread(text: str, slices: int) -> Iterator[str]:
-    """One slice of each of ``slices`` equal stretches, at places that fall into step with nothing in ``text``."""
+    """One slice from each of ``slices`` equal stretches.
+
+    Offsets are pseudo-random, so that they cannot align with a pattern in ``text``.
+    """
     stretch, places = len(text) / slices, random.Random(slices)  # noqa: S311 - repeatable, not secret
     for number in range(slices):
         start = int((number + places.random()) * stretch)
@@ -95,10 +98,10 @@ def spread(text: str, slices: int) -> Iterator[str]:
 
 
 def fitted(sample: Sequence[Measure]) -> Line:
-    """The line through the middle of ``sample`` that leaves least over; its error is infinite without tokens.
+    """The regression line through the mean of ``sample``. Without tokens, its error is infinite.
 
-    The error is told by how far neighbours differ: over a whole text its parts may differ much more, and all are in
-    the sample.
+    The error is estimated from differences between neighbouring slices: over a whole text, parts may differ much
+    more, and all of them are in the sample.
     """
     chars, tokens = sum(m.chars for m in sample), sum(m.tokens for m in sample)
     if not tokens:
@@ -108,16 +111,16 @@ def fitted(sample: Sequence[Measure]) -> Line:
     wider = [m.spaces - spaced * m.chars for m in sample]
     square = sum(x * x for x in wider)
     slope = sum(x * y for x, y in zip(wider, more, strict=True)) / square if square else 0.0
-    left = [y - slope * x for x, y in zip(wider, more, strict=True)]
-    squares = sum((after - before) ** 2 for before, after in pairwise(left))
+    residuals = [y - slope * x for x, y in zip(wider, more, strict=True)]
+    squares = sum((after - before) ** 2 for before, after in pairwise(residuals))
     error = math.sqrt(len(sample) / (2 * (len(sample) - 1)) * squares) / tokens
     return Line(per_char - slope * spaced, slope, spaced, error)
 
 
 def _cut(text: str, position: int) -> int:
-    """The next place from ``position`` to cut at: the end of a word, or a multiple of so many characters.
+    """The next place at or after ``position`` to cut at: the end of a word, or a multiple of ``_CUT_CHARS`` characters.
 
-    It never lies before that of an earlier position. Otherwise what has few words would be met less often.
+    A later position never gets an earlier cut: otherwise text with few words would be sampled less often.
     """
     last = min(len(text), (position // _CUT_CHARS + 1) * _CUT_CHARS)
     word = _WORD_END.search(text, position, last)

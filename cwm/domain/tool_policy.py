@@ -1,4 +1,4 @@
-"""What holds for the results and arguments of a tool: how much may be delivered, and how the rest is shown."""
+"""Policies of a tool's results and arguments: how much is delivered, and how the rest is shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PreviewKind(StrEnum):
     """How a result over budget is shown."""
 
     AUTO = "auto"
-    """By what the result is: a list is paged, an object projected, text extracted from, a log cut."""
+    """By the result's type: page a list, project an object, extract from a text, cut a log."""
     PAGE = "page"
     PROJECT = "project"
     EXTRACT = "extract"
@@ -23,7 +23,7 @@ class PreviewKind(StrEnum):
 
 
 class SharingScope(StrEnum):
-    """Who is answered from the same cached result."""
+    """Who may be answered from the same cached result."""
 
     SESSION = "session"
     TENANT = "tenant"
@@ -31,7 +31,10 @@ class SharingScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """For how long a result may be given to others; ``key`` names the arguments that matter, empty for all."""
+    """How long a result may be reused, and by whom.
+
+    ``key`` names the arguments that must match; empty means all of them.
+    """
 
     ttl_seconds: float
     key: tuple[str, ...] = ()
@@ -40,11 +43,12 @@ class CachePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """``max_tokens`` is delivered whole, None for any amount; a preview of more takes ``preview_tokens`` at most.
+    """What applies to one tool.
 
-    ``fields`` are the paths that a projection keeps (``items[*].name``), ``keywords`` what an extract looks
-    for. ``references`` admits by-reference arguments. ``shared`` lets others of the tenant read stored
-    results by their handle. ``rates`` are how often the tool may be called.
+    Results of up to ``max_tokens`` are delivered whole (None: any size); the preview of a larger one takes at most
+    ``preview_tokens``. ``fields`` are the paths that a projection keeps (``items[*].name``), ``keywords`` the words
+    that an extract looks for. ``references`` allows by-reference arguments. ``shared`` lets others of the tenant
+    read stored results by handle. ``rates`` limit how often the tool may be called.
     """
 
     max_tokens: int | None = 10_000
@@ -61,13 +65,13 @@ class ToolPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """Policies by tool name, or by a pattern of them such as ``github_*``."""
+    """Policies by tool name or by a pattern such as ``github_*``."""
 
     default: ToolPolicy = ToolPolicy()
     by_name: Mapping[str, ToolPolicy] = field(default_factory=dict)
 
     def of(self, tool: str) -> ToolPolicy:
-        """The one under its own name, else under the first pattern that matches, else the default."""
+        """The policy of the exact name, else of the first matching pattern, else the default."""
         if (exact := self.by_name.get(tool)) is not None:
             return exact
         for pattern, policy in self.by_name.items():

@@ -1,4 +1,4 @@
-"""Upkeep: what a look at the whole found, and what was done about it."""
+"""Upkeep steps: the problems that a check of the whole system found, and what was done about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """``postponed`` steps are tried again: something they need is away, or is being changed right now."""
+    """How a step ended. ``postponed`` steps are retried: something they need is unavailable or changing right now."""
 
     PLANNED = "planned"
     DONE = "done"
@@ -17,7 +17,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``subject`` is the window, session or cache_salt that it is about; ``detail`` says what and why."""
+    """``subject`` is the window, session or cache_salt concerned; ``detail`` says what and why."""
 
     action: str
     tenant: str

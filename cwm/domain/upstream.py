@@ -1,4 +1,4 @@
-"""Upstream MCP servers: what is configured, under which names their things appear, what may be repeated."""
+"""Upstream MCP servers: their configuration, the names their offers get, and which calls may be repeated."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Final
 from cwm.domain.resource_uris import climbs, matches, matches_in_any_spelling, matches_in_every_spelling
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,31}$"
-"""No underscore: the first one in an exposed name ends the upstream's."""
+"""No underscore: in an exposed name, the first underscore ends the upstream's name."""
 
 _OWN_TOOLS: Final = frozenset({"agent", "cache", "context", "get", "health", "result", "session", "window"})
 _OWN_HOSTS: Final = frozenset({"context", "results", "sessions", "stats", "status", "windows"})
 RESERVED_NAMES: Final = _OWN_TOOLS | _OWN_HOSTS
-"""First words of CWM's own tools, and the hosts of its own URIs."""
+"""First words of CWM's own tool names, and the hosts of its own URIs."""
 
 
 class Kind(StrEnum):
-    """What an upstream offers."""
+    """The kinds of things that an upstream offers."""
 
     TOOLS = "tools"
     RESOURCES = "resources"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 class Credentials(StrEnum):
-    """What an upstream gets to know of the caller."""
+    """Which credentials of the caller an upstream gets."""
 
     NONE = "none"
     FORWARD = "forward"
@@ -48,7 +48,7 @@ class TokenExchange:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Another name (without the upstream's prefix) or description for one thing; None keeps its own."""
+    """Another name (without the upstream's prefix) or description for one offer; None keeps its own."""
 
     name: str | None = None
     description: str | None = None
@@ -56,7 +56,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which things of one kind appear: shell patterns over their own names, URIs for resources."""
+    """Which offers of one kind are exposed: shell patterns over their own names, or URIs for resources."""
 
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Selection:
         return matches(own_name, self.allow) and not matches(own_name, self.deny)
 
     def admits_uri(self, own: str) -> bool:
-        """The same for the URI of a resource, which no other spelling of it gets around."""
+        """Like ``admits`` for a resource's URI. Another spelling of the URI cannot bypass the patterns."""
         if climbs(own) or matches_in_any_spelling(own, self.deny):
             return False
         return matches_in_every_spelling(own, self.allow)
@@ -74,9 +74,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSpec:
-    """One upstream as configured: exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
+    """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
-    ``stateless`` says that one session may serve all agents; else each agent session has its own.
+    ``stateless``: one session may serve all agents; otherwise each agent session has its own.
     """
 
     name: str
@@ -101,12 +101,12 @@ class UpstreamSpec:
 
 
 Definition = Mapping[str, Any]
-"""A tool, resource, template or prompt as MCP spells it (camelCase JSON)."""
+"""A tool, resource, template or prompt as MCP represents it (camelCase JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One thing of an upstream under the name (URI for resources) that clients see."""
+    """One thing that an upstream lists, with the definition that clients see."""
 
     upstream: str
     own_name: str
@@ -118,63 +118,63 @@ def exposed_name(upstream: str, own_name: str) -> str:
 
 
 def exposed_uri(upstream: str, uri: str) -> str:
-    """``file:///a`` of ``docs`` is ``file://docs//a``; what follows the scheme stays as it is."""
+    """``file:///a`` of ``docs`` becomes ``file://docs//a``; what follows the scheme stays unchanged."""
     scheme, rest = _parts(uri)
     return f"{scheme}{upstream}/{rest}"
 
 
 def own_uri(upstream: str, exposed: str) -> str | None:
-    """The inverse of ``exposed_uri``; None when it is not one of this upstream's."""
+    """Inverse of ``exposed_uri``; None when the URI is not this upstream's."""
     scheme, rest = _parts(exposed)
     prefix = f"{upstream}/"
     return f"{scheme}{rest.removeprefix(prefix)}" if rest.startswith(prefix) else None
 
 
 def is_reserved_uri(exposed: str) -> bool:
-    """Whether it is CWM's own, so that no upstream ever has it."""
+    """Whether the URI is one of CWM's own, which no upstream can offer."""
     return _parts(exposed)[1].partition("/")[0] in RESERVED_NAMES
 
 
 def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
-    """What appears of ``definitions``, by exposed name; of two with one name, the first."""
-    selection, offered = spec.selection(kind), dict[str, Offer]()
-    named_by = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
+    """The offers made of ``definitions``, by exposed name; of two with the same name, the first wins."""
+    selection, by_name = spec.selection(kind), dict[str, Offer]()
+    name_field = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
     for definition in definitions:
-        own_name = str(definition[named_by])
-        admits = selection.admits if named_by == "name" else selection.admits_uri
+        own_name = str(definition[name_field])
+        admits = selection.admits if name_field == "name" else selection.admits_uri
         if not admits(own_name):
             continue
         override = selection.override.get(own_name, Override())
         if kind in {Kind.TOOLS, Kind.PROMPTS}:
             exposed = exposed_name(spec.name, override.name or own_name)
-            shown = {**definition, "name": exposed}
+            exposed_definition = {**definition, "name": exposed}
         else:
             exposed = exposed_uri(spec.name, own_name)
             name = exposed_name(spec.name, override.name or str(definition["name"]))
-            shown = {**definition, named_by: exposed, "name": name}
+            exposed_definition = {**definition, name_field: exposed, "name": name}
         if override.description is not None:
-            shown["description"] = override.description
-        offered.setdefault(exposed, Offer(spec.name, own_name, shown))
-    return offered
+            exposed_definition["description"] = override.description
+        by_name.setdefault(exposed, Offer(spec.name, own_name, exposed_definition))
+    return by_name
 
 
 def only_reads(definition: Definition) -> bool:
-    """True for a tool that says that it changes nothing."""
+    """Whether the tool declares that it changes nothing."""
     return (definition.get("annotations") or {}).get("readOnlyHint") is True
 
 
 def answers_alike(definition: Definition) -> bool:
-    """True for a tool that only reads, and does not say that it answers otherwise when it is called again."""
+    """Whether the tool only reads and does not declare that repeated calls give different answers."""
     return only_reads(definition) and (definition.get("annotations") or {}).get("idempotentHint") is not False
 
 
 def may_repeat(definition: Definition) -> bool:
-    """True for a tool that says that calling it twice is as good as once, or that reads and does not deny it."""
+    """Whether a call may be repeated: the tool declares itself idempotent, or it only reads and does not deny it."""
     return answers_alike(definition) or (definition.get("annotations") or {}).get("idempotentHint") is True
 
 
 def with_exposed_uris(upstream: str, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Content blocks whose links and embedded resources can be read through the gateway."""
+    """Content blocks with the URIs of links and embedded resources rewritten, so that the gateway can serve them."""
     return [_exposed_block(upstream, block) for block in blocks]
 
 

@@ -1,4 +1,4 @@
-"""Origins of web pages, and addresses that nothing but the machine itself should ask."""
+"""Origins of web pages, and addresses that only the machine itself should contact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
-# Where clouds tell a machine its credentials, besides the link-local addresses.
+# Metadata services, from which cloud machines get credentials, besides the link-local addresses.
 _METADATA_NAMES: Final = frozenset(
     {"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
 )
@@ -18,7 +18,7 @@ _NAT64: Final = ip_network("64:ff9b::/96")
 
 
 def origin_of(text: str) -> str | None:
-    """``scheme://host[:port]`` in its one spelling, without the scheme's own port; None for what is no origin."""
+    """``scheme://host[:port]`` in canonical form, without the scheme's default port; None when it is not an origin."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -33,7 +33,10 @@ def origin_of(text: str) -> str | None:
 
 
 def is_link_local(host: str) -> bool:
-    """True for link-local and metadata addresses and the names that clouds give these; no other name is resolved."""
+    """Whether it is a link-local or metadata address, or a name that clouds give these.
+
+    Other names are not resolved.
+    """
     name = host.lower().strip("[]").rstrip(".")
     if name in _METADATA_NAMES:
         return True
@@ -47,7 +50,7 @@ def is_link_local(host: str) -> bool:
 
 
 def _inside(address: IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 one stands for."""
+    """The IPv4 address embedded in an IPv6 address, else the address itself."""
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address

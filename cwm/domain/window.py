@@ -1,4 +1,4 @@
-"""A window: a frozen, named prefix plus its record; immutable once it is durable."""
+"""Windows: frozen, named prefixes plus their records; immutable once they are durable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cwm.domain.prefix import TokenIds
 
 
 class Durability(StrEnum):
-    """How far a freeze got: its KV is being stored, proven to be stored, or could not be."""
+    """How far a freeze got: its KV is being stored, is proven to be stored, or could not be stored."""
 
     PENDING = "pending"
     DURABLE = "durable"
@@ -28,7 +28,7 @@ class Retention(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One stored chunk of a window, in order of position. ``hash`` is LMCache's, in hex."""
+    """One stored chunk of a window. ``hash`` is LMCache's, in hex."""
 
     hash: str
     size_bytes: int
@@ -46,12 +46,12 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The record of a frozen context. Sizes are bytes of one copy in the shared tier.
+    """The record of a frozen context. Sizes are the bytes of one copy in the shared tier.
 
-    ``cache_salt`` and ``identity`` say under which name and by which engine its chunks were stored;
-    ``parent_window`` is the window it was cloned or continued from, ``branch_token`` at which token.
-    ``pinned`` says that one pin on its prefix is its own; at ``expires_at`` it is deleted; ``proven_at`` is when
-    all its chunks were last read back.
+    ``cache_salt`` and ``identity`` say under which salt and by which engine its chunks were stored;
+    ``parent_window`` is the window that it was cloned or continued from, ``branch_token`` the token at which.
+    ``pinned`` says that the window owns one pin on its prefix; it is deleted at ``expires_at``; ``proven_at`` is
+    when all its chunks were last read back.
     """
 
     tenant: str
@@ -94,7 +94,7 @@ DEFAULT_PAGE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class WindowMark:
-    """A place in a sorted list, right after a window: its name and what the list is sorted by."""
+    """A position in a sorted list, right after a window: that window's name and sort value."""
 
     value: str | int | datetime
     name: str
@@ -102,9 +102,9 @@ class WindowMark:
 
 @dataclass(frozen=True, slots=True)
 class WindowQuery:
-    """What ``window_list`` asks for. ``tags`` must all be present; ``search`` looks in names and descriptions.
+    """The parameters of ``window_list``. All ``tags`` must be present; ``search`` matches names and descriptions.
 
-    ``offset`` counts from ``after``, where that is given.
+    ``offset`` counts from ``after``, if that is given.
     """
 
     tags: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class WindowQuery:
     after: WindowMark | None = None
 
     def mark(self, window: Window) -> WindowMark:
-        """The place after ``window`` in this query's order."""
+        """The position right after ``window`` in this query's order."""
         values: dict[WindowSort, str | int | datetime] = {
             WindowSort.NAME: window.name,
             WindowSort.CREATED_AT: window.created_at,
@@ -131,7 +131,10 @@ class WindowQuery:
 
 @dataclass(frozen=True, slots=True)
 class WindowList:
-    """Some of the windows that match, in order. ``total`` match on all pages, at least so many unless ``total_exact``."""
+    """One page of the matching windows, in order.
+
+    ``total`` counts the matches on all pages; it is a lower bound unless ``total_exact``.
+    """
 
     windows: list[Window]
     total: int

@@ -1,1 +1,1 @@
-"""Protocols: what the services need from outside."""
+"""Ports: the Protocols through which services reach the outside world."""

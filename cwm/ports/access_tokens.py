@@ -1,4 +1,4 @@
-"""Whether an access token is good, and what it says."""
+"""Verifies OAuth access tokens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cwm.domain.access_token import AccessToken
 
 class AccessTokens(Protocol):
     async def checked(self, token: str) -> AccessToken:
-        """What the token says, when its issuer, its audience, its signature and its times are right.
+        """Verify issuer, audience, signature and times of ``token`` and return its content.
 
-        Raises UnauthenticatedError for one that is not good, CWM-5005 when that cannot be found out now. Answers
-        within seconds whatever the authorization server does.
+        Raises UnauthenticatedError for an invalid token, CWM-5005 when the authorization server is needed and
+        unavailable. Returns within seconds, whatever the authorization server does.
         """
         ...
 

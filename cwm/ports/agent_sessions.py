@@ -1,4 +1,4 @@
-"""Agent sessions as every replica knows them."""
+"""Agent sessions, shared by all replicas."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from cwm.domain.principal import Principal
 
 
 class AgentSessions(Protocol):
-    """Which agent sessions exist, whose they are, and what a replica needs to go on with one.
+    """Which agent sessions exist, who owns them, and the state that a replica needs to continue one.
 
-    An id is an ``Mcp-Session-Id`` of a client of 2025-11-25 and earlier, or the handle that a later client
-    asked for. State is kept by key: an id, or a key that stands for a principal without one. Both are
-    forgotten when idle for longer than the store's TTL. Every method raises StorageReadError or
-    StorageWriteError when the store is away.
+    An id is the ``Mcp-Session-Id`` of a client of 2025-11-25 or earlier, or a handle that a later client requested.
+    State is stored by key: an id, or a key for a principal without an agent session. Ids and state are removed when
+    idle for longer than the store's TTL. Every method raises StorageReadError or StorageWriteError when the store
+    is unavailable.
     """
 
     @property
     def outlives_us(self) -> bool:
-        """Whether what is kept can be gone on with when this process has ended."""
+        """Whether the stored state survives the end of this process, so that another can continue with it."""
 
     async def begin(self, owner: Principal) -> str:
-        """A new id."""
+        """Create an agent session for ``owner`` and return its id."""
 
     async def touch(self, session_id: str, owner: Principal) -> bool:
-        """Use an id. False when it is unknown, ended, idle for too long, or another principal's."""
+        """Count a use of the id. False when it is unknown, ended, expired, or another principal's."""
 
     async def end(self, session_id: str) -> bool:
-        """Forget the id and its state. False when it was not known."""
+        """Remove the id and its state. False when it was unknown."""
 
     async def alive(self, key: str) -> bool:
-        """Whether the id, or state under the key, is still kept. Does not count as use."""
+        """Whether the id, or state under the key, still exists. Does not count as use."""
 
     async def remember(
         self,
@@ -43,22 +43,26 @@ class AgentSessions(Protocol):
         anew: bool = False,
         leaves: bool = False,
     ) -> str | None:
-        """Keep ``value`` under ``name`` unless another than ``instead_of`` is kept already; what is kept now.
+        """Store ``value`` under ``name`` and return the value stored now.
 
-        None, and nothing is kept, for what is not kept any more; a key that is no id may begin ``anew``. It
-        ``leaves`` what somebody has to see to when it has expired: see :meth:`abandoned`.
+        An existing value is replaced only if it equals ``instead_of``. Returns None, and stores nothing, when the
+        key no longer exists; a key that is not an id can be created with ``anew``. With ``leaves``, the key's state
+        needs cleaning up after it expires: see :meth:`abandoned`.
         """
 
     async def recall(self, key: str) -> Mapping[str, str]:
-        """All that is kept for ``key``, by name; empty when nothing is. Counts as use."""
+        """All values stored for ``key``, by name; empty when there are none. Counts as use."""
 
     async def add(self, key: str, name: str, amount: int) -> int | None:
-        """Add to the count kept under ``name``, at once for every replica; the new count. Counts as use.
+        """Atomically add ``amount`` to the counter ``name`` and return the new count. Counts as use.
 
-        None, and nothing is kept, when neither the id nor state under the key is kept any more.
+        Returns None, and stores nothing, when neither the id nor state under the key exists any more.
         """
 
     async def forget(self, key: str, name: str) -> None: ...
 
     async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
-        """Keys that expired, and what they left by name. Each is given once, to one gateway; one that ended never."""
+        """Keys that expired with state to clean up, and that state by name.
+
+        Each is returned once, to one gateway. Keys that were ended are never returned.
+        """

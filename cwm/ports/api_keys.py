@@ -1,4 +1,4 @@
-"""Where API keys are kept, by their digest."""
+"""Storage of API keys, as digests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from cwm.domain.api_key import ApiKey
 
 class ApiKeys(Protocol):
     async def add(self, key: ApiKey) -> None:
-        """CWM-4001 when it cannot be written."""
+        """Store a new key. CWM-4001 when it cannot be written."""
 
     async def find_of_every_tenant(self, key_id: str) -> ApiKey | None:
-        """As it is now, of whatever tenant: who asks is not known before. CWM-4002."""
+        """The key's current record, of whatever tenant: the caller's tenant is not known yet. CWM-4002."""
         ...
 
     async def listed(self, tenant: str) -> list[ApiKey]:
-        """Of one tenant, also those that are revoked or expired, the newest first. CWM-4002."""
+        """All keys of one tenant, the newest first, revoked and expired ones included. CWM-4002."""
         ...
 
     async def revoke(self, tenant: str, key_id: str, at: datetime) -> ApiKey | None:
-        """The key as it is then; one that was revoked before stays as it was. None for an unknown one. CWM-4001."""
+        """Revoke a key and return its record; None for an unknown key. CWM-4001.
+
+        A key that was revoked before keeps its first revocation time.
+        """
         ...

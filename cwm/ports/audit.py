@@ -1,4 +1,4 @@
-"""Where events are written down, and how what was written is read again."""
+"""Writing audit events and reading them again."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class AuditLog(Protocol):
         """Append one event to its tenant's chain. Raises CWM-4001 when it cannot be written."""
 
     async def events(self, tenant: str, limit: int) -> list[AuditEvent]:
-        """Newest first."""
+        """The tenant's latest ``limit`` events, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which records are wanted: ``since`` is the first moment that is, ``until`` the first that is not."""
+    """Which records to return: from ``since`` (inclusive) to ``until`` (exclusive), with these values where given."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -31,35 +31,35 @@ class AuditFilter:
 
 
 class AuditTrail(Protocol):
-    """The chains, tenant by tenant. Every call raises CWM-4002, those that write CWM-4001."""
+    """The stored chains, by tenant. Every method raises CWM-4002; those that write raise CWM-4001."""
 
     async def tenants(self) -> list[str]:
-        """Every tenant of which anything was ever recorded and not taken away, in order."""
+        """Every tenant that has audit records, ordered by name."""
 
     async def page(
         self, tenant: str, after: int, limit: int, wanted: AuditFilter = ...
     ) -> Sequence[AuditRecord]:
-        """Records with numbers over ``after``, in the order of the chain."""
+        """At most ``limit`` matching records with numbers above ``after``, in chain order."""
 
     async def newest(self, tenant: str, limit: int, wanted: AuditFilter = ...) -> Sequence[AuditRecord]:
-        """The last records of the chain that are wanted, the last first."""
+        """The last ``limit`` matching records, the newest first."""
 
     async def anchor(self, tenant: str) -> Anchor:
-        """Where the chain begins; for one that was never pruned, number 0."""
+        """Where the chain begins; number 0 for a chain that was never pruned."""
 
     async def checkpoint(self, tenant: str) -> Checkpoint | None:
-        """The furthest one that was kept."""
+        """The checkpoint with the highest place, or None."""
 
     async def keep_checkpoint(self, checkpoint: Checkpoint) -> bool:
-        """Keep it unless one at least as far is kept; whether it was."""
+        """Store the checkpoint unless one at least as far is stored; whether it was stored."""
 
     async def prune(self, tenant: str, before: datetime, limit: int) -> int:
-        """Remove up to ``limit`` records from the front that are older, and anchor the rest; how many were.
+        """Remove at most ``limit`` records older than ``before`` from the front and move the anchor; returns how many.
 
-        The newest record stays, and so does everything behind one that is not older.
+        The newest record always stays. Removal stops at the first record that is not older.
         """
 
 
 class ChainEnds(Protocol):
     def ends(self) -> Mapping[str, Place]:
-        """The ends of the chains that this process has written to, by tenant."""
+        """The last place in each chain that this process has written to, by tenant."""

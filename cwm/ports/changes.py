@@ -1,4 +1,4 @@
-"""Telling every replica what changed."""
+"""Notifies every replica of changes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from cwm.domain.changes import Change
 
 
 class Changes(Protocol):
-    """Fan-out without memory: who was not listening must look for itself."""
+    """Publish and subscribe, without storage: a subscriber that was away must check for itself."""
 
     async def publish(self, change: Change) -> None:
-        """Tell every listener of every replica, this one's included. Never raises for a store that is away."""
+        """Notify every listener on every replica, this one included. Never raises when the store is unavailable."""
 
     def tell(self, change: Change) -> None:
-        """Tell this replica's listeners alone: of what every replica finds out for itself."""
+        """Notify only this replica's listeners, of changes that every replica detects by itself."""
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Hear of changes from now on; the returned callable ends that. A listener must not raise or block."""
+        """Call ``listener`` for every change from now on; the returned callable unsubscribes.
+
+        A listener must not raise or block.
+        """

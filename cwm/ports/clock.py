@@ -1,4 +1,4 @@
-"""Time, handed in so that tests can move it."""
+"""Time, injected so that tests can control it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """Timezone-aware UTC."""
+        """The current time, timezone-aware, in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; for durations."""
+        """Seconds since an arbitrary start; for measuring durations."""

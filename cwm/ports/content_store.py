@@ -1,4 +1,4 @@
-"""Bytes that several gateways share, kept for as long as somebody holds them."""
+"""A byte store shared by several gateways. Bytes stay for as long as somebody holds them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """``ends_at`` is when the last hold ends, None for never."""
+    """Stored bytes. ``ends_at`` is when the last hold expires, None for never."""
 
     stored: bytes
     ends_at: datetime | None
 
 
 class ContentStore(Protocol):
-    """Opaque bytes by tenant and digest, one copy however many hold it.
+    """Opaque bytes by tenant and digest: one copy, however many holders.
 
-    A hold that ended counts no more. Every method raises StorageReadError or StorageWriteError when the store
-    is away.
+    An expired hold no longer counts. Every method raises StorageReadError or StorageWriteError when the store is
+    unavailable.
     """
 
     async def put(
@@ -31,27 +31,27 @@ class ContentStore(Protocol):
         expires_at: datetime | None,
         quota_bytes: int | None,
     ) -> None:
-        """Keep ``stored`` for ``holder``, atomically, beside who holds it already.
+        """Store ``stored`` and add the hold of ``holder``, atomically; other holds stay.
 
-        Other bytes under the digest are replaced: they are damaged, or the same content in another form.
-
-        CWM-4003 when the tenant would have more than ``quota_bytes``.
+        Different bytes under the same digest are replaced: they are damaged, or another encoding of the same
+        content. A hold ends at ``expires_at``, or never for None. CWM-4003 when the tenant would exceed
+        ``quota_bytes``.
         """
 
     async def hold(self, tenant: str, digest: str, holder: str, expires_at: datetime | None) -> bool:
-        """Keep what is there for one more holder, or move the holder's end. False where there is nothing."""
+        """Add a hold on stored bytes, or change when the holder's hold expires. False when nothing is stored."""
 
     async def get(self, tenant: str, digest: str) -> Content | None:
-        """What was put, or None where nobody holds it."""
+        """The stored bytes, or None when nobody holds them."""
 
     async def release(self, tenant: str, digest: str, holder: str) -> bool:
-        """End a hold. True when it was the last, and the bytes are gone."""
+        """Remove a hold. True when it was the last one, and the bytes are removed."""
 
     async def drop(self, tenant: str, digest: str, stored: bytes) -> bool:
-        """Forget these bytes whoever holds them. False where they are not there, or others by now."""
+        """Remove exactly these bytes, whoever holds them. False when they are not stored, or were replaced."""
 
     async def used_bytes(self, tenant: str) -> int:
-        """Of one copy of everything; what ended may count until the next vacuum."""
+        """The total size in bytes of one copy of everything. Expired bytes may count until the next vacuum."""
 
     async def vacuum_of_every_tenant(self) -> int:
-        """Forget what every hold of has ended; how many that were."""
+        """Remove all bytes whose holds have all expired; returns how many contents that were."""

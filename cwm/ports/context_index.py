@@ -1,4 +1,4 @@
-"""Which keys each scope of shared context has, and had."""
+"""The keys of every scope of shared context, with their past versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cwm.domain.shared_context import Entry, Head, Scope, Snapshot, Write
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What changed up to ``head``; all there is when ``whole``."""
+    """What changed up to ``head``; all entries when ``whole``."""
 
     head: Head
     entries: tuple[Entry, ...]
@@ -21,7 +21,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A content as the store keeps it. With it the tenant may have ``quota_bytes``, None for any number."""
+    """A content to store along with a write. ``quota_bytes`` is the tenant's quota in bytes, None for no limit."""
 
     digest: str
     stored: bytes
@@ -30,7 +30,10 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """``entries`` as they are now; ``gone`` are the digests of contents that nobody holds any more."""
+    """The result of a write. ``entries`` are the current ones.
+
+    ``gone`` lists the digests of contents that nobody holds any more.
+    """
 
     head: Head
     entries: tuple[Entry, ...]
@@ -38,22 +41,25 @@ class Written:
 
 
 class ContextIndex(Protocol):
-    """Versions of every key, and the holds on their contents, which it moves in the same step.
+    """Versions of every key, and the holds on their contents, which change in the same transaction.
 
-    Expired entries are absent, also from the past, by the store's own clock. Every method raises
-    StorageReadError or StorageWriteError when the store is away.
+    Expired entries, judged by the store's clock, are absent from present and past states. Every method raises
+    StorageReadError or StorageWriteError when the store is unavailable.
     """
 
     async def head(self, scope: Scope) -> Head: ...
 
     async def since(self, scope: Scope, version: int) -> Delta:
-        """Entries written after ``version``, deletions too; all that are there when that is not known any more."""
+        """Entries written after ``version``, deletions included.
+
+        All present entries when that version is no longer known.
+        """
 
     async def past(self, scope: Scope, key: str, version: int) -> Entry | None:
-        """What the key was at ``version`` of the scope; None where it was not there."""
+        """The key's entry at ``version`` of the scope; None when it was absent."""
 
     async def state(self, scope: Scope, version: int) -> Sequence[Entry]:
-        """All that was there at ``version``, in the order of the keys."""
+        """All entries at ``version``, ordered by key."""
 
     async def write(
         self,
@@ -65,30 +71,33 @@ class ContextIndex(Protocol):
         at: int | None = None,
         keep: int,
     ) -> Written | None:
-        """All of ``writes`` as one new version, or none: CWM-3007 names the key that was refused.
+        """Apply all ``writes`` as one new version, or none of them. CWM-3007 names the key that was refused.
 
-        The contents are held from then on: they are there already, or ``new`` brings them along, CWM-4003 over
-        its quota. None when the scope is not at version ``at`` any more. ``keep`` versions of the past stay, and
-        those that a snapshot shows. Nothing is written, and no version made, where every write is a deletion of
-        what is not there.
+        The written entries hold their contents, which are stored already or come with ``new`` (CWM-4003 over its
+        quota). Returns None when ``at`` is given and the scope is no longer at that version. ``keep`` past versions
+        stay readable, and those with a snapshot. When every write deletes an absent key, nothing is written and no
+        version is made.
         """
 
     async def take_snapshot(
         self, scope: Scope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
-        """Name the state that is now. At ``most`` the oldest make room: their labels. CWM-3007 for a label in use."""
+        """Label the current state; returns the snapshot and the labels of those removed to make room.
+
+        At ``most`` snapshots, the oldest ones are removed. CWM-3007 for a label in use.
+        """
 
     async def snapshots(self, scope: Scope) -> Sequence[Snapshot]:
-        """The oldest first."""
+        """All snapshots, the oldest first."""
 
     async def trim(self, scope: Scope) -> Sequence[str]:
-        """Forget every version but the current one and those that a snapshot shows; digests as in ``gone``."""
+        """Remove every version but the current one and those with a snapshot; returns digests as in ``gone``."""
 
     async def forget(self, scope: Scope) -> None:
-        """All of it, with its past."""
+        """Remove the scope with all its versions."""
 
     async def scopes(self, tenant: str) -> Sequence[Scope]:
-        """Every scope of the tenant that was written, in the order of their keys."""
+        """Every scope of the tenant that was ever written, ordered by key."""
 
     async def private_scopes_of_every_tenant(self, written_before: datetime) -> Sequence[Scope]:
-        """Scopes of agent sessions in which nothing was written since."""
+        """Scopes of agent sessions without a write since ``written_before``."""

@@ -1,7 +1,7 @@
-"""What CWM needs of an inference engine.
+"""The inference engine.
 
-Failures: CWM-5001 when it cannot be reached, CWM-6001 when it does not answer in time, CWM-5002 when
-its answer is no answer, CWM-1003 when it refuses the request's content.
+Errors: CWM-5001 when it cannot be reached, CWM-6001 when it does not answer in time, CWM-5002 when its response is
+invalid, CWM-1003 when it rejects the content of the request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cwm.domain.prefix import TokenIds
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """``id`` is the name requests use, ``root`` the path it was loaded from; lengths in tokens."""
+    """``id`` is the name that requests use, ``root`` the path that it was loaded from; ``max_model_len`` in tokens."""
 
     id: str
     root: str
@@ -25,11 +25,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A request in token ids. ``sampling`` holds further fields of the completions API as they are.
+    """A completion request in token ids. ``sampling`` holds further fields of the completions API, passed on unchanged.
 
-    ``load_tokens`` and ``store_tokens`` limit what is loaded from and stored in the cache beside the engine,
-    in whole chunks; None for no limit. ``tell_loaded`` asks for ``Completion.loaded_tokens``. An engine that does
-    not know one of these ignores it.
+    ``load_tokens`` and ``store_tokens`` limit how many tokens are loaded from and stored in the cache beside the
+    engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. An engine
+    that does not know these fields ignores them.
     """
 
     model: str
@@ -44,12 +44,13 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """``token_ids`` are the new ones, the one that stopped generation included.
+    """The result of a completion. ``token_ids`` are the new tokens, including the one that stopped generation.
 
-    ``cached_tokens`` of the prompt were not computed (the engine's own count). ``ttft_ms`` is None
-    where the engine does not report it. ``loaded_tokens`` of the cached ones came from the cache beside the
-    engine; None unless the request asked for it or set ``load_tokens``, and the engine knows these. ``top`` has, for
-    each new token, the log-probabilities of the likeliest ones by id, where the request asked for ``logprobs``.
+    ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
+    the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
+    beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
+    these. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
+    asked for ``logprobs``.
     """
 
     text: str
@@ -65,7 +66,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of a streamed completion; the last one carries the finish reason and the usage."""
+    """A piece of a streamed completion. The last one carries the finish reason and the usage."""
 
     text: str = ""
     token_ids: TokenIds = ()
@@ -76,7 +77,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since the engine started, in tokens; ``sources`` as the engine names them."""
+    """Totals in tokens since the engine started, and the number of requests running now.
+
+    ``prompt_tokens_by_source`` uses the engine's own names of sources.
+    """
 
     prompt_tokens_by_source: Mapping[str, float]
     prefix_queries: float
@@ -87,7 +91,7 @@ class Counters:
 
 
 class ForwardedResponse(Protocol):
-    """An upstream answer as it arrives."""
+    """The engine's response to a forwarded request, as it arrives."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -101,7 +105,7 @@ class Engine(Protocol):
     async def version(self) -> str: ...
 
     async def health(self) -> None:
-        """Raise unless the engine says it is healthy. Says nothing about its cache."""
+        """Raise unless the engine reports that it is healthy. Its cache is not covered."""
 
     async def tokenize(self, model: str, text: str, *, add_special_tokens: bool) -> TokenIds: ...
 
@@ -113,16 +117,16 @@ class Engine(Protocol):
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
     ) -> TokenIds:
-        """Token ids of a chat by the model's own template; ``options`` such as tools pass through."""
+        """Token ids of a chat, rendered with the model's own template; ``options`` such as tools are passed through."""
 
     async def special_tokens(self, model: str) -> frozenset[str]:
-        """Strings that the tokenizer turns into control tokens; empty where the engine does not tell."""
+        """The strings that the tokenizer turns into control tokens; empty when the engine does not report them."""
 
     async def chat_template(self, model: str) -> str | None:
-        """The source of the model's chat template; None where the engine does not tell."""
+        """The source of the model's chat template; None when the engine does not report it."""
 
     async def kv_dtype(self) -> str | None:
-        """The type KV is kept in, as the engine was told (``auto`` is the model's); None where it does not tell."""
+        """The configured data type of KV (``auto``: the model's own); None when the engine does not report it."""
 
     async def complete(self, generation: Generation) -> Completion: ...
 
@@ -133,4 +137,4 @@ class Engine(Protocol):
     def forward(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AbstractAsyncContextManager[ForwardedResponse]:
-        """Send bytes as they are and hand back the answer as it arrives, whatever its status."""
+        """Send a request unchanged and return the response as it arrives, whatever its status."""

@@ -1,4 +1,4 @@
-"""Who is calling."""
+"""Authenticates callers."""
 
 from __future__ import annotations
 
@@ -10,4 +10,7 @@ from cwm.domain.principal import Principal
 
 class Identity(Protocol):
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """The caller behind these request headers (names in lower case)."""
+        """The principal behind these request headers (names in lower case).
+
+        Raises UnauthenticatedError without valid credentials; CWM-5005 or CWM-4002 when they cannot be checked now.
+        """

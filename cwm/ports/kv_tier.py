@@ -1,7 +1,7 @@
-"""What CWM needs of the cache beside the engine (LMCache's server and coordinator).
+"""The cache beside the engine (LMCache's server and coordinator).
 
-Failures as in ``ports.engine``. A prefix shorter than one chunk is never an error: there is nothing
-to store, pin or find.
+Errors are those of ``ports.engine``. A prefix shorter than one chunk is never an error: there is nothing to store,
+pin or find.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIER_OF_ADAPTER: Final[Mapping[str, Tier]] = {
 
 @dataclass(frozen=True, slots=True)
 class PrefixKey:
-    """Names the chunks of a prefix: LMCache derives their hashes from exactly this."""
+    """Identifies the chunks of a prefix. LMCache derives their hashes from exactly these fields."""
 
     root: str
     world_size: int
@@ -33,9 +33,9 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One chunk by the directory: its hash (hex), the bytes of one copy, the tiers said to hold it.
+    """One chunk as the directory lists it: its hash (hex), the bytes of one copy, and the tiers listed for it.
 
-    The directory can be wrong both ways; only a prefetch proves.
+    The directory can be wrong in both directions; only a prefetch proves that a chunk is there.
     """
 
     hash: str
@@ -45,9 +45,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """Chunks found, and in L1 now, of all chunks asked for.
+    """The result of a prefetch: ``found`` of ``total`` requested chunks are in L1 now.
 
-    ``loaded`` are those that L1 did not have, by the tier they came from; None where LMCache does not tell.
+    ``loaded`` counts the chunks that L1 did not have before, by the tier that they came from; None when LMCache
+    does not report it.
     """
 
     found: int
@@ -60,13 +61,16 @@ class Prefetched:
 
     @property
     def in_l1(self) -> int:
-        """Chunks that L1 had, which proves nothing about the tiers below it; 0 where LMCache does not tell."""
+        """Chunks that L1 already had, which says nothing about lower tiers.
+
+        0 when LMCache does not report ``loaded``.
+        """
         return 0 if self.loaded is None else self.found - sum(self.loaded.values())
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTierRoom:
-    """A Redis's eviction policy (None where it does not tell), its bytes in use and their limit, if any."""
+    """A Redis's eviction policy (None if not reported), its used bytes, and its memory limit in bytes, if any."""
 
     policy: str | None
     used_bytes: int
@@ -75,6 +79,8 @@ class SharedTierRoom:
 
 @dataclass(frozen=True, slots=True)
 class AttachedModel:
+    """A model whose engine is attached to the LMCache server. ``block_size`` in tokens."""
+
     root: str
     world_size: int
     block_size: int
@@ -82,9 +88,9 @@ class AttachedModel:
 
 @dataclass(frozen=True, slots=True)
 class KvTierFacts:
-    """What server and coordinator say of themselves; sizes in tokens, None where not told.
+    """What server and coordinator report of themselves. Sizes are in tokens, None when not reported.
 
-    ``bare_adapters`` are those that store without an authenticating serde.
+    ``bare_adapters`` are those that store chunks without an authenticating serde.
     """
 
     version: str
@@ -97,18 +103,23 @@ class KvTierFacts:
 
     @property
     def lower_tiers(self) -> tuple[Tier, ...]:
-        """The tiers below L1 in the order in which chunks that several have are loaded; without those CWM does not know."""
-        known = (TIER_OF_ADAPTER.get(adapter) for adapter in self.adapters)
-        return tuple(dict.fromkeys(tier for tier in known if tier is not None))
+        """The tiers below L1 that CWM knows, in the order in which LMCache prefers them for loading."""
+        tiers = (TIER_OF_ADAPTER.get(adapter) for adapter in self.adapters)
+        return tuple(dict.fromkeys(tier for tier in tiers if tier is not None))
 
     @property
     def first_tier(self) -> Tier | None:
-        """Where everything that is stored must come from; None below an L1 alone, and of an adapter CWM does not know."""
+        """The tier that every stored chunk reaches first.
+
+        None when there is only L1, or when CWM does not know the adapter.
+        """
         return TIER_OF_ADAPTER.get(self.adapters[0]) if self.adapters else None
 
 
 @dataclass(frozen=True, slots=True)
 class TierUsage:
+    """Used and available bytes of a tier; ``capacity_bytes`` is None for no known limit."""
+
     tier: Tier
     used_bytes: int
     capacity_bytes: int | None
@@ -116,50 +127,60 @@ class TierUsage:
 
 class KvTier(Protocol):
     async def facts(self) -> KvTierFacts | None:
-        """None where the configuration says that the engine has no LMCache."""
+        """What the cache reports of itself; None when the engine is configured without LMCache."""
 
     async def on(self, instance: str) -> Self:
-        """The same cache on one of its registered instances only: its L1, its adapters, its counts.
+        """The same cache, restricted to one registered instance: its L1, its adapters, its counters.
 
-        CWM-5001 for one that is not registered. It is closed with the whole.
+        CWM-5001 when the instance is not registered. It is closed together with the whole.
         """
 
     async def registered(self) -> int | None:
-        """How many LMCache servers the coordinator knows; None where the engine has no LMCache. CWM-5001/5002/6001."""
+        """How many LMCache servers the coordinator knows; None for an engine without LMCache. CWM-5001/5002/6001."""
 
     async def coordinator_chunk_size(self) -> int | None:
-        """Tokens in a chunk by the coordinator, which hashes for itself; None where it does not tell."""
+        """Tokens in a chunk according to the coordinator, which computes hashes itself.
+
+        None when it does not report it.
+        """
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
-        """Placements of the full chunks by position; no tiers and no size for one the directory misses."""
+        """Placements of the full chunks, by position. A chunk missing in the directory has no tiers and size 0."""
 
     def lower_tiers(self) -> tuple[Tier, ...]:
-        """As ``KvTierFacts.lower_tiers`` of the facts that were told last; empty before any were."""
+        """``KvTierFacts.lower_tiers`` of the last reported facts; empty before the first report."""
 
     def expected_hashes(self, prefix: PrefixKey) -> list[str] | None:
-        """The hashes these chunks must have; None for an algorithm that CWM does not compute."""
+        """The hashes that these chunks must have; None for a hash algorithm that CWM does not compute."""
 
     async def pin(self, prefix: PrefixKey) -> int:
-        """Pins are counters without an owner: call once per window."""
+        """Pin the prefix; returns how many chunks were pinned.
 
-    async def unpin(self, prefix: PrefixKey) -> int: ...
+        Pins are counters without an owner: pin once per window.
+        """
+
+    async def unpin(self, prefix: PrefixKey) -> int:
+        """Take one pin off the prefix; returns how many chunks were unpinned."""
 
     async def pins(self, cache_salt: str) -> dict[str, int]:
-        """Pin counts by chunk hash, of everything under a salt."""
+        """Pin counts of all chunks under a salt, by chunk hash."""
 
     async def pinned_total(self, cache_salt: str) -> int:
-        """How many chunks under a salt have pins."""
+        """How many chunks under a salt are pinned."""
 
     async def prefetch(self, prefix: PrefixKey) -> Prefetched:
-        """Load what exists into L1 and wait for it: the one proof that chunks are really there."""
+        """Load all existing chunks into L1 and wait: the only proof that they are really there."""
 
     async def storing(self) -> bool:
         """Whether chunks are being written from L1 to a lower tier right now."""
 
     async def drop_l1(self, prefix: PrefixKey) -> None:
-        """Forget the L1 copies of a prefix on every instance."""
+        """Remove the L1 copies of a prefix from every instance."""
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
-        """Delete these chunks of the prefix from every tier, adapter and instance; how many were named."""
+        """Delete these chunks of the prefix from every tier, adapter and instance.
+
+        Returns how many hashes were sent.
+        """
 
     async def usage(self) -> list[TierUsage]: ...

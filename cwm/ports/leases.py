@@ -1,4 +1,4 @@
-"""Who is there: names that a process holds for as long as it says so."""
+"""Leases: names that a process holds for as long as it renews them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``age`` goes by the one clock that all holders are measured by, which need not be anybody's own."""
+    """A lease as last renewed.
+
+    ``age`` is measured on one clock for all holders, which may differ from the local one.
+    """
 
     holder: str
     seen_at: datetime
@@ -18,16 +21,16 @@ class Lease:
 
 class Leases(Protocol):
     async def take(self, name: str, holder: str, stale: timedelta) -> bool:
-        """Hold ``name``, or go on holding it. False while somebody else was seen no longer than ``stale`` ago."""
+        """Acquire or renew ``name``. False while another holder renewed it within the last ``stale``."""
 
     async def drop(self, name: str, holder: str) -> None:
-        """Let go at once."""
+        """Release the lease immediately."""
 
     async def forget(self, stale: timedelta) -> None:
-        """Drop every lease that was not renewed for so long."""
+        """Remove every lease that was not renewed within the last ``stale``."""
 
     async def seen(self, name: str) -> Lease | None:
-        """Who holds it, and when they last said so."""
+        """The current holder, and when it last renewed the lease; None when nobody holds it."""
 
     async def note(self, name: str, holder: str, at: datetime) -> None:
-        """Keep under ``name`` that something happened ``at`` then, unless somebody keeps a later moment there."""
+        """Record under ``name`` that an event happened ``at`` this time, unless a later one is recorded."""

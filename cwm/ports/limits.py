@@ -1,4 +1,4 @@
-"""What is counted of every caller, the same on every replica."""
+"""Counters for the limits on callers, shared by all replicas."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from cwm.domain.limits import Bucket, Place
 
 
 class RequestCounts(Protocol):
-    """Counts requests in sliding windows, and tokens in windows that begin with their first one.
+    """Counts requests in sliding windows, and tokens in windows that start with their first token.
 
-    Every method raises CWM-4001 when the store is away.
+    Every method raises CWM-4001 when the store is unavailable.
     """
 
     async def count(self, *buckets: Bucket) -> tuple[Bucket, float] | None:
-        """Count one request against each in turn, up to the first that has no room, which does not count it either.
+        """Count one request against each bucket in turn, up to the first one without room, which does not count it.
 
-        That one, and the seconds until there is room in it.
+        Returns that bucket and the seconds until it has room again; None when all had room.
         """
 
     async def used_up(self, bucket: Bucket) -> float | None:
-        """Seconds until there are tokens again; None while some are left. Counts nothing."""
+        """Seconds until tokens are available again; None while some are left. Counts nothing."""
 
     async def spend(self, bucket: Bucket, tokens: int) -> None:
-        """Count tokens, also more than are left."""
+        """Count used tokens, also beyond the limit."""
 
 
 class RunningRequests(Protocol):
-    """Which requests are being answered now. Every method but ``keep`` raises CWM-4001 when the store is away."""
+    """The requests running now. Every method but ``keep`` raises CWM-4001 when the store is unavailable."""
 
     async def begin(
         self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
     ) -> Place | tuple[Bucket, float] | None:
-        """Take one of each of ``places`` and count against ``buckets``: the first that is full, or None.
+        """Occupy one place in each of ``places`` and count against ``buckets``; returns the first that is full, else None.
 
-        Without a place nothing is counted. A bucket that is full comes as from :meth:`RequestCounts.count`, and no
-        place is taken then. ``request`` is unique.
+        A request without a place is not counted. A full bucket is returned as by :meth:`RequestCounts.count`, and the
+        request occupies no place then. ``request`` is a unique id.
         """
 
     async def end(self, request: str, places: Sequence[Place]) -> None:
-        """Give them back."""
+        """Give the places back."""
 
     async def keep(self) -> None:
-        """Keep the places of this process's requests, for ever; those of a process that died are given back."""
+        """Renew the places of this process's requests, for ever. Those of a crashed process are given back."""

@@ -1,4 +1,4 @@
-"""What is counted and timed, without saying how it is published."""
+"""Metrics: what is counted and timed, independent of how it is published."""
 
 from __future__ import annotations
 
@@ -12,60 +12,64 @@ from cwm.ports.kv_tier import TierUsage
 
 class Meter(Protocol):
     def operation(self, name: str) -> AbstractContextManager[None]:
-        """Count and time one operation; an exception makes its status 'error' and passes on."""
+        """Count and time one operation. An exception sets its status to 'error' and propagates."""
 
     def tokens(self, source: str, count: int) -> None:
-        """Count prompt tokens by where their KV came from."""
+        """Count prompt tokens by the source of their KV."""
 
     def result_tokens(self, *, had: int, delivered: int, read_later: int) -> None:
-        """Count what a tool's result held, what of it was delivered, and what follow-up reads took."""
+        """Count a tool result's tokens: in the result, delivered, and taken by follow-up reads."""
 
     def drift(self, counted: int, served: int) -> None:
-        """Note how many tokens CWM counted in a text, and how many the served model makes of it."""
+        """Record how many tokens CWM counted in a text, and how many the served model counts."""
 
     def event(self, name: str) -> None:
-        """Count something that happened."""
+        """Count an event."""
 
     def watched(self, outcome: str) -> None:
-        """Count one look of the watchdog."""
+        """Count one run of the watchdog by its outcome."""
 
     def instances(self, healthy: Mapping[str, bool]) -> None:
-        """Say which LMCache instances give back what they store; one that is not named is gone."""
+        """Record which LMCache instances return what they store; instances that are not named no longer exist."""
 
     def thaw_phase(self, phase: str, elapsed_ms: float) -> None:
-        """Note how long one phase of a thaw took: ``prefetch``, ``engine`` or ``verify``."""
+        """Record the duration of one phase of a thaw: ``prefetch``, ``engine`` or ``verify``."""
 
     def verified(self, outcome: str) -> None:
-        """Count one thaw by what the replay of its canary showed."""
+        """Count one thaw by the outcome of its canary replay."""
 
 
 class RequestMeter(Protocol):
-    """Requests as the faces see them. Every label is one of a few names that the gateway itself knows."""
+    """Counts requests at the faces. Every label value comes from a small set that the gateway defines."""
 
     def http_begun(self, face: str, route: str) -> None: ...
 
     def http_ended(self, face: str, route: str, status: str, seconds: float | None) -> None:
-        """``status`` is ``2xx`` and so on, or ``left``; no ``seconds`` for one whose length says nothing."""
+        """Count a finished request. ``status`` is ``2xx`` and so on, or ``left`` when the client disconnected first.
+
+        ``seconds`` is None for a request whose duration means nothing.
+        """
 
     def http_answered(self, face: str, seconds: float) -> None:
-        """Note how long a client waited for the first byte of a body."""
+        """Record how long a client waited for the first byte of a body, in seconds."""
 
     def mcp_begun(self) -> None: ...
 
-    def mcp_ended(self, method: str, era: str, outcome: str, seconds: float | None) -> None: ...
+    def mcp_ended(self, method: str, era: str, outcome: str, seconds: float | None) -> None:
+        """Count a finished MCP request. ``seconds`` is None for one whose duration means nothing."""
 
     def mcp_failed(self, code: str) -> None:
-        """Count one coded error that an MCP client was told."""
+        """Count one coded error returned to an MCP client."""
 
     def tool_called(self, tool: str, era: str, outcome: str, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What there is at this moment. None is what could not be asked.
+    """The current state of the system. None means that it could not be determined.
 
-    ``components`` says which of them answer, ``database_transactions`` run or wait for one of the
-    ``database_connections``.
+    ``components`` says which of them answer; ``database_transactions`` counts transactions that run or wait for one
+    of the ``database_connections``.
     """
 
     sessions: Mapping[str, int] | None = None
@@ -80,17 +84,17 @@ class Standing:
 
 class Observed(Protocol):
     def now(self) -> Standing:
-        """What is known, without asking anybody."""
+        """The last known state, without any request."""
 
     async def look(self) -> None:
-        """Ask again what is only asked when somebody wants to know; bounded, and no more often than it should be."""
+        """Refresh the values that are only queried on demand; bounded in time, and rate-limited."""
 
     async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series and its value now. ``type`` is Prometheus' word for what it is."""
+    """One series and its current value. ``type`` is the Prometheus type name."""
 
     name: str
     type: str
@@ -99,16 +103,16 @@ class Sample:
 
 
 class Metrics(Protocol):
-    """Everything that was metered, in either form; without ``buckets``, histograms by sum and count only."""
+    """All metrics, in two formats. Without ``buckets``, histograms have only sum and count."""
 
     def text(self, *, buckets: bool = True) -> str:
-        """Prometheus' text format."""
+        """In Prometheus' text format."""
 
     def samples(self, *, buckets: bool = True) -> list[Sample]: ...
 
     async def look(self) -> None:
-        """Bring up to date what is only asked when somebody wants to know; see :meth:`Observed.look`."""
+        """Refresh the values that are only queried on demand; see :meth:`Observed.look`."""
 
 
 class Telemetry(RequestMeter, Metrics, Protocol):
-    """What a face needs: to meter, and to tell what was metered."""
+    """What a face needs: metering its requests and reading all metrics."""

@@ -1,4 +1,4 @@
-"""Expressions of others, evaluated on data of others: bounded in time and memory, whatever they say."""
+"""Evaluates untrusted expressions on untrusted data, with bounded time and memory."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from cwm.domain.result_query import Span
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """``complete`` is False when there may be more than were asked for."""
+    """Matches found. ``complete`` is False when there may be more than ``limit``."""
 
     spans: tuple[Span, ...]
     complete: bool
 
 
 class QueryEngine(Protocol):
-    """Every method raises CWM-1003 for an expression that is none, or that takes too much."""
+    """Every method raises CWM-1003 for an invalid expression, or one that exceeds time or memory."""
 
     async def jmespath(self, document: bytes, expression: str) -> bytes:
-        """What ``expression`` makes of a JSON document, as compact JSON in UTF-8."""
+        """Apply ``expression`` to a JSON document; the result as compact JSON in UTF-8."""
 
     async def matches(self, text: bytes, pattern: str, limit: int) -> Matches:
-        """Where ``pattern`` matches in UTF-8, at most ``limit`` times; ``^`` and ``$`` are those of lines."""
+        """Where the regular expression ``pattern`` matches in UTF-8 text, at most ``limit`` matches.
+
+        ``^`` and ``$`` match at line ends.
+        """
 
     async def found(self, text: bytes, words: str, limit: int) -> Matches:
-        """Where ``words`` stand, in whatever case."""
+        """Where ``words`` occur, ignoring case, at most ``limit`` times."""

@@ -1,8 +1,8 @@
 """The durable record of sessions, windows, snapshots and chunk references.
 
-Every method takes the tenant and answers about nothing else; those that look across tenants say so
-in their names. Each call is one transaction. Absence is None or CWM-2001/2002, damage is CWM-4004, a
-database that cannot be reached is CWM-4001 (writing) or CWM-4002 (reading).
+Every method takes a tenant and answers only about that tenant; methods that look across tenants say so in their
+names. Each call is one transaction. Errors: absence is None or CWM-2001/2002, damage is CWM-4004, an unavailable
+database is CWM-4001 (writing) or CWM-4002 (reading).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cwm.domain.window import Chunk, Snapshot, Window, WindowList, WindowQuery
 
 @dataclass(frozen=True, slots=True)
 class StoredChunks:
-    """What a freeze proved: chunks in order, where one copy of each is, and how many each tier holds."""
+    """What a freeze proved: the chunks in order, the tier that has a copy of each, and the number of chunks by tier."""
 
     chunks: tuple[Chunk, ...]
     storage_tier: Tier
@@ -35,7 +35,7 @@ class StoredChunks:
 
 @dataclass(frozen=True, slots=True)
 class Dependents:
-    """Who would lose something with a window: windows that descend from it, live sessions thawed from it."""
+    """What depends on a window: the windows that descend from it, and the live sessions thawed from it."""
 
     windows: tuple[str, ...]
     sessions: tuple[str, ...]
@@ -46,7 +46,7 @@ class Dependents:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one tenant: windows, sessions by state, distinct chunks and the bytes of one copy of each."""
+    """Totals of one tenant: windows, sessions by state, distinct chunks, and the bytes of one copy of each chunk."""
 
     windows: int
     sessions: dict[str, int]
@@ -56,7 +56,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """Of all tenants together: sessions by state, windows by durability, 0 where there are none."""
+    """Totals over all tenants: sessions by state and windows by durability, with 0 where there are none."""
 
     sessions: Mapping[str, int]
     windows: Mapping[str, int]
@@ -68,16 +68,19 @@ class Registry(Protocol):
     async def add_session(
         self, session: Session, token_ids: Sequence[int], intent_id: str | None = None
     ) -> Session:
-        """Create a session, and end the intent that it fulfils. CWM-3001 when the id is taken, in any state.
+        """Create a session and end the intent that it fulfils. CWM-3001 when the id is taken, in any state.
 
-        As it was created: in the salt scope that is in force, unless it was thawed.
+        Returns the session as created: in the current salt scope, unless it was thawed.
         """
 
     async def session(self, tenant: str, session_id: str, *, any_state: bool = False) -> Session | None:
-        """None for a deleted one too, unless ``any_state``: what is left of it while windows refer to it."""
+        """The session; None when it is deleted, too, unless ``any_state``.
+
+        The record of a deleted session stays while windows refer to it.
+        """
 
     async def session_tokens(self, tenant: str, session_id: str) -> TokenIds:
-        """The exact ids of the last recorded turn; empty before the first. CWM-2001, CWM-4004."""
+        """The exact token ids of the last recorded turn; empty before the first. CWM-2001, CWM-4004."""
 
     async def record_turn(
         self,
@@ -89,26 +92,27 @@ class Registry(Protocol):
         revision: int | None = None,
         created_at: datetime | None = None,
     ) -> Session | None:
-        """Replace the session's ids (and its metadata, where given), make it active, count the revision up.
+        """Replace the session's token ids (and its metadata, if given), make it active and increment its revision.
 
-        None, and nothing changed, when the session is no longer active or thawed, or, where those are given, no
-        longer at ``revision`` or not the one that was made at ``created_at``.
+        Returns None, and changes nothing, when the session is no longer active or thawed, or no longer at
+        ``revision``, or not the one created at ``created_at``, where these are given.
         """
 
     async def sessions(self, tenant: str, state: SessionState | None, limit: int) -> list[Session]:
-        """Newest first, without their metadata."""
+        """Sessions, the newest first, without their metadata."""
 
     async def live_sessions_with_head(self, tenant: str, salt_scope: str, head: Sequence[int]) -> list[str]:
-        """Ids of a scope's sessions that need their chunks and whose first 16 token ids are ``head``'s.
+        """Ids of the scope's sessions that still need their chunks and whose first 16 token ids equal those of ``head``.
 
-        Active and thawed ones, and frozen ones whose window is still pending: its chunks are on no list yet.
+        These are active and thawed sessions, and frozen ones whose window is still pending: its chunk references
+        are not written yet.
         """
 
     async def touch_session(self, session: Session, at: datetime) -> bool:
-        """Note that a turn of it begins. False, and nothing changed, when it is no longer live or another by now."""
+        """Record that a turn starts. False, and nothing changed, when the session is not live or has been replaced."""
 
     async def expire_session(self, session: Session, at: datetime) -> bool:
-        """Make a live session read-only. False when it moved on, or a turn of it began, since it was read."""
+        """Make a live session read-only. False when it changed, or a turn of it started, since it was read."""
 
     async def remove_session(
         self,
@@ -119,13 +123,13 @@ class Registry(Protocol):
         debt: Debt | None = None,
         created_at: datetime | None = None,
     ) -> Intent | None:
-        """Remove a session and its tokens.
+        """Remove a session and its tokens. Returns the intent of releasing its ``debt``, if any.
 
-        CWM-2001, also when it is not the one that was made at ``created_at``, where that is given; CWM-3002 for a
-        frozen one. While windows refer to it, its id stays taken, and CWM's own metadata is kept for them.
+        CWM-2001, also when ``created_at`` is given and differs; CWM-3002 for a frozen session. While windows refer
+        to it, its id stays taken and CWM's own metadata is kept for them.
         """
 
-    # windows. What a call begins, it notes as an intent in the same transaction; ``debt`` likewise.
+    # windows. A call that begins an operation, or leaves ``debt``, records an intent in the same transaction.
 
     async def begin_freeze(
         self,
@@ -134,11 +138,11 @@ class Registry(Protocol):
         session_revision: int,
         session_created_at: datetime | None = None,
     ) -> Intent:
-        """The window (pending), its snapshot, and its session as frozen; an expired one stays as it is.
+        """Add the window (pending) and its snapshot, and mark its session as frozen; an expired session stays expired.
 
-        CWM-3003 when the name is taken, CWM-3002 when the session moved on meanwhile, left its salt scope or, where that is
-        given, was not made at ``session_created_at``. The snapshot id is the digest of the ids; windows with equal ids
-        share it.
+        CWM-3003 when the name is taken. CWM-3002 when the session changed since ``session_revision``, left its salt
+        scope, or, if ``session_created_at`` is given, was not created then. The snapshot id is the digest of the
+        token ids; windows with equal ids share it.
         """
 
     async def finish_freeze(
@@ -149,7 +153,7 @@ class Registry(Protocol):
         canary: Canary | None = None,
         quota_bytes: int | None = None,
     ) -> Window:
-        """Mark a pending window durable, write its chunk references and keep its canary. CWM-2002.
+        """Mark a pending window durable, and store its chunk references and its canary. CWM-2002.
 
         CWM-4003, and nothing changes, when the tenant's guaranteed windows would exceed ``quota_bytes``.
         """
@@ -157,40 +161,49 @@ class Registry(Protocol):
     async def fail_freeze(
         self, window: Window, reason: str, at: datetime, debt: Debt | None = None
     ) -> Intent | None:
-        """Keep the window and its tokens, say that its KV could not be stored. Nothing where it is another by now."""
+        """Mark the window as failed, with ``reason``; it and its tokens stay.
+
+        None when the window has been replaced.
+        """
 
     async def undo_freeze(
         self, window: Window, session_state: SessionState, debt: Debt | None = None
     ) -> Intent | None:
-        """Remove a pending window and give its session back the state it had, in the scope that is in force.
+        """Remove a pending window and return its session to ``session_state``, in the current salt scope.
 
-        Nothing where it is durable, another or under another salt by now.
+        None when the window is durable, has been replaced, or is under another salt.
         """
 
     async def add_clone(
         self, clone: Window, source: str, quota_bytes: int | None = None
     ) -> tuple[Window, Intent]:
-        """Add ``clone`` over the snapshot and chunk references of ``source``. CWM-2002, CWM-3003, CWM-4003.
+        """Add ``clone``, which shares the snapshot and chunk references of ``source``. CWM-2002, CWM-3003, CWM-4003.
 
-        CWM-4002 when ``source`` is no longer the window that ``clone`` was made after.
+        CWM-4002 when ``source`` is no longer the window that ``clone`` was derived from.
         """
 
     async def proven(self, window: Window, at: datetime) -> None:
-        """Note that all chunks of a window were read back. Nothing when it is pending, another or under another salt by now."""
+        """Record that all chunks of a window were read back.
+
+        Nothing changes when the window is pending, has been replaced, or is under another salt.
+        """
 
     async def guaranteed_bytes(self, tenant: str) -> int:
-        """What counts against the quota: one copy of each chunk that guaranteed windows refer to."""
+        """Bytes that count against the quota: one copy of each chunk that guaranteed windows refer to."""
 
     async def window(self, tenant: str, name: str) -> Window | None: ...
 
     async def windows(self, tenant: str, query: WindowQuery) -> WindowList:
-        """One page, and how many windows match in all."""
+        """One page of the matching windows, and how many match in total."""
 
     async def canary(self, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
-        """What was decoded after these tokens from the KV under this salt; clones share it."""
+        """The canary decoded after these tokens from the KV under this salt; clones share it."""
 
     async def begin_quarantine(self, window: Window, at: datetime) -> Intent | None:
-        """Note that the window's KV is not to be trusted. None when it is gone, another or under another salt by now."""
+        """Record that the window's KV must not be trusted.
+
+        None when the window is gone, has been replaced, or is under another salt.
+        """
 
     async def store_again(
         self,
@@ -203,13 +216,13 @@ class Registry(Protocol):
         pinned: bool,
         debt: Debt | None = None,
     ) -> tuple[Window, Intent, Intent | None] | None:
-        """Make a window pending again, under this salt and engine and without chunks.
+        """Make a window pending again, under this salt and engine and without chunk references.
 
-        None when it is gone, another or under another salt by now. Also ends its quarantine.
+        Also ends its quarantine. None when the window is gone, has been replaced, or is under another salt.
         """
 
     async def snapshot(self, tenant: str, snapshot_id: str) -> Snapshot:
-        """CWM-4004 when the stored ids are missing or do not match their digest."""
+        """The snapshot. CWM-4004 when the stored ids are missing or do not match their digest."""
 
     async def chunks(self, tenant: str, name: str) -> list[Chunk]:
         """The chunk references of a window, by position."""
@@ -217,52 +230,60 @@ class Registry(Protocol):
     async def dependents(self, tenant: str, name: str) -> Dependents: ...
 
     async def chunks_of_other_windows(self, tenant: str, name: str) -> set[str]:
-        """Hashes of this window's chunks that another window under the same cache_salt refers to."""
+        """Hashes of this window's chunks that other windows under the same cache_salt refer to as well."""
 
     async def remove_window(self, window: Window, at: datetime, debt: Debt | None = None) -> Intent | None:
         """Remove the window, its references, and its snapshot when nothing else needs it. CWM-2002.
 
-        CWM-4002, and nothing changes, when it is another, was stored otherwise or is being stored since it was read:
-        ``debt`` is not what it has. With its last window a frozen or deleted session goes too, and its tokens with it.
+        CWM-4002, and nothing changes, when since it was read the window was replaced, stored under another salt, or
+        began to be stored: ``debt`` would not match. A frozen or deleted session is removed with its last window,
+        and its tokens too.
         """
 
     # intents
 
     async def begin_thaw(self, window: Window, session_id: str, at: datetime) -> Intent:
-        """CWM-2002 when the window is gone, CWM-4002 when it changed, CWM-3001 when the session id is taken."""
+        """Record the intent of a thaw.
+
+        CWM-2002 when the window is gone, CWM-4002 when it changed, CWM-3001 when the session id is taken.
+        """
 
     async def end_intent(self, tenant: str, intent_id: str) -> None:
-        """It is done or undone; tokens that only it needed go with it."""
+        """Remove a finished or undone intent, and the tokens that only it needed."""
 
     async def hand_over(self, tenant: str, intent_id: str) -> None:
-        """Nobody is at it any more: whoever reconciles next goes on. Nothing when another process is at it by now."""
+        """Release the intent so that the next reconciliation continues it.
+
+        Nothing changes when another process holds it.
+        """
 
     async def take_over(self, intent: Intent, holder: str) -> bool:
-        """Go on in another's place; False when somebody else already does."""
+        """Make ``holder`` the intent's holder; False when somebody else has taken it over already."""
 
     async def intents(self, tenant: str, window_name: str) -> list[Intent]: ...
 
     async def intents_of_every_tenant(self) -> list[Intent]:
-        """The oldest first."""
+        """All intents, the oldest first."""
 
     # salt scopes
 
     async def current_scope(self, tenant: str, base: str) -> str:
-        """The scope that new sessions of ``base`` get: itself, until it was retired."""
+        """The salt scope for new sessions of ``base``: ``base`` itself until it is retired."""
 
     async def retire_scope(self, tenant: str, salt_scope: str) -> str:
-        """Replace a scope whose KV is not to be trusted. The one in force after.
+        """Replace a scope whose KV must not be trusted; returns the scope that is current afterwards.
 
-        Sessions of it that can be gone on with or frozen move on, and those that a freeze gives back.
+        Sessions of the old scope move to the new one if they can be continued or frozen, or once an undone freeze
+        returns them.
         """
 
     # upkeep: lists are at most ``limit`` long
 
     async def salts_of_every_tenant(self) -> list[str]:
-        """Every salt that a window has."""
+        """Every salt that a window uses."""
 
     async def pinned_chunks_of_every_tenant(self, cache_salt: str) -> dict[str, int]:
-        """By chunk hash, how many windows hold a pin on it."""
+        """The number of windows that hold a pin, by chunk hash."""
 
     async def windows_of_every_tenant(self, cache_salt: str) -> list[Window]:
         """Every window under a salt."""
@@ -271,18 +292,18 @@ class Registry(Protocol):
         """Those of ``hashes`` that no window refers to."""
 
     async def windows_to_prove_of_every_tenant(self, limit: int, before: datetime) -> list[Window]:
-        """Guaranteed windows that were not proven, or whose freeze failed, since ``before``: the longest ago first."""
+        """Guaranteed windows that were not proven, or whose freeze failed, since ``before``; the longest ago first."""
 
     async def expired_windows_of_every_tenant(self, at: datetime, limit: int) -> list[Window]:
-        """Windows whose time is over by ``at``, but for those that are still being stored."""
+        """Windows that expired by ``at``, except those still being stored."""
 
     async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
-        """Live sessions without a turn since then."""
+        """Live sessions without a turn after ``since``."""
 
     async def expired_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
-        """Sessions that had expired by then."""
+        """Sessions that had expired by ``since``."""
 
-    # whole
+    # totals and health
 
     async def totals(self, tenant: str) -> Totals: ...
 

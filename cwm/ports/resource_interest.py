@@ -1,4 +1,4 @@
-"""Whom to ask for news of a resource."""
+"""Registers interest in updates of resources with their owners."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from cwm.domain.principal import Principal
 
 
 class ResourceInterest(Protocol):
-    """Told which resources clients want to hear of, so that whoever has them can be asked to tell.
+    """Gets told which resources clients subscribe to, so that it can subscribe to their owners.
 
-    ``uri`` is as clients see it. ``agent_session`` is None for a client whose agent session is not known.
-    ``authorization`` is what the request showed that asks for it, empty for nothing; None where no request does.
-    Raises CwmError when nobody can be asked; where no request asks, who is away may be asked later instead.
+    ``uri`` is as clients see it. ``agent_session`` is None for a client whose agent session is unknown.
+    ``authorization`` is the Authorization header of the subscribing request, empty when it has none; None when no
+    request is involved. Raises CwmError when the owner cannot be asked. When no request is involved, an unavailable
+    owner may be asked later instead.
     """
 
     async def watch(
@@ -22,7 +23,7 @@ class ResourceInterest(Protocol):
         uri: str,
         authorization: str | None = None,
     ) -> None:
-        """Somebody listens from now on. Told again when a session's stream opens on this replica."""
+        """Somebody subscribed. Called again when a session's stream opens on this replica."""
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        """Nobody of this agent session listens any more; without one, this one client does not."""
+        """The last subscriber of this agent session is gone; without an agent session, this one client."""

@@ -1,4 +1,4 @@
-"""Which stored results there are; what is in them is kept apart, as contents."""
+"""Records of stored results. Their contents are stored separately."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from cwm.domain.results import StoredResult
 
 
 class ResultRecords(Protocol):
-    """The records of stored results, the same for every replica.
+    """The records of stored results, shared by all replicas.
 
-    Every method raises StorageReadError or StorageWriteError when the store is away.
+    Every method raises StorageReadError or StorageWriteError when the store is unavailable.
     """
 
     async def keep(self, result: StoredResult, quota_bytes: int | None) -> bool:
-        """Keep it once a crash cannot lose it. False when its owner would then have more than ``quota_bytes``.
+        """Store the record; it returns once a crash cannot lose it.
 
-        What had expired when it was made does not count.
+        False, and nothing stored, when its owner would exceed ``quota_bytes``. Results that had expired when this
+        one was created do not count.
         """
 
     async def find(self, tenant: str, handle: str) -> StoredResult | None:
-        """The one under ``handle``, which may have expired; None for one that was never kept, or is forgotten."""
+        """The record, which may have expired; None when it was never stored or has been removed."""
 
     async def used_bytes(self, tenant: str, owner: str, at: datetime) -> int:
-        """The size of all that ``owner`` has that does not expire before ``at``."""
+        """Total size in bytes of the owner's results that expire after ``at``."""
 
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
-        """At most ``limit`` that expire at ``at`` or before, the oldest first."""
+        """At most ``limit`` results that expired by ``at``, the oldest first."""
 
     async def forget(self, result: StoredResult) -> None: ...

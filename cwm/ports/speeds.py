@@ -1,4 +1,4 @@
-"""Where it is kept how fast each engine was."""
+"""Storage of measured engine speeds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from cwm.domain.speeds import Observation, Speeds
 
 
 class SpeedRecords(Protocol):
-    """By the name of an engine; no tenant owns them. CWM-4001 (writing) or 4002 (reading) as for the registry."""
+    """Observations by engine key; they belong to no tenant.
+
+    CWM-4001 (writing) or CWM-4002 (reading), as in the registry.
+    """
 
     async def speeds(self, engine: str) -> Speeds:
-        """What was observed so far, by any gateway; nothing for an engine that is new."""
+        """The observations of all gateways so far; none for a new engine."""
 
     async def add_speeds(self, engine: str, observations: Sequence[Observation], at: datetime) -> Speeds:
-        """Add to what others added meanwhile; the result."""
+        """Merge with what others have added meanwhile; returns the result."""

@@ -1,4 +1,4 @@
-"""How many tokens a text takes in a model's context."""
+"""Counts the tokens that a text takes in a model's context."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Protocol
 
 class TokenCounter(Protocol):
     def count(self, text: str) -> int:
-        """Tokens of ``text``; never under the truth by more than 5 %."""
+        """Tokens of ``text``. An underestimate is at most 5 % off."""

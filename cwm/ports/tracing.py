@@ -1,7 +1,7 @@
-"""Where a request's time goes: spans of a trace, without saying who collects them.
+"""Tracing: spans that show where a request's time goes, independent of the collector.
 
-No attribute ever holds a prompt, a result, an argument, a token or a secret. Names that a caller chose go
-through :func:`named` first.
+Attributes never hold prompts, results, arguments, tokens or secrets. Names that a caller chose must pass through
+:func:`named` first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 Attributes: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str]]
 Carrier: TypeAlias = Mapping[str, str]
-"""``traceparent`` and ``tracestate`` as W3C writes them; empty where there is no trace."""
+"""``traceparent`` and ``tracestate`` headers as W3C defines them; empty without a trace."""
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -30,52 +30,55 @@ class Kind(Enum):
 
 
 class Span(Protocol):
-    """One stretch of work. An exception that passes through fails it by its code, or else its class."""
+    """One timed operation.
+
+    An exception that leaves it marks it as failed, with the error code or else the exception class.
+    """
 
     def note(self, attributes: Attributes) -> None: ...
 
     def rename(self, name: str) -> None: ...
 
     def failed(self, error_type: str) -> None:
-        """For a failure that no exception tells. The first one counts."""
+        """Mark as failed without an exception. Only the first call has an effect."""
 
     @property
     def carrier(self) -> Carrier:
-        """What to send along so that the receiver's spans come below this one."""
+        """The headers to send along, so that the receiver's spans become children of this one."""
 
 
 class Tracer(Protocol):
     @property
     def on(self) -> bool:
-        """Whether anything is traced at all."""
+        """Whether tracing is enabled."""
 
     def span(
         self, name: str, kind: Kind = Kind.INTERNAL, attributes: Attributes = NOTHING
     ) -> AbstractContextManager[Span]:
-        """What happens inside comes below it. Enter and leave it in one task."""
+        """A span that becomes the parent of spans opened inside it. Enter and leave it in the same task."""
 
     def call(self, name: str, attributes: Attributes = NOTHING) -> AbstractContextManager[Span]:
-        """A request to something outside, below the span that is open; without one, nothing.
+        """An outgoing request, as a child of the current span; nothing without one.
 
-        Nothing comes below it but what gets its carrier, so it may also last as long as a generator does.
+        Only spans that get its carrier become its children, so it may outlive the block, as a generator does.
         """
 
     def request(
         self, name: str, came_with: Carrier, attributes: Attributes = NOTHING, started_ns: int | None = None
     ) -> AbstractContextManager[Span]:
-        """A request of somebody else, in the trace it came with, else in the one that is open, else in its own."""
+        """An incoming request. Its parent is ``came_with``, else the current span, else it starts a new trace."""
 
     def received(self, came_with: Carrier) -> AbstractContextManager[None]:
-        """What happens inside is in the trace of the sender."""
+        """Spans opened inside belong to the sender's trace."""
 
     def current(self) -> Span:
-        """The span that is open here."""
+        """The current span."""
 
     def carrier(self) -> Carrier:
-        """That of the span that is open."""
+        """The carrier of the current span."""
 
     async def aclose(self) -> None:
-        """Hand on what is still here, for a few seconds at most."""
+        """Send the remaining spans, within a few seconds."""
 
 
 class _NoSpan(Span):
@@ -100,7 +103,7 @@ _NOWHERE: Final = nullcontext()
 
 
 class _Untraced(Tracer):
-    """Costs next to nothing."""
+    """The tracer that does nothing; it costs almost no time."""
 
     @property
     @override
@@ -143,5 +146,5 @@ UNTRACED: Final[Tracer] = _Untraced()
 
 
 def named(chosen: object) -> str | None:
-    """A name that a caller chose, if it looks like one: short, and of letters, digits and ``_./:@-``."""
+    """``chosen`` if it is a safe name: 1 to 128 letters, digits and ``_./:@-``; else None."""
     return chosen if isinstance(chosen, str) and _NAME.fullmatch(chosen) else None

@@ -1,7 +1,6 @@
-"""What CWM reads in, and changes of, a request and an answer that it otherwise passes through.
+"""Reads and changes turn requests and answers that are otherwise passed through unchanged.
 
-Both are bytes of the OpenAI-compatible API as the engine speaks it. Everything that is not named here
-stays as it was sent.
+Both are bytes of the OpenAI-compatible API as the engine speaks it. Fields not mentioned here stay as sent.
 """
 
 from __future__ import annotations
@@ -15,43 +14,49 @@ from cwm.domain.prefix import TokenIds
 
 @dataclass(frozen=True, slots=True)
 class PromptUsage:
-    """Tokens of the prompt, and those of them whose KV was reused."""
+    """Tokens of the prompt, and how many of them had their KV reused."""
 
     prompt_tokens: int
     cached_tokens: int
 
 
 class TurnAnswer(Protocol):
-    """An answer being read. ``feed`` and ``finish`` hand back the bytes a client may have by then."""
+    """Reads an answer as it arrives.
+
+    ``feed`` and ``finish`` return the bytes that may be sent to the client by then.
+    """
 
     @property
     def begun(self) -> bool:
-        """Whether the engine has computed the prompt: from then on it may be left."""
+        """Whether the engine has computed the prompt. From then on the request may be abandoned."""
 
     @property
     def ended(self) -> bool:
-        """Whether a stream has said that it is complete."""
+        """Whether the stream has said that it is complete."""
 
     def feed(self, chunk: bytes) -> bytes: ...
 
     def finish(self) -> bytes:
-        """The rest, once the engine has sent everything."""
+        """The remaining bytes, once the engine has sent everything."""
 
     def token_ids(self) -> TokenIds | None:
-        """Prompt and new ids so far, the ones that stopped it included; None where they are not known."""
+        """Token ids of prompt and answer so far, including those that stopped generation.
+
+        None when they are unknown.
+        """
 
     def usage(self) -> PromptUsage | None: ...
 
     def tokens(self) -> int:
-        """Tokens of prompt and answer together, so far: as the engine counts them, else by their ids."""
+        """Number of tokens of prompt and answer so far, by the engine's count, else by their ids."""
 
 
 class TurnRequest(Protocol):
-    """A request body that was read. ``prompt_tokens`` (of the longest) is known only for prompts of ids."""
+    """A parsed request body. ``prompt_tokens`` (of the longest prompt) is known only for prompts given as token ids."""
 
     @property
     def operation(self) -> str | None:
-        """What is asked of the model: ``chat`` or ``text_completion``; None for what is not asked of a model."""
+        """``chat`` or ``text_completion``; None for a request that is not to a model."""
 
     @property
     def model(self) -> str | None: ...
@@ -63,17 +68,17 @@ class TurnRequest(Protocol):
     def streamed(self) -> bool: ...
 
     def require_recordable(self) -> None:
-        """CWM-1003 for a request that one session cannot hold: several prompts, or hidden tokens."""
+        """CWM-1003 for a request that a single session cannot record: several prompts, or hidden tokens."""
 
     def texts(self) -> Iterable[str]:
-        """What the caller wrote."""
+        """The texts that the caller wrote."""
 
     def body(self, cache_salt: str, *, recorded: bool) -> bytes:
-        """The request as the engine gets it."""
+        """The request to send to the engine."""
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer: ...
 
 
 class TurnWire(Protocol):
     def read(self, path: str, body: bytes) -> TurnRequest:
-        """CWM-1003 for what is no JSON object, or sets what only the gateway may set."""
+        """Parse a request. CWM-1003 when it is not a JSON object, or sets fields that only the gateway may set."""

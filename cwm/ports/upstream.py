@@ -1,4 +1,4 @@
-"""An upstream MCP server, of either protocol era."""
+"""Sessions with upstream MCP servers of either protocol era."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from cwm.domain.upstream import Definition, Kind, UpstreamSpec
 
 
 class Progress(Protocol):
-    """Called as the upstream reports progress."""
+    """Called when the upstream reports progress."""
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
 Heard = Callable[[Kind | str], None]
-"""Called with the kind of a list that changed, or with the URI of a resource that did. Must not block."""
+"""Called with the kind of a list that changed, or with the URI of a resource that changed. Must not block."""
 
 
 class UpstreamError(Exception):
-    """Base of what can go wrong with an upstream; the message may be shown, it holds no secret."""
+    """Base of all upstream errors. The message may be shown to clients: it contains no secret."""
 
 
 class UpstreamAwayError(UpstreamError):
-    """It cannot be reached or does not speak MCP. What was asked was not done."""
+    """The upstream cannot be reached or does not speak MCP. The request was not carried out."""
 
 
 class UpstreamDeniedError(UpstreamAwayError):
-    """It is there, and does not let this caller in."""
+    """The upstream is reachable but rejects this caller."""
 
 
 class UpstreamExpiredError(UpstreamError):
-    """It does not know our session any more. What was asked was not done."""
+    """The upstream no longer knows our session. The request was not carried out."""
 
 
 class UpstreamLostError(UpstreamError):
-    """It went away after it was asked: nobody knows whether that was done."""
+    """The connection was lost after the request was sent: it may or may not have been carried out."""
 
 
 class UpstreamSlowError(UpstreamLostError):
-    """It took too long: nobody knows whether it was or will be done."""
+    """The upstream took too long: the request may have been carried out, or may still be."""
 
 
 class UpstreamRefusedError(UpstreamError):
-    """It answered with a JSON-RPC error."""
+    """The upstream returned a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -52,29 +52,29 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class UpstreamSession(Protocol):
-    """One MCP session with one upstream; used by many at once."""
+    """One MCP session with one upstream, used concurrently."""
 
     @property
     def modern(self) -> bool:
-        """The upstream speaks 2026-07-28, which has no sessions: over HTTP nothing of it is per session."""
+        """Whether the upstream speaks 2026-07-28, which has no sessions: over HTTP, none of its state is per session."""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """ServerCapabilities as MCP spells them."""
+        """ServerCapabilities in MCP's JSON form."""
 
     @property
     def resume_with(self) -> str | None:
-        """With this another replica can open the same session; None where that cannot be."""
+        """A token with which another replica can resume this session; None when it cannot be resumed."""
 
     @property
     def is_open(self) -> bool:
-        """False once it was lost or closed."""
+        """False once the session was lost or closed."""
 
     async def ended(self) -> None:
-        """Returns when it is lost or closed."""
+        """Wait until the session is lost or closed."""
 
     async def definitions(self, kind: Kind) -> tuple[Definition, ...]:
-        """Everything of one kind, all pages; empty when the upstream has no such kind."""
+        """Everything of one kind, from all pages; empty when the upstream does not offer this kind."""
 
     async def request(
         self,
@@ -85,27 +85,28 @@ class UpstreamSession(Protocol):
         authorization: str | None = None,
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """The result of ``tools/call`` and its like, as MCP spells it. Raises UpstreamError.
+        """Send ``tools/call`` or a similar request and return its result in MCP's JSON form. Raises UpstreamError.
 
-        What ``params`` say in ``_meta`` of the client's capabilities is told to an upstream of 2026-07-28: it may
-        ask for input that way, and for no other.
+        The client capabilities in the ``_meta`` of ``params`` are forwarded to an upstream of 2026-07-28: it may
+        ask for input only in the ways that they list.
         """
 
     async def watch(self, uri: str, authorization: str | None = None) -> None:
-        """Have ``heard`` called when this resource changes; an upstream that cannot tell never does.
+        """Subscribe to the resource: ``heard`` is called when it changes.
 
-        ``authorization`` as with ``request``. Raises UpstreamError.
+        Does nothing if the upstream has no subscriptions. ``authorization`` as for ``request``. Raises
+        UpstreamError.
         """
 
     async def unwatch(self, uri: str) -> None: ...
 
     def retire(self, *, end: bool) -> None:
-        """Close it as soon as what is under way in it has been answered. ``end`` as with ``close``."""
+        """Close the session once its running requests have been answered. ``end`` as for ``close``."""
 
     async def close(self, *, end: bool) -> None:
-        """Let go of it. With ``end`` the upstream is told that nobody will use it again. Never raises.
+        """Close the session. With ``end``, the upstream is told that it will not be used again. Never raises.
 
-        It is closed also when the caller is cancelled while it waits for that.
+        It is closed also when the caller is cancelled during that notification.
         """
 
 
@@ -118,8 +119,8 @@ class UpstreamConnector(Protocol):
         resume: str | None = None,
         heard: Heard | None = None,
     ) -> UpstreamSession:
-        """Open a session, or go on with the one ``resume`` stands for. Raises UpstreamAwayError.
+        """Open a session, or resume the one that ``resume`` stands for. Raises UpstreamAwayError.
 
-        ``authorization`` is the caller's header, for upstreams whose credentials are the caller's; empty for
-        a caller without.
+        ``authorization`` is the caller's header, for upstreams that use the caller's credentials; empty for a
+        caller without one.
         """

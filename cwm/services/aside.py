@@ -1,6 +1,6 @@
-"""Work apart from whoever waits for it: in a thread where it takes long, to its end where it must not stop half-way.
+"""Work that its caller does not interrupt: in a thread if it takes long, to its end if it must not stop half-way.
 
-Work that goes on after a request was given up keeps the request's places until it ends.
+Work that continues after its request was cancelled keeps the request's concurrency places until it ends.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
+from cwm.background import BackgroundTasks
+
 _IN_THREAD_BYTES: Final = 256 * 1024
 
 T = TypeVar("T")
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:
-    """What ``work`` on ``size`` bytes returns; small work is done at once."""
+    """Run ``work`` on ``size`` bytes: in a thread above 256 KiB, else at once."""
     return work() if size <= _IN_THREAD_BYTES else await asyncio.to_thread(work)
 
 
-_unfinished: Final[set[asyncio.Task[Any]]] = set()
+_unfinished: Final = BackgroundTasks()
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """What ``work`` returns; it goes on when whoever waits for it is cancelled."""
-    task = asyncio.create_task(work)
-    _unfinished.add(task)
-    task.add_done_callback(_finished)
+    """Run ``work`` and return its result. It continues if the caller is cancelled."""
+    task = _unfinished.start(work)
+    # If the caller is gone, nobody else reads the exception.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await outlasting(task)
 
 
 async def outlasting(task: asyncio.Task[T]) -> T:
-    """What ``task`` returns; it goes on when whoever waits for it is cancelled."""
+    """Return the task's result. The task continues if the caller is cancelled."""
     if (held := _held.get()) is not None:
         held.until(task)
     return await asyncio.shield(task)
@@ -41,7 +43,7 @@ async def outlasting(task: asyncio.Task[T]) -> T:
 
 @contextmanager
 def held_by_its_work(release: Callable[[], None]) -> Iterator[None]:
-    """Call ``release``, which may be called more than once, after the body and all that outlasts it."""
+    """Call ``release`` after the body and all work that outlasts it. It may be called more than once."""
     held = _Held(release)
     token = _held.set(held)
     try:
@@ -67,10 +69,3 @@ class _Held:
 
 
 _held: Final[ContextVar[_Held | None]] = ContextVar("held", default=None)
-
-
-def _finished(task: asyncio.Task[Any]) -> None:
-    _unfinished.discard(task)
-    if not task.cancelled():
-        # Nobody may be there any more to be told.
-        task.exception()

@@ -1,4 +1,4 @@
-"""Replicas: which gateways share a registry, which of them live, and which one leads."""
+"""Replicas: the gateways that share a registry, which of them are alive, and which one leads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOSS: Final = "loss"
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """``me`` names this process; ``has_ended`` knows the processes of this machine, None for others."""
+    """``me`` names this process. ``has_ended`` answers for processes of this machine and returns None for others."""
 
     leases: Leases
     me: str
@@ -32,33 +32,33 @@ class Replicas:
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def beat(self) -> None:
-        """Say that this process lives; called at least every ``BEAT_SECONDS``."""
+        """Renew this process's lease; call at least every ``BEAT_SECONDS``."""
         await self.leases.take(f"replica:{self.me}", self.me, _STALE)
 
     async def beat_on(self) -> None:
-        """Say so until cancelled, for a process that looks after nothing else any more."""
+        """Renew the lease until cancelled, in a process that is shutting down."""
         while True:
             with suppress(CwmError):
                 await self.beat()
             await asyncio.sleep(BEAT_SECONDS)
 
     def let_go(self, intent: Intent) -> None:
-        """Give up on it for this process, whether or not that can be written down now."""
+        """Stop working on the intent in this process, whether or not that can be recorded now."""
         self._let_go[intent.id] = intent
 
     def take_up(self, intent: Intent) -> None:
-        """Its own process is at it again."""
+        """Work on the intent again in this process."""
         self._let_go.pop(intent.id, None)
 
     async def abandoned(self, intent: Intent) -> bool:
-        """Whether nobody is at it any more."""
-        given_up = intent.holder == self.me and intent.id in self._let_go
-        return given_up or await self.gone(intent.holder)
+        """Whether no process works on the intent any more."""
+        let_go_here = intent.holder == self.me and intent.id in self._let_go
+        return let_go_here or await self.gone(intent.holder)
 
     async def hand_over(self, write: Callable[[Intent], Awaitable[None]]) -> None:
-        """Have it written of all that was let go that nobody is at it, so that whoever leads goes on.
+        """Record with ``write`` each intent that was let go, so that the leader can go on with it.
 
-        Not while this process looks after the whole: it may be taking some of that up again.
+        Does nothing while this process reconciles: it may be taking some of them up again.
         """
         if self._looking.locked():
             return
@@ -68,51 +68,51 @@ class Replicas:
                 self.take_up(intent)
 
     async def gone(self, holder: str) -> bool:
-        """Whether nobody is left who could end what ``holder`` began."""
+        """Whether the process ``holder`` has died."""
         if not holder:
             return True
         if holder == self.me:
             return False
-        ended = self.has_ended(holder)
-        if ended is not None:
-            return ended
-        seen = await self.leases.seen(f"replica:{holder}")
-        return seen is None or seen.age > _STALE
+        has_ended = self.has_ended(holder)
+        if has_ended is not None:
+            return has_ended
+        lease = await self.leases.seen(f"replica:{holder}")
+        return lease is None or lease.age > _STALE
 
     async def lead(self) -> bool:
-        """Become the leader, or stay it. False while another one lives."""
+        """Become or stay the leader. False while another leader is alive."""
         leads = await self._take(_LEADER)
         if leads:
             await self.leases.forget(_FORGOTTEN)
         return leads
 
     async def tell_loss(self, at: datetime) -> None:
-        """Leave it to whoever leads that chunks had vanished by ``at``; a later loss that is told already stays."""
+        """Report to the leader that chunks had vanished by ``at``. A later report stays."""
         await self.leases.note(_LOSS, self.me, at)
 
     async def lost_at(self) -> datetime | None:
-        """When any gateway last saw that chunks had vanished, for an hour."""
-        seen = await self.leases.seen(_LOSS)
-        return None if seen is None else seen.seen_at
+        """When a gateway last reported vanished chunks, within the last hour."""
+        lease = await self.leases.seen(_LOSS)
+        return None if lease is None else lease.seen_at
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[bool]:
-        """Nobody else looks after the whole for as long as the block lasts; False when another replica does already.
+        """Reconcile alone: True if no other replica does so while the block lasts.
 
-        Its own process waits until it has ended: the lease alone would be had twice.
+        Within this process callers wait for each other, because the process already holds the lease.
         """
-        async with self._looking, self._looked_after() as taken:
-            yield taken
+        async with self._looking, self._look_alone() as is_alone:
+            yield is_alone
 
     @asynccontextmanager
-    async def _looked_after(self) -> AsyncIterator[bool]:
-        taken = await self._take(_LOOK)
-        renewing = asyncio.create_task(self._renew()) if taken else None
+    async def _look_alone(self) -> AsyncIterator[bool]:
+        is_alone = await self._take(_LOOK)
+        renewal = asyncio.create_task(self._renew()) if is_alone else None
         try:
-            yield taken
+            yield is_alone
         finally:
-            if renewing is not None:
-                renewing.cancel()
+            if renewal is not None:
+                renewal.cancel()
                 with suppress(CwmError):
                     await self.leases.drop(_LOOK, self.me)
 
@@ -124,16 +124,16 @@ class Replicas:
                 await self._take(_LOOK)
 
     async def _take(self, name: str) -> bool:
-        """Also from a process that is known to have ended, however short ago."""
+        """Take a lease, also from a process that is known to have died."""
         if await self.leases.take(name, self.me, _STALE):
             return True
-        seen = await self.leases.seen(name)
-        if seen is None or not self.has_ended(seen.holder):
+        lease = await self.leases.seen(name)
+        if lease is None or not self.has_ended(lease.holder):
             return False
-        await self.leases.drop(name, seen.holder)
+        await self.leases.drop(name, lease.holder)
         return await self.leases.take(name, self.me, _STALE)
 
     async def leave(self) -> None:
-        """Stop being there, so that others need not wait."""
+        """Drop this process's leases, so that other replicas need not wait for them to expire."""
         await self.leases.drop(_LEADER, self.me)
         await self.leases.drop(f"replica:{self.me}", self.me)

@@ -1,8 +1,8 @@
-"""The only reader of the environment and of ``cwm.yaml``.
+"""Settings: the only reader of the environment and of ``cwm.yaml``.
 
-A value comes from the environment (``CWM_<FIELD>``, upper case), else from ``cwm.yaml``
-(``<group>: {<field>: …}``), else from its default; ``Settings.sources`` remembers which. Upstream servers
-stand in the file alone. ``CWM_CONFIG`` names another file than ``./cwm.yaml``.
+A value comes from the environment (``CWM_<FIELD>``, upper case), else from ``cwm.yaml`` (``<group>: {<field>:
+…}``), else from its default; ``Settings.sources`` records which. Upstream servers are configured in the file only.
+``CWM_CONFIG`` names a file other than ``./cwm.yaml``.
 """
 
 from __future__ import annotations

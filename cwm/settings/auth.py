@@ -1,4 +1,4 @@
-"""Who may use the gateway, and how they prove who they are."""
+"""Settings of authentication: who may use the gateway, and how callers prove their identity."""
 
 from __future__ import annotations
 
@@ -15,77 +15,89 @@ from cwm.settings.urls import http_url
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"}
 )
-"""Signatures that are checked with a public key; there is no way to allow `none` or a shared secret."""
+"""Signature algorithms verified with a public key. `none` and shared secrets cannot be allowed."""
 
 
 class Auth(Group):
-    """Who may use the gateway. Nothing set: whoever reaches it, which is why it listens on loopback only."""
+    """Who may use the gateway.
+
+    Without any of these settings, everybody who can reach it; so it then listens on loopback only.
+    """
 
     title = "auth"
 
     public_url: str | None = Field(
         None,
-        description="URL that clients reach the gateway at, without /mcp; needed with an issuer. Access tokens are for it.",
+        description="URL at which clients reach the gateway, without /mcp; required with an issuer. Access tokens are issued for it.",
     )
     oauth_issuer: str | None = Field(
-        None, description="Authorization server whose access tokens are taken: its issuer, to the letter."
+        None,
+        description="Issuer of the authorization server whose access tokens are accepted; compared exactly.",
     )
     oauth_audience: str = Field(
         "",
-        description="Audiences that access tokens may be for, separated by commas; default: the public URL and its /mcp.",
+        description="Accepted audiences of access tokens, comma-separated; default: the public URL and its /mcp.",
     )
     oauth_jwks_url: str | None = Field(
         None,
-        description="Where the issuer's keys are; default: where its metadata says, within its own origin.",
+        description="URL of the issuer's keys; default: the one in its metadata, which must be on the issuer's own origin.",
     )
     oauth_algorithms: str = Field(
         "RS256,PS256,ES256,EdDSA",
-        description="Signatures that access tokens may have, separated by commas; public keys only.",
+        description="Accepted signature algorithms of access tokens, comma-separated; public-key algorithms only.",
     )
     oauth_leeway_seconds: Seconds = Field(
-        30, ge=0, le=120, description="How far the clocks of issuer and gateway may be apart."
+        30, ge=0, le=120, description="Tolerated difference between the clocks of issuer and gateway."
     )
     oauth_keys_seconds: Seconds = Field(
         86_400,
         ge=300,
-        description="For how long the issuer's last known keys go on while it cannot be reached.",
+        description="How long the issuer's last known keys stay valid while it cannot be reached.",
     )
     oauth_introspection_url: str | None = Field(
-        None, description="Where to ask what opaque access tokens mean (RFC 7662); unset: they are refused."
+        None,
+        description="Introspection endpoint for opaque access tokens (RFC 7662); unset: they are refused.",
     )
-    oauth_client_id: str = Field("", description="Client that CWM is known as there.")
-    oauth_client_secret: SecretStr | None = Field(None, description="Its secret.")
+    oauth_client_id: str = Field("", description="CWM's client id at the introspection endpoint.")
+    oauth_client_secret: SecretStr | None = Field(
+        None, description="CWM's client secret at the introspection endpoint."
+    )
     oauth_introspection_cache_seconds: Seconds = Field(
-        10, ge=0, le=300, description="For how long the answer is good: so long may a revoked token go on."
+        10,
+        ge=0,
+        le=300,
+        description="How long an introspection result is cached; a revoked token may work for so long.",
     )
     oauth_tenant_claim: str | None = Field(
         None,
-        description="Claim that names a token's tenant, which is refused without it; unset: CWM_TENANT is everyone's.",
+        description="Claim that names a token's tenant; tokens without it are refused. Unset: every caller belongs to CWM_TENANT.",
     )
     oauth_scope_prefix: str = Field(
-        "", description="What the authorization server puts before each of CWM's scopes, like `api://cwm/`."
+        "",
+        description="Prefix that the authorization server puts before each of CWM's scopes, such as `api://cwm/`.",
     )
     api_keys: bool = Field(
-        False, description="Take API keys (`cwm keys create`), alone or beside access tokens."
+        False, description="Accept API keys (`cwm keys create`), alone or in addition to access tokens."
     )
     public_metrics: bool = Field(
-        False, description="Serve /metrics to whoever asks, although all else needs credentials."
+        False, description="Serve /metrics without credentials, although everything else needs them."
     )
     api_key: SecretStr | None = Field(
-        None, description="API key or access token that `cwm windows` and other clients send to a gateway."
+        None,
+        description="API key or access token that `cwm windows` and other client commands send to a gateway.",
     )
 
     @property
     def required(self) -> bool:
-        """Whether a request must say whose it is."""
+        """Whether requests must be authenticated."""
         return self.oauth_issuer is not None or self.api_keys
 
     def audiences(self) -> tuple[str, ...]:
-        given = _listed(self.oauth_audience)
-        return given or (f"{self.public_url}/mcp", str(self.public_url), f"{self.public_url}/")
+        configured_audiences = _items(self.oauth_audience)
+        return configured_audiences or (f"{self.public_url}/mcp", str(self.public_url), f"{self.public_url}/")
 
     def algorithms(self) -> frozenset[str]:
-        return frozenset(_listed(self.oauth_algorithms))
+        return frozenset(_items(self.oauth_algorithms))
 
     @field_validator("public_url")
     @classmethod
@@ -109,14 +121,14 @@ class Auth(Group):
     @field_validator("oauth_algorithms")
     @classmethod
     def _asymmetric(cls, value: str) -> str:
-        if not _listed(value) or not set(_listed(value)) <= ALGORITHMS:
+        if not _items(value) or not set(_items(value)) <= ALGORITHMS:
             raise ValueError(f"must be some of {', '.join(sorted(ALGORITHMS))}")
         return value
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.oauth_issuer is not None and self.public_url is None:
-            raise ValueError("CWM_OAUTH_ISSUER needs CWM_PUBLIC_URL, which access tokens are for")
+            raise ValueError("CWM_OAUTH_ISSUER needs CWM_PUBLIC_URL, the audience of access tokens")
         if self.oauth_introspection_url is not None:
             if self.oauth_issuer is None:
                 raise ValueError("CWM_OAUTH_INTROSPECTION_URL needs CWM_OAUTH_ISSUER")
@@ -127,18 +139,18 @@ class Auth(Group):
         return self
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _items(text: str) -> tuple[str, ...]:
     return tuple(part for part in (each.strip() for each in text.split(",")) if part)
 
 
 def _checked(url: str) -> str:
     parts = http_url(url)
     if parts.username or parts.password:
-        raise ValueError("must have no user in it")
+        raise ValueError("must not contain a user or a password")
     return url
 
 
 def _plain(url: str) -> str:
     if "?" in url or "#" in url:
-        raise ValueError("must have no query and no fragment")
+        raise ValueError("must not contain a query or a fragment")
     return url

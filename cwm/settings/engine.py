@@ -1,4 +1,4 @@
-"""The engine, whether it runs elsewhere or here, and how far its cache is trusted."""
+"""Settings of the engine, remote or local, and of how its cache is verified."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ ABSENT: Final = "none"
 
 
 class Engine(Group):
-    """The vLLM and the LMCache that CWM stands in front of."""
+    """The vLLM and LMCache servers that CWM uses."""
 
     title = "engine"
 
-    vllm_url: str = Field("http://localhost:8000", description="vLLM's base URL.")
+    vllm_url: str = Field("http://localhost:8000", description="Base URL of vLLM.")
     vllm_api_key: SecretStr | None = Field(None, description="Bearer key sent to vLLM (its --api-key).")
     lmcache_url: str = Field(
         "http://localhost:8081",
-        description="LMCache server's HTTP URL; 'none' for an engine without LMCache.",
+        description="HTTP URL of the LMCache server; 'none' for an engine without LMCache.",
     )
     coordinator_url: str = Field(
         "http://localhost:9300",
-        description="LMCache coordinator's URL; 'none' for an engine without LMCache.",
+        description="URL of the LMCache coordinator; 'none' for an engine without LMCache.",
     )
     weights_digest: str = Field(
-        "", description="Digest of the served weights; names their KV, so change it with them."
+        "",
+        description="Digest of the served weights. Stored KV depends on it, so change it whenever the weights change.",
     )
-    connect_timeout_seconds: Seconds = Field(
-        2.0, gt=0, description="Longest wait for a connection to the engine."
-    )
+    connect_timeout_seconds: Seconds = Field(2.0, gt=0, description="Timeout for connecting to the engine.")
     request_timeout_seconds: Seconds = Field(
-        600.0, gt=0, description="Longest wait for one answer of the engine, a long generation included."
+        600.0, gt=0, description="Timeout for one response of the engine, including a long generation."
     )
     store_timeout_seconds: Seconds = Field(
-        60.0, gt=0, description="Longest wait for a window's chunks to be stored and proven."
+        60.0, gt=0, description="Timeout for storing a window's chunks and proving that they are stored."
     )
 
     @field_validator("vllm_url", "lmcache_url", "coordinator_url")
     @classmethod
     def _http_url(cls, value: str) -> str:
         if value != ABSENT and "@" in http_url(value).netloc:
-            raise ValueError("must not hold a user or a password")
+            raise ValueError("must not contain a user or a password")
         return value.rstrip("/")
 
     @property
@@ -57,7 +56,7 @@ class Engine(Group):
 
 
 class Verification(Group):
-    """How restored KV, and the tiers it comes from, prove themselves."""
+    """How restored KV and the tiers that it comes from are verified."""
 
     title = "verification"
 
@@ -65,54 +64,56 @@ class Verification(Group):
         16,
         ge=0,
         le=256,
-        description="Tokens decoded at a freeze and replayed at a thaw to verify it; 0 for neither.",
+        description="Length in tokens of the canary decoded at a freeze and replayed at a thaw; 0 turns both off.",
     )
     canary_tolerance: float = Field(
         0.1,
         gt=0,
         le=1_000,
-        description="How far a log-probability (nats) may move before a replay counts as wrong.",
+        description="Largest change of a log-probability, in nats, that a canary replay may show and still count as correct.",
     )
     watchdog_seconds: Seconds = Field(
         30.0,
         ge=0,
-        description="About how often the watchdog loads a small prefix from the tiers below L1; 0 for never.",
+        description="Approximate interval at which the watchdog loads a small prefix from the tiers below L1; 0 for never.",
     )
 
 
 class Thaw(Group):
-    """How a thaw gets its KV."""
+    """How a thaw restores KV."""
 
     title = "thaw"
 
     thaw_plan: Choice = Field(
         Choice.AUTO,
-        description="Load a window's KV, recompute it, or (auto) load unless measured speeds say that is slower.",
+        description="Load a window's KV, recompute it, or (auto) load it unless measured speeds show that this is slower.",
     )
 
 
 class Isolation(Group):
-    """Whose data is whose."""
+    """How tenants' data and KV are kept apart."""
 
     title = "isolation"
 
     tenant: str = Field(
         "default",
         pattern=r"^[a-zA-Z0-9_-]{1,64}$",
-        description="Tenant that this gateway acts for.",
+        description="Tenant of this gateway's callers, unless their credentials name another.",
     )
     cache_scope: CacheScope = Field(
         CacheScope.TENANT,
-        description="Who shares KV: all of a tenant, or one lineage of sessions ('session').",
+        description="Who shares KV: a whole tenant, or one lineage of sessions ('session').",
     )
     secret: SecretStr | None = Field(
-        None, description="Key that cache salts are derived with; the same on every replica."
+        None, description="Secret from which cache salts are derived; must be the same on every replica."
     )
     secret_file: Path = Field(
-        Path("~/.cwm/secret"), description="Holds that key where CWM_SECRET is unset; made on first use."
+        Path("~/.cwm/secret"),
+        description="File with that secret when CWM_SECRET is unset; created on first use.",
     )
     previous_secret: SecretStr | None = Field(
-        None, description="The key before a change of it: cursors that it signed are good until they expire."
+        None,
+        description="The previous secret, after a change: cursors that it signed stay valid until they expire.",
     )
 
     @field_validator("secret_file")
@@ -126,27 +127,29 @@ class LocalEngine(Group):
 
     title = "local_engine"
 
-    home: Path = Field(Path("~/.cwm"), description="Where the engine environment, models and run files live.")
+    home: Path = Field(Path("~/.cwm"), description="Folder of the engine environment, models and run files.")
     model: str = Field(
         "smollm2-135m",
         description="Model that `cwm up` serves: smollm2-135m, tiny, or a folder with weights.",
     )
     served_model_name: str | None = Field(
-        None, description="Name the model is served under; default: its own."
+        None, description="Name under which the model is served; default: its own."
     )
     max_model_len: Count | None = Field(
-        None, ge=64, description="Longest context in tokens; default: the model's, at most 8192 on CPU."
+        None,
+        ge=64,
+        description="Maximum context length in tokens; default: the model's, at most 8192 on CPU.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="KV and weight type; auto is float32 on CPU."
+        "auto", description="Data type of KV and weights; auto is float32 on CPU."
     )
     chunk_size: Count | None = Field(
-        None, ge=16, description="Tokens in a chunk and in a vLLM block; default 64, 32 for the tiny model."
+        None, ge=16, description="Tokens per chunk and per vLLM block; default: 64, or 32 for the tiny model."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto takes an NVIDIA GPU where there is one."
+        "auto", description="Where the engine runs; auto uses an NVIDIA GPU if there is one."
     )
-    kv_cache_gb: Gigabytes = Field(2.0, gt=0, description="vLLM's own KV cache on CPU in GB.")
+    kv_cache_gb: Gigabytes = Field(2.0, gt=0, description="Size of vLLM's own KV cache on CPU in GB.")
 
     @field_validator("home")
     @classmethod

@@ -1,7 +1,7 @@
-"""What every part of the settings raises."""
+"""The error that every part of the settings raises."""
 
 from __future__ import annotations
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used: the message names it, where it came from and what is wrong."""
+    """A setting is unusable. The message names it, its source and the problem."""

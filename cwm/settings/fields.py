@@ -1,4 +1,4 @@
-"""What fields of settings have in common: the most that a number may be, and how a fault is told."""
+"""Common types of settings: upper bounds of numbers, and messages about invalid fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWN_WORDS: Final = {
 }
 _NO_WORDS: Final[Mapping[str, str]] = {}
 
-# A hundred years, before which and after which there are dates; sizes that no machine has, and that 64 bits hold.
+# A hundred years, so that dates that far away still exist; sizes beyond any machine that still fit into 64 bits.
 Seconds = Annotated[float, Field(le=100 * 365 * 86_400)]
 Days = Annotated[float, Field(le=100 * 365)]
 Megabytes = Annotated[float, Field(le=1e9)]
@@ -32,19 +32,19 @@ class Fields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_empty(cls, given: Any) -> Any:
-        """A key with nothing after it is as good as none."""
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
+    def _without_empty(cls, values: Any) -> Any:
+        """Treats a key without a value as absent."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def first_fault(
     invalid: ValidationError, place: str, path: Path, owner: str, foreign: Mapping[str, str] = _NO_WORDS
 ) -> str:
-    """Where below ``place`` of the file the first fault is, and what is wrong; the value is not repeated.
+    """A sentence with the path, below ``place`` of the file, and the problem of the first fault. Never the value.
 
-    ``owner`` is what has the fields. ``foreign`` says more of fields that only other programs know.
+    ``owner`` describes what has the fields. ``foreign`` has messages for fields that only other programs know.
     """
     first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
     inside = [str(part) for part in first["loc"] if part != "[key]"]
@@ -52,7 +52,7 @@ def first_fault(
 
 
 def in_words(fault: ErrorDetails) -> str:
-    """What is wrong, as the end of a sentence that begins with the place."""
+    """The problem, as the end of a sentence that starts with the place."""
     if fault["type"] == "value_error":
         return fault["msg"].removeprefix("Value error, ")
     return _OWN_WORDS.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:])
@@ -60,5 +60,5 @@ def in_words(fault: ErrorDetails) -> str:
 
 def _wrong(fault: ErrorDetails, owner: str, foreign: Mapping[str, str]) -> str:
     if fault["type"] == "extra_forbidden":
-        return foreign.get(str(fault["loc"][-1]), f"is no field of {owner}")
+        return foreign.get(str(fault["loc"][-1]), f"is not a field of {owner}")
     return in_words(fault)

@@ -1,4 +1,4 @@
-"""How clients reach the gateway, and how much of it they may have."""
+"""Settings of the front: how clients reach the gateway, and their limits."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ _SESSIONS_OF_A_PRINCIPAL: Final = 10
 
 
 class Http(Group):
-    """The gateway's own socket."""
+    """The gateway's HTTP server."""
 
     title = "http"
 
-    host: str = Field("127.0.0.1", description="Address the gateway listens on.")
-    port: int = Field(8700, ge=0, le=65535, description="Port the gateway listens on; 0 takes a free one.")
+    host: str = Field("127.0.0.1", description="Address on which the gateway listens.")
+    port: int = Field(
+        8700, ge=0, le=65535, description="Port on which the gateway listens; 0 picks a free one."
+    )
     allow_unauthenticated: bool = Field(
         False,
-        description="Listen on an address other than loopback although there is no authentication.",
+        description="Allow listening on an address other than loopback without authentication.",
     )
     max_body_bytes: Bytes = Field(
         8 * 1024 * 1024, ge=1024, description="Largest request body accepted, in bytes."
     )
     drain_seconds: Seconds = Field(
-        30.0, ge=0, description="How long a stopping gateway lets running streams finish."
+        30.0, ge=0, description="How long a stopping gateway waits for running streams to finish."
     )
     trusted_proxies: str = Field(
         "",
-        description="Addresses and networks of reverse proxies, with commas between: from these, and no others, "
-        "X-Forwarded-For says who the client is.",
+        description="Addresses and networks of reverse proxies, comma-separated. X-Forwarded-For is trusted from these only, "
+        "to identify the client.",
     )
 
     @field_validator("trusted_proxies")
@@ -53,69 +55,75 @@ class Http(Group):
 
 
 class Security(Group):
-    """Who may reach the gateway through a browser, and what the gateway may reach for upstreams."""
+    """Who may reach the gateway through a browser, and which addresses upstreams may have."""
 
     title = "security"
 
     allowed_hosts: Names = Field(
         (),
-        description="Host names by which clients reach the gateway, comma-separated; `*.example.com` is every name "
-        "below it. Loopback, CWM_HOST and the address that a request came in on need not be named.",
+        description="Host names by which clients reach the gateway, comma-separated; `*.example.com` matches every name "
+        "below it. Loopback, CWM_HOST and the address at which a request arrived are always allowed.",
     )
     allowed_origins: Origins = Field(
         (),
         description="Web pages that may call the gateway, as comma-separated origins (https://app.example.com); "
-        "unset: none but its own.",
+        "unset: only its own.",
     )
     allow_link_local: bool = Field(
         False,
-        description="Let upstreams be at link-local addresses, where clouds keep the credentials of a machine.",
+        description="Allow upstreams at link-local addresses, where clouds serve a machine's credentials.",
     )
 
 
 class Limits(Group):
-    """How much callers may ask for."""
+    """Limits on callers."""
 
     title = "limits"
 
     rate_limit_session: str = Field(
         "auto",
-        description="Requests of one session, such as '60/minute, 1000/hour', or 'none'. auto is these two, and "
+        description="Rate limit per session, such as '60/minute, 1000/hour', or 'none'. auto means these two rates, or "
         "none for a gateway without authentication on loopback.",
     )
     rate_limit_principal: str = Field(
         AUTO,
-        description="Requests of one user, over all sessions. auto is ten times what one session may ask for, and none "
+        description="Rate limit per user, over all sessions. auto means ten times the limit per session, or none "
         "for a gateway without authentication, which cannot tell users apart.",
     )
-    rate_limit_tenant: str = Field(NONE, description="Requests of one tenant, over all users.")
+    rate_limit_tenant: str = Field(NONE, description="Rate limit per tenant, over all users.")
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
-        "allow", description="What becomes of requests while the store that counts them is away."
+        "allow", description="What to do with requests while the store that counts them is unavailable."
     )
     concurrent_principal: Count = Field(
-        0, ge=0, description="Tool calls, reads and turns of one user at the same time; 0 for no limit."
+        0,
+        ge=0,
+        description="Maximum number of tool calls, reads and turns of one user at once; 0 for no limit.",
     )
-    concurrent_tenant: Count = Field(0, ge=0, description="The same of one tenant.")
+    concurrent_tenant: Count = Field(
+        0, ge=0, description="The same limit for all users of one tenant together."
+    )
     streams_principal: Count = Field(
         500,
         ge=0,
-        description="Streams of news (GET /mcp, subscriptions/listen) of one user that may be open on a gateway; 0 for "
+        description="Maximum number of notification streams (GET /mcp, subscriptions/listen) of one user on one gateway; 0 for "
         "no limit.",
     )
     token_budget_principal: str = Field(
         NONE,
-        description="Tokens, of prompts and answers, that turns of one user may take: rates such as "
+        description="Token budget for turns of one user, prompts and answers together: rates such as "
         "'200000/hour, 1000000/day', or 'none'.",
     )
-    token_budget_tenant: str = Field(NONE, description="The same of one tenant.")
+    token_budget_tenant: str = Field(
+        NONE, description="Token budget for turns of all users of one tenant together."
+    )
     max_header_bytes: Bytes = Field(
-        64 * 1024, ge=1024, description="Largest head of a request (its first line and headers) in bytes."
+        64 * 1024, ge=1024, description="Largest request head accepted (first line and headers), in bytes."
     )
     header_timeout_seconds: Seconds = Field(
-        10.0, gt=0, description="Longest a client may take to send the head of a request it has begun."
+        10.0, gt=0, description="Longest time a client may take to send a request head once it has started."
     )
     body_timeout_seconds: Seconds = Field(
-        60.0, gt=0, description="Longest a client may take to send the body of a request."
+        60.0, gt=0, description="Longest time a client may take to send a request body."
     )
 
     @field_validator("rate_limit_session", "rate_limit_principal")
@@ -132,17 +140,17 @@ class Limits(Group):
         return value.strip()
 
     def rules(self, *, shared_with_others: bool, users_known: bool) -> LimitRules:
-        """What the settings come to.
+        """The limits that these settings amount to.
 
-        ``shared_with_others``: whether anybody but the user of this machine can ask for something; ``users_known``:
-        whether callers show who they are.
+        ``shared_with_others``: whether anybody but the user of this machine can send requests; ``users_known``:
+        whether callers are authenticated.
         """
         session_rates = self.rate_limit_session
         if session_rates == AUTO:
             session_rates = _SESSION_RATES if shared_with_others else NONE
         session = parse_rates(session_rates)
         if self.rate_limit_principal == AUTO:
-            # A session costs nothing, so that a limit for each bounds nobody who makes up another.
+            # Sessions are free to create, so a limit per session alone would not bound a user.
             principal = _of_all_sessions(session) if users_known else ()
         else:
             principal = parse_rates(self.rate_limit_principal)

@@ -1,4 +1,4 @@
-"""What groups of settings have in common."""
+"""The base class of setting groups."""
 
 from __future__ import annotations
 

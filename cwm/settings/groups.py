@@ -1,4 +1,7 @@
-"""Every setting that has a variable of its own, in groups: each is frozen and goes to the adapters that need it."""
+"""Every setting that has an environment variable, by group.
+
+Each group is frozen and goes to the adapters that need it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept, where, for how long and how much of it."""
+"""Settings of storage: what is kept, where, for how long, and how much."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cwm.settings.group import Group
 from cwm.settings.urls import database_url, redis_url, sqlite_url
 
 
-def _readable(read: Callable[[str], str]) -> AfterValidator:
+def _readable(parse: Callable[[str], str]) -> AfterValidator:
     def check(url: SecretStr | None) -> SecretStr | None:
         if url is not None:
-            read(url.get_secret_value())
+            parse(url.get_secret_value())
         return url
 
     return AfterValidator(check)
@@ -28,14 +28,14 @@ RedisUrl = Annotated[SecretStr | None, _readable(redis_url)]
 
 
 class Database(Group):
-    """Where the registry lives."""
+    """The database of the registry."""
 
     title = "database"
 
     database_url: DatabaseUrl = Field(
-        None, description="Postgres URL (postgresql://user:password@host/db). Unset: SQLite."
+        None, description="Postgres URL (postgresql://user:password@host/db); unset: SQLite."
     )
-    db_path: Path = Field(Path("~/.cwm/cwm.db"), description="SQLite file, when no database URL is set.")
+    db_path: Path = Field(Path("~/.cwm/cwm.db"), description="SQLite file, used when no database URL is set.")
 
     @field_validator("db_path")
     @classmethod
@@ -43,14 +43,14 @@ class Database(Group):
         return value.expanduser()
 
     def url(self) -> str:
-        """SQLAlchemy's URL, with the driver CWM uses."""
+        """The URL for SQLAlchemy, with the driver that CWM uses."""
         if self.database_url is None:
             return sqlite_url(str(self.db_path))
         return database_url(self.database_url.get_secret_value())
 
 
 class Storage(Group):
-    """Tiers of the engine that ``cwm up`` starts."""
+    """Cache tiers of the engine that ``cwm up`` starts."""
 
     title = "storage"
 
@@ -59,11 +59,11 @@ class Storage(Group):
     disk_cache_gb: Gigabytes = Field(
         50.0,
         ge=0,
-        description="Most that the disk tier may take in GB; 0 for no limit of its own. Never so much that its disk has "
-        "less than a twentieth free (1 GB at least, 10 at most).",
+        description="Largest size of the disk tier in GB; 0 for no limit of its own. Always leaves 5 % of the disk free, "
+        "between 1 and 10 GB.",
     )
     redis_url: RedisUrl = Field(
-        None, description="Redis or Valkey of the shared tier. Unset: an embedded Valkey."
+        None, description="Redis or Valkey URL of the shared tier; unset: an embedded Valkey."
     )
     redis_cache_gb: Gigabytes = Field(4.0, gt=0, description="Memory limit of the embedded Valkey in GB.")
 
@@ -74,27 +74,31 @@ class Storage(Group):
 
 
 class Retention(Group):
-    """How long things are kept, and how often CWM looks after them."""
+    """How long sessions and windows are kept, and how often CWM checks them."""
 
     title = "retention"
 
     tenant_quota_gb: Gigabytes = Field(
-        0, ge=0, description="Most a tenant's guaranteed windows may take in GB; 0 for no limit."
+        0, ge=0, description="Storage limit for a tenant's guaranteed windows in GB; 0 for no limit."
     )
     session_ttl_seconds: Seconds = Field(
-        7 * 86_400, ge=0, description="A session without a turn for so long expires; 0 for never."
+        7 * 86_400, ge=0, description="A session without a turn for this long expires; 0 for never."
     )
     session_kept_seconds: Seconds = Field(
-        30 * 86_400, ge=0, description="An expired session is deleted after so long; 0 for never."
+        30 * 86_400, ge=0, description="An expired session is deleted after this time; 0 for never."
     )
     auto_freeze: bool = Field(
-        False, description="Freeze a session that would expire, as a best-effort window `expired_<session>`."
+        False, description="Freeze a session before it expires, as a best-effort window `expired_<session>`."
     )
     reconcile_seconds: Seconds = Field(
-        60.0, gt=0, description="How often what crashes left is finished, and pins are compared."
+        60.0,
+        gt=0,
+        description="Interval of reconciliation, which finishes interrupted operations and compares pins.",
     )
     patrol_windows: Count = Field(
-        8, ge=0, description="Guaranteed windows read back at each of these looks, each once an hour at most."
+        8,
+        ge=0,
+        description="Guaranteed windows read back in each reconciliation; each window at most once an hour.",
     )
 
     def quota_bytes(self) -> int | None:
@@ -102,35 +106,36 @@ class Retention(Group):
 
 
 class Shared(Group):
-    """What several gateways share of the agents that they serve."""
+    """The agent state that several gateways share."""
 
     title = "shared"
 
     shared_store_url: RedisUrl = Field(
         None,
-        description="Redis or Valkey that several gateways share; unset: CWM_REDIS_URL where that is set, "
-        "else this process alone.",
+        description="Redis or Valkey URL of the store that gateways share; unset: CWM_REDIS_URL if that is set, "
+        "else the memory of this process.",
     )
     agent_session_ttl_seconds: Seconds = Field(
-        1800.0, ge=60, description="An agent session that nobody uses for so long ends."
+        1800.0, ge=60, description="An agent session unused for this long ends."
     )
     agent_session_limit: Count = Field(
         10_000,
         ge=1,
-        description="Most agent sessions kept in process; of the tenant with most, the one idle longest makes room.",
+        description="Maximum number of agent sessions in one process; the longest idle one of the tenant with the most "
+        "makes room.",
     )
 
 
 class StoredResults(Group):
-    """Tool results that are stored for agents to read on."""
+    """Tool results that are stored so that agents can read them later."""
 
     title = "stored_results"
 
     result_quota_mb: Megabytes = Field(
-        1024.0, ge=0, description="Most that the stored results of one user may take in MB; 0 for no limit."
+        1024.0, ge=0, description="Storage limit for the stored results of one user in MB; 0 for no limit."
     )
     cursor_ttl_seconds: Seconds = Field(
-        600.0, ge=1, le=30 * 86_400, description="For how long a cursor into a stored result is good."
+        600.0, ge=1, le=30 * 86_400, description="How long a cursor into a stored result is valid."
     )
 
     def quota_bytes(self) -> int | None:
@@ -138,37 +143,41 @@ class StoredResults(Group):
 
 
 class Context(Group):
-    """Shared context and stored results: what they may take, in memory and in the shared store."""
+    """Shared context and stored results: their limits in memory and in the shared store."""
 
     title = "context"
 
     context_memory_mb: Megabytes = Field(
         100.0,
         gt=0,
-        description="Memory in MB for what is used often; kept under 90 % of it. Taken over while running.",
+        description="Memory in MB for frequently used entries; usage stays below 90 % of it. Can be changed while running.",
     )
     context_eviction: Eviction = Field(
         Eviction.LRU,
-        description="What leaves memory first: not used for longest (lru), used least often (lfu), ends soonest "
-        "(ttl), lowest priority, or largest (size). Taken over while running.",
+        description="What leaves memory first: unused for longest (lru), used least often (lfu), expires soonest "
+        "(ttl), lowest priority, or largest (size). Can be changed while running.",
     )
     context_compress_bytes: Bytes = Field(
-        1024, ge=0, description="Values of more bytes are compressed where that makes them smaller."
+        1024,
+        ge=0,
+        description="Values larger than this many bytes are compressed if that makes them smaller.",
     )
-    context_value_kb: Count = Field(1024, ge=1, description="Largest value of a key, in KB of JSON.")
+    context_value_kb: Count = Field(1024, ge=1, description="Largest value of a key in KB of JSON.")
     context_versions: Count = Field(
         1000,
         ge=1,
-        description="So many versions of a scope can be read again; those that a snapshot shows, too.",
+        description="Number of past versions of a scope that stay readable, besides those with a snapshot.",
     )
     context_snapshots: Count = Field(
-        100, ge=1, description="Most snapshots of a scope; the oldest makes room for one more."
+        100,
+        ge=1,
+        description="Maximum number of snapshots of a scope; beyond it, a new one replaces the oldest.",
     )
     context_quota_mb: Megabytes = Field(
         1024.0,
         ge=0,
-        description="Most that values of a tenant may take in the shared store in MB, past versions and stored "
-        "results included, keys not; 0 for no limit.",
+        description="Storage limit for a tenant's values in the shared store in MB, including past versions and stored "
+        "results, excluding keys; 0 for no limit.",
     )
 
     def memory_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""From the environment and ``cwm.yaml`` to one snapshot of every setting."""
+"""Builds one snapshot of all settings from the environment and ``cwm.yaml``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Reading:
-    """What a snapshot was read from, and the groups as they were before flags were laid over them.
+    """What a snapshot was read from, and the groups before command-line flags were applied.
 
     The file need not exist.
     """
@@ -63,7 +63,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One consistent snapshot of every setting; ``reading`` is None for one that was made, not read."""
+    """One consistent snapshot of all settings. ``reading`` is None for a snapshot that was built in code."""
 
     http: Http = field(default_factory=Http)
     auth: Auth = field(default_factory=Auth)
@@ -90,16 +90,16 @@ class Settings:
     sources: tuple[Source, ...] = ()
     unknown_env: tuple[str, ...] = ()
     upstream_variables: frozenset[str] = frozenset()
-    """Those of the environment that upstreams take values from: secrets, as a rule."""
+    """Environment variables that upstreams take values from. They usually hold secrets."""
     reading: Reading | None = field(default=None, repr=False, compare=False)
 
     def shared_store_url(self) -> str | None:
-        """The Redis or Valkey that gateways share; None for a gateway on its own."""
+        """URL of the Redis or Valkey that gateways share; None for a gateway on its own."""
         url = self.shared.shared_store_url or self.storage.redis_url
         return None if url is None else url.get_secret_value()
 
     def secrets(self) -> frozenset[str]:
-        """Every value that may be shown to nobody, passwords inside of URLs too."""
+        """Every value that must never be shown, including passwords inside URLs."""
         values = [value for title in GROUPS for _, value in getattr(self, title)]
         secret = {value.get_secret_value() for value in values if isinstance(value, SecretStr)}
         plain = {value for value in values if isinstance(value, str)}
@@ -109,9 +109,9 @@ class Settings:
 def load(
     environ: Mapping[str, str] | None = None, config: Path | None = None, *, upstreams: bool = True
 ) -> Settings:
-    """Read the environment over the YAML file over the defaults. Raises SettingsError.
+    """Read settings: environment before YAML file before defaults. Raises SettingsError.
 
-    Without ``upstreams`` there are none in it, and the variables they need may be missing.
+    Without ``upstreams``, the snapshot has none, and their variables may be missing.
     """
     env = os.environ if environ is None else environ
     path = config or Path(env.get(CONFIG_ENV) or "cwm.yaml")
@@ -122,7 +122,7 @@ def load(
 
 
 def read_file(path: Path) -> bytes | None:
-    """What the file holds; None when there is none. Raises SettingsError."""
+    """The content of the file; None when it does not exist. Raises SettingsError."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -132,25 +132,25 @@ def read_file(path: Path) -> bytes | None:
 
 
 def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstreams: bool = True) -> Settings:
-    """The settings that ``raw``, the content of ``path``, and the environment make. Raises SettingsError."""
+    """The settings from ``raw``, the content of ``path``, and the environment. Raises SettingsError."""
     document = read_document(raw, path)
     _require_known(document, path)
     groups: dict[str, Group] = {}
     sources: list[Source] = []
-    known = {CONFIG_ENV}
+    own_variables = {CONFIG_ENV}
     for title, group in GROUPS.items():
         in_file = document.get(title) or {}
         values: dict[str, Any] = dict(in_file)
         for name in group.model_fields:
             variable = ENV_PREFIX + name.upper()
-            known.add(variable)
+            own_variables.add(variable)
             if _may_stand_in_a_file(group, name):
-                known.add(variable + SUFFIX)
-                given = _secret(variable, env)
+                own_variables.add(variable + SUFFIX)
+                value = _secret(variable, env)
             else:
-                given = env.get(variable) or None
-            if given is not None:
-                values[name] = given
+                value = env.get(variable) or None
+            if value is not None:
+                values[name] = value
         try:
             groups[title] = group.model_validate(values)
         except ValidationError as invalid:
@@ -158,14 +158,14 @@ def settings_from(raw: bytes, env: Mapping[str, str], path: Path, *, with_upstre
         for name, spec in group.model_fields.items():
             variable = ENV_PREFIX + name.upper()
             origin = _origin(group, name, env) or (str(path) if name in in_file else "default")
-            shown = _shown(getattr(groups[title], name))
-            sources.append(Source(title, name, shown, origin, spec.description or ""))
+            masked_value = _as_text(getattr(groups[title], name))
+            sources.append(Source(title, name, masked_value, origin, spec.description or ""))
     security = groups[Security.title]
     assert isinstance(security, Security)
     upstreams, used = read_upstreams(
         document.get(UPSTREAMS) if with_upstreams else None, env, path, link_local=security.allow_link_local
     )
-    unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in known | used))
+    unknown = tuple(sorted(v for v in env if v.startswith(ENV_PREFIX) and v not in own_variables | used))
     return Settings(
         **groups,  # type: ignore[arg-type]
         upstreams=upstreams,
@@ -181,8 +181,8 @@ def _require_known(document: Mapping[str, Any], path: Path) -> None:
     for title, values in document.items():
         if title == _OF_OTHER_CLIENTS:
             raise SettingsError(
-                f"{path} has '{title}', which is for MCP clients; put the servers it holds under '{UPSTREAMS}', "
-                "by the same names."
+                f"{path} has '{title}', which is for MCP clients; put its servers under '{UPSTREAMS}', "
+                "with the same names."
             )
         if title in _IN_THE_FILE_ALONE:
             continue
@@ -190,11 +190,11 @@ def _require_known(document: Mapping[str, Any], path: Path) -> None:
             groups = ", ".join([*GROUPS, *_IN_THE_FILE_ALONE])
             raise SettingsError(f"{path} has no group '{title}'; the groups are {groups}.")
         if values is not None and not isinstance(values, dict):
-            raise SettingsError(f"'{title}' in {path} must hold settings by name.")
+            raise SettingsError(f"'{title}' in {path} must contain settings by name.")
 
 
 def _may_stand_in_a_file(group: type[Group], name: str) -> bool:
-    """A secret, unless a setting of its own says in which file it stands."""
+    """Whether ``<VARIABLE>_FILE`` is supported: for secrets, unless another setting names the secret's file."""
     return is_secret(group.model_fields[name]) and f"{name}{SUFFIX.lower()}" not in group.model_fields
 
 
@@ -213,7 +213,7 @@ def _origin(group: type[Group], name: str, env: Mapping[str, str]) -> str | None
     return path or None
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
@@ -226,9 +226,9 @@ def _explain(invalid: ValidationError, group: type[Group], env: Mapping[str, str
     name = str(first["loc"][0])
     place = f"{group.title}.{name} in {path}"
     if first["type"] == "extra_forbidden":
-        meant = get_close_matches(name, group.model_fields, n=1)
-        hint = f"; did you mean '{meant[0]}'?" if meant else "."
-        return f"{place}: is no setting of '{group.title}'{hint}"
+        matches = get_close_matches(name, group.model_fields, n=1)
+        hint = f"; did you mean '{matches[0]}'?" if matches else "."
+        return f"{place}: is not a setting of '{group.title}'{hint}"
     variable = ENV_PREFIX + name.upper()
     if env.get(variable):
         place = variable

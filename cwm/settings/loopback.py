@@ -1,4 +1,4 @@
-"""Which hosts are this machine."""
+"""Recognises hosts that are this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def on_loopback(host: str) -> bool:
-    """True for ``localhost`` and the loopback addresses; no name is resolved."""
+    """Whether ``host`` is ``localhost`` or a loopback address; other names are not resolved."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Hosts and origins as settings: lists of names, which a variable spells with commas."""
+"""Types of settings that list hosts or origins; environment variables separate them with commas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _host(value: str) -> str:
 def _origin(value: str) -> str:
     origin = origin_of(value.removesuffix("/"))
     if origin is None:
-        raise ValueError("must be origins of http or https and nothing more, such as https://app.example.com")
+        raise ValueError("must be http or https origins without a path, such as https://app.example.com")
     return origin
 
 

@@ -1,4 +1,4 @@
-"""Why what a setting names cannot be made."""
+"""Explains why a configured path cannot be created."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def refusal(path: Path, refused: OSError) -> str:
-    """What the system says, or which file stands where a folder above ``path`` would have to be."""
+    """The system's message, or which file is in the place of a folder above ``path``."""
     for above in reversed(path.parents):
         if os.path.lexists(above) and not os.path.isdir(above):  # noqa: PTH112 - raises nothing
             return f"{above} is not a folder"

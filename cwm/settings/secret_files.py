@@ -1,4 +1,4 @@
-"""Secrets that stand in a file instead of a variable: ``<VARIABLE>_FILE`` names it, as container platforms mount them."""
+"""Secrets in files, as container platforms mount them: ``<VARIABLE>_FILE`` names the file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 def secret_of(variable: str, environ: Mapping[str, str]) -> str | None:
-    """The value of ``variable``, or what the file of ``<variable>_FILE`` holds; None where neither is set.
+    """The value of ``variable``, or the content of the file ``<variable>_FILE``; None when neither is set.
 
-    Line ends after the value are no part of it. Raises ValueError, without the value, for both at once and for
-    a file that cannot be read or is empty.
+    Trailing line ends are removed. Raises ValueError, without the value, when both are set, or the file cannot be
+    read or is empty.
     """
     value, path = environ.get(variable, ""), environ.get(variable + SUFFIX, "")
     if not path:
@@ -25,18 +25,18 @@ def secret_of(variable: str, environ: Mapping[str, str]) -> str | None:
     return _content(Path(path).expanduser(), f"{variable}{SUFFIX} names {path}, which")
 
 
-def _content(path: Path, told: str) -> str:
+def _content(path: Path, subject: str) -> str:
     try:
-        with path.open("rb") as opened:
-            raw = opened.read(_MOST_BYTES + 1)
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{told} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{subject} cannot be read: {error.strerror}") from None
     if len(raw) > _MOST_BYTES:
-        raise ValueError(f"{told} has more than {_MOST_BYTES} bytes")
+        raise ValueError(f"{subject} has more than {_MOST_BYTES} bytes")
     try:
         value = raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise ValueError(f"{told} is not UTF-8") from None
+        raise ValueError(f"{subject} is not UTF-8") from None
     if not value:
-        raise ValueError(f"{told} is empty")
+        raise ValueError(f"{subject} is empty")
     return value

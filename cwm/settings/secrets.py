@@ -1,4 +1,4 @@
-"""Which values of the settings are secrets, wherever they stand."""
+"""Collects the values of the settings that are secret."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ _NAMED_SO: Final = re.compile(r"secret|token|passw|key|credential|auth", re.IGNO
 
 
 def passwords(urls: Iterable[str]) -> set[str]:
-    """Those inside of URLs, as they are written there and as they are meant."""
-    found = set()
+    """Passwords inside URLs, both as written and percent-decoded."""
+    values = set()
     for url in urls:
         try:
             password = urlsplit(url).password
         except ValueError:
             continue
         if password:
-            found |= {password, unquote(password)}
-    return found
+            values |= {password, unquote(password)}
+    return values
 
 
 def secrets_of(upstreams: Iterable[UpstreamSpec]) -> set[str]:
-    """Headers and secrets of exchanges all, of the environment of programs what is named like one."""
-    found = set()
+    """All headers and token exchange secrets.
+
+    Of the environment of stdio upstreams, the variables named like secrets.
+    """
+    values = set()
     for spec in upstreams:
-        found |= {_SCHEME.sub("", value) for value in spec.headers.values()}
-        found |= {value for name, value in spec.env.items() if _NAMED_SO.search(name)}
+        values |= {_SCHEME.sub("", value) for value in spec.headers.values()}
+        values |= {value for name, value in spec.env.items() if _NAMED_SO.search(name)}
         if spec.exchange is not None:
-            found.add(spec.exchange.client_secret)
-    return found
+            values.add(spec.exchange.client_secret)
+    return values

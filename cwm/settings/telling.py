@@ -1,4 +1,4 @@
-"""What the gateway tells of itself and of what it did."""
+"""Settings of logs, metrics, traces, token counting and the audit log."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Tokens(Group):
         "olmo2",
     ] = Field(
         "o200k_base",
-        description="Vocabulary that tokens are counted in: the one nearest to your agents' models.",
+        description="Vocabulary used to count tokens: choose the one closest to your agents' models.",
     )
     token_drift_share: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Share of results whose tokens the engine is asked for, too (metric cwm_token_drift).",
+        description="Share of results whose tokens the engine counts as well, for comparison (metric cwm_token_drift).",
     )
 
 
 class Logging(Group):
-    """What CWM writes about itself."""
+    """CWM's own log."""
 
     title = "logging"
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="Least severe level logged."
+        "INFO", description="Lowest level that is logged."
     )
     log_format: Literal["auto", "console", "json"] = Field(
-        "auto", description="auto is console on a terminal, else json."
+        "auto", description="Format of log lines; auto is console on a terminal, else json."
     )
 
     @field_validator("log_level", mode="before")
@@ -61,23 +61,25 @@ class Logging(Group):
 
 
 class Metrics(Group):
-    """What is told of the gateway's state, at /metrics and /readyz."""
+    """How the gateway's state is reported at /metrics and /readyz."""
 
     title = "metrics"
 
     metrics_refresh_seconds: Seconds = Field(
         5.0,
         ge=0,
-        description="Sessions, windows, tiers and components are asked for again when /metrics is read, but not "
-        "sooner than this.",
+        description="Reading /metrics queries sessions, windows, tiers and components again, but no sooner than this after "
+        "the last query.",
     )
     check_timeout_seconds: Seconds = Field(
-        3.0, gt=0, description="A component that takes longer to answer a health check counts as down."
+        3.0,
+        gt=0,
+        description="A component that takes longer than this to answer a health check counts as down.",
     )
 
 
 class Tracing(Group):
-    """Where traces go. Without an endpoint there are none."""
+    """Where traces are sent. Without an endpoint, tracing is off."""
 
     title = "tracing"
 
@@ -85,15 +87,15 @@ class Tracing(Group):
         None, description="Base URL of an OpenTelemetry collector (OTLP over HTTP), such as http://host:4318."
     )
     otlp_headers: SecretStr | None = Field(
-        None, description="Headers that the collector wants, as name=value,name=value."
+        None, description="Headers to send to the collector, as name=value,name=value."
     )
     trace_sample_ratio: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="Share of traces kept of those that begin here; a caller's own choice counts.",
+        description="Share of traces to record among those that start here; a caller's own sampling decision is respected.",
     )
-    service_name: str = Field("cwm", pattern=r"\S", description="What this gateway is called in traces.")
+    service_name: str = Field("cwm", pattern=r"\S", description="Name of this gateway in traces.")
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -111,7 +113,7 @@ class Tracing(Group):
         return value
 
     def traces_url(self) -> str:
-        """Of the endpoint, where spans are taken."""
+        """The endpoint's URL for spans."""
         base = self.otlp_endpoint or ""
         return base if base.endswith(_TRACES_PATH) else base + _TRACES_PATH
 
@@ -125,18 +127,20 @@ class Audit(Group):
     title = "audit"
 
     audit_retention_days: Days = Field(
-        0, ge=0, description="Audit records older than that are removed, with an anchor left; 0 keeps all."
+        0,
+        ge=0,
+        description="Audit records older than this are removed and an anchor is left; 0 keeps all records.",
     )
     audit_checkpoint_seconds: Seconds = Field(
-        60.0, gt=0, description="How often it is kept, and logged, how far the audit log has come."
+        60.0, gt=0, description="Interval between audit checkpoints, which are stored and logged."
     )
 
     def keep_for(self) -> timedelta | None:
         return timedelta(days=self.audit_retention_days) or None
 
 
-def _headers(written: SecretStr) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in written.get_secret_value().split(",") if pair.strip()]
+def _headers(headers: SecretStr) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in headers.get_secret_value().split(",") if pair.strip()]
     if any(not name.strip() or not equals for name, equals, _ in pairs):
         raise ValueError("must be name=value pairs, separated by commas")
     return {name.strip(): value.strip() for name, _, value in pairs}

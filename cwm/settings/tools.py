@@ -1,4 +1,4 @@
-"""The ``results:`` and ``tools:`` of ``cwm.yaml``: what may be written there, and what becomes of it."""
+"""Parses ``results:`` and ``tools:`` of ``cwm.yaml`` into budgets."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _NO_PREVIEW_IN_BUDGET: Final = "'preview_tokens' is more than 'max_tokens'"
 
 
 def _tokens_or_any(value: Any) -> Any:
-    """``unlimited`` is None; a boolean would count as a number."""
+    """A token count, or None for ``unlimited``. Booleans are refused, although Python counts them as numbers."""
     if value == _UNLIMITED:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
-        raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on, or '{_UNLIMITED}'")
+        raise ValueError(f"must be a whole number of at least {_LEAST_PREVIEW} tokens, or '{_UNLIMITED}'")
     return _countable(value)
 
 
@@ -56,7 +56,7 @@ def _path(value: str) -> str:
 
 def _tokens(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST_PREVIEW:
-        raise ValueError(f"must be a whole number of tokens from {_LEAST_PREVIEW} on")
+        raise ValueError(f"must be a whole number of at least {_LEAST_PREVIEW} tokens")
     return _countable(value)
 
 
@@ -88,7 +88,7 @@ class CacheFields(Fields):
 
 
 class RateFields(Fields):
-    """How often a tool may be called, in place of the general limits."""
+    """A tool's rate limits, which replace the general ones."""
 
     session: Rates = None
     principal: Rates = None
@@ -96,7 +96,7 @@ class RateFields(Fields):
 
 
 class BudgetFields(Fields):
-    """What stands under ``results`` for all tools, and under ``tools`` for some."""
+    """Fields allowed both under ``results``, for all tools, and under ``tools``, for some."""
 
     max_tokens: TokensOrAny = 10_000
     preview_tokens: Tokens = 2_000
@@ -110,12 +110,12 @@ class BudgetFields(Fields):
             raise ValueError(_NO_PREVIEW_IN_BUDGET)
         return self
 
-    def _given(self) -> dict[str, Any]:
-        """What was written, by the policy's own names."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        if "ttl_seconds" in given:
-            given["result_ttl_seconds"] = given.pop("ttl_seconds")
-        return given
+    def _own_values(self) -> dict[str, Any]:
+        """The fields that were set, by the policy's own names."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        if "ttl_seconds" in values:
+            values["result_ttl_seconds"] = values.pop("ttl_seconds")
+        return values
 
 
 class ResultsFields(BudgetFields):
@@ -126,7 +126,7 @@ class ResultsFields(BudgetFields):
 
     def default_policy(self) -> ToolPolicy:
         own = {"enabled", "window_tokens", "window_share", "references"}
-        return _fitted(ToolPolicy(**{k: v for k, v in self._given().items() if k not in own}))
+        return _fitted(ToolPolicy(**{k: v for k, v in self._own_values().items() if k not in own}))
 
     def budgets(self, by_name: Mapping[str, ToolPolicy]) -> Budgets:
         return Budgets(
@@ -147,27 +147,27 @@ class ToolFields(BudgetFields):
     rate_limits: RateFields = RateFields()
 
     def policy(self, default: ToolPolicy) -> ToolPolicy:
-        """Of ``default``, with what was written in its place."""
-        given = {**self._given()}
+        """``default`` with the fields that were set."""
+        values = {**self._own_values()}
         for name in ("fields", "keywords"):
-            if name in given:
-                given[name] = tuple(given[name])
+            if name in values:
+                values[name] = tuple(values[name])
         if self.cache is not None:
-            given["cache"] = CachePolicy(self.cache.ttl_seconds, tuple(self.cache.key), self.cache.scope)
-        given.pop("rate_limits", None)
+            values["cache"] = CachePolicy(self.cache.ttl_seconds, tuple(self.cache.key), self.cache.scope)
+        values.pop("rate_limits", None)
         rates = self.rate_limits
-        given["rates"] = ToolRates(rates.session, rates.principal, rates.tenant)
-        return _fitted(replace(default, **given))
+        values["rates"] = ToolRates(rates.session, rates.principal, rates.tenant)
+        return _fitted(replace(default, **values))
 
 
 def read_budgets(results: Any, tools: Any, path: Path) -> Budgets:
-    """The budgets that the two keys of the file make. Raises SettingsError."""
+    """The budgets from the two keys of the file. Raises SettingsError."""
     try:
         defaults = ResultsFields.model_validate({} if results is None else results)
     except ValidationError as invalid:
         raise SettingsError(first_fault(invalid, RESULTS, path, f"'{RESULTS}'")) from None
     if tools is not None and not isinstance(tools, dict):
-        raise SettingsError(f"'{TOOLS}' in {path} must hold policies by name of a tool.")
+        raise SettingsError(f"'{TOOLS}' in {path} must contain policies by tool name.")
     default, by_name = defaults.default_policy(), dict[str, ToolPolicy]()
     for name, fields in (tools or {}).items():
         if not isinstance(name, str) or not 0 < len(name) <= 128:
@@ -175,15 +175,15 @@ def read_budgets(results: Any, tools: Any, path: Path) -> Budgets:
                 f"{TOOLS}.{name} in {path}: must be the name of a tool, or a pattern such as 'files_*'."
             )
         try:
-            read = ToolFields.model_validate({} if fields is None else fields)
+            tool_fields = ToolFields.model_validate({} if fields is None else fields)
         except ValidationError as invalid:
             raise SettingsError(first_fault(invalid, f"{TOOLS}.{name}", path, "a tool's policy")) from None
-        by_name[name] = read.policy(default)
+        by_name[name] = tool_fields.policy(default)
     return defaults.budgets(by_name)
 
 
 def _fitted(policy: ToolPolicy) -> ToolPolicy:
-    """A preview of a tool that may say less than a preview usually takes takes no more than that."""
+    """Limits a tool's preview to its ``max_tokens``."""
     if policy.max_tokens is None or policy.preview_tokens <= policy.max_tokens:
         return policy
     return replace(policy, preview_tokens=policy.max_tokens)

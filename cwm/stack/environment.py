@@ -1,4 +1,4 @@
-"""The engine's own Python environment: made once per set of pins, complete or not there at all."""
+"""The engine's own Python environment: installed once per set of pins, and used only when complete."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PROGRESS_SECONDS = 3.0
 _NEEDS_GIB: dict[Device, float] = {"cpu": 4.5, "cuda": 14.0}
 
 
-def as_far_as_it_goes(report: Report) -> Report:
-    """``report`` that nothing depends on: the terminal may be closed, the disk behind it full."""
+def tolerant(report: Report) -> Report:
+    """``report`` without its OSErrors: a closed terminal or a full disk behind it stops nothing."""
 
-    def tell(line: str) -> None:
+    def report_or_ignore(line: str) -> None:
         with suppress(OSError):
             report(line)
 
-    return tell
+    return report_or_ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class EngineEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """A requirements file and how pip is to read it."""
+    """A requirements file and the device that it is for."""
 
     file: Path
     device: Device
@@ -71,7 +71,7 @@ class Pins:
 
     @property
     def total(self) -> int | None:
-        """How many packages there will be; None where pip resolves their dependencies itself."""
+        """Number of packages; None if pip resolves the dependencies itself."""
         lines = self.file.read_text(encoding="utf-8").splitlines()
         return sum(bool(line.strip()) and line[0] != "#" for line in lines) if self.exact else None
 
@@ -83,11 +83,11 @@ class Pins:
 async def prepare_environment(
     home: Path, pins: Pins, report: Report, withheld: Collection[str] = ()
 ) -> EngineEnvironment:
-    """The environment for ``pins`` under ``home``, installed now if it is not there yet. Raises StackError.
+    """The environment for ``pins`` under ``home``, installed now if it does not exist. Raises StackError.
 
-    Of our own environment what installs it gets nothing that is ``withheld``.
-    It counts only with its marker, which is written last: one whose installation was killed is made anew.
-    Two processes that want it at once wait for each other.
+    The installer does not get the ``withheld`` environment variables.
+    An environment is complete when it has its marker, which is written last: without one it is installed anew.
+    A lock makes a second process wait while the first one installs.
     """
     folder = home / "engine" / f"{pins.device}-{pins.short_hash}"
     environment = EngineEnvironment(folder)
@@ -108,7 +108,7 @@ async def _install(
     folder = environment.folder
     require_space(folder.parent, _NEEDS_GIB[pins.device], "the engine environment")
     if folder.exists():
-        report("removing an engine environment whose installation was broken off")
+        report("removing an engine environment whose installation was interrupted")
         await asyncio.to_thread(shutil.rmtree, folder)
     log = folder.with_suffix(".log")
     log.unlink(missing_ok=True)
@@ -122,11 +122,11 @@ async def _install(
 async def _make_venv(folder: Path, log: Path, withheld: Collection[str]) -> None:
     try:
         await run_tool([sys.executable, "-I", "-m", "venv", str(folder)], log, withheld=withheld)
-    except ToolFailedError as failed:
+    except ToolFailedError as error:
         raise StackError(
             "Python cannot make a virtual environment for the engine: "
-            f"{' '.join(failed.lines[-3:]) or failed}. On Debian and Ubuntu install python3-venv."
-        ) from failed
+            f"{' '.join(error.lines[-3:]) or error}. On Debian and Ubuntu install python3-venv."
+        ) from error
 
 
 async def _pip_install(
@@ -136,64 +136,64 @@ async def _pip_install(
     argv = [environment.python, "-I", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
     argv += ["--disable-pip-version-check", *(["--no-deps"] if pins.exact else []), "-r", str(pins.file)]
     try:
-        async with progress.told():
+        async with progress.reporting():
             await run_tool(argv, log, progress.read, withheld=withheld)
-    except ToolFailedError as failed:
-        raise StackError(_why_pip_failed(failed, log)) from failed
+    except ToolFailedError as error:
+        raise StackError(_why_pip_failed(error, log)) from error
 
 
-def _why_pip_failed(failed: ToolFailedError, log: Path) -> str:
-    # Of a package that any constraint of its own is about, pip says the last.
-    if failed.matching(
+def _why_pip_failed(error: ToolFailedError, log: Path) -> str:
+    # pip words this differently for a package with a constraint: that is the third pattern.
+    if error.matching(
         r"(No matching distribution|satisfies the requirement|Cannot install).*torch==\S*\+cpu"
     ):
         return (
-            "pip finds no CPU build of PyTorch (torch …+cpu): it is not on PyPI. Let pip know PyTorch's CPU "
-            "wheel index (PIP_EXTRA_INDEX_URL, or extra-index-url in pip.conf), or a folder that holds the "
-            "wheel (PIP_FIND_LINKS), see that its constraints (PIP_CONSTRAINT, or constraint in pip.conf) allow it, "
-            "and start again."
+            "pip finds no CPU build of PyTorch (torch …+cpu): it is not on PyPI. Give pip PyTorch's CPU "
+            "wheel index (PIP_EXTRA_INDEX_URL, or extra-index-url in pip.conf), or a folder with the "
+            "wheel (PIP_FIND_LINKS); check that its constraints (PIP_CONSTRAINT, or constraint in pip.conf) allow it; "
+            "then start again."
         )
-    errors = failed.matching("^ERROR") or failed.lines[-3:]
-    return f"pip could not install the engine: {' '.join(errors)} (everything it said is in {log})"
+    errors = error.matching("^ERROR") or error.lines[-3:]
+    return f"pip could not install the engine: {' '.join(errors)} (its whole output is in {log})"
 
 
 class _Progress:
-    """Reads pip's lines and says, every few seconds, how far it is."""
+    """Reads pip's output and reports progress every few seconds."""
 
     def __init__(self, folder: Path, total: int | None, report: Report) -> None:
         self._folder, self._total, self._report = folder, total, report
-        self._found = 0
+        self._package_count = 0
         self._installing = False
-        self._before = set(self._records())  # pip itself
+        self._preinstalled = set(self._records())  # pip itself
         self._sizes: dict[Path, int] = {}
 
     def read(self, line: str) -> None:
         if line.startswith(("Collecting ", "Processing ")):
-            self._found += 1
+            self._package_count += 1
         elif line.startswith("Installing collected packages"):
             self._installing = True
 
     @asynccontextmanager
-    async def told(self) -> AsyncIterator[None]:
-        """Report for as long as the block runs."""
-        teller = asyncio.create_task(self._tell())
+    async def reporting(self) -> AsyncIterator[None]:
+        """Report progress while the block runs."""
+        reporter = asyncio.create_task(self._report_progress())
         try:
             yield
         finally:
-            teller.cancel()
-            await asyncio.wait({teller})
+            reporter.cancel()
+            await asyncio.wait({reporter})
 
-    async def _tell(self) -> None:
+    async def _report_progress(self) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_SECONDS)
             self._report(await asyncio.to_thread(self._line) if self._installing else self._fetching())
 
     def _fetching(self) -> str:
-        return f"fetching the engine: {self._found}{self._of} packages"
+        return f"fetching the engine: {self._package_count}{self._of} packages"
 
     def _line(self) -> str:
         for record in self._records():
-            if record not in self._sizes and record not in self._before:
+            if record not in self._sizes and record not in self._preinstalled:
                 self._sizes[record] = _recorded_bytes(record)
         size = sum(self._sizes.values()) / GIB
         return f"installing the engine: {len(self._sizes)}{self._of} packages, {size:.1f} GiB"
@@ -207,13 +207,13 @@ class _Progress:
 
 
 def _recorded_bytes(record: Path) -> int:
-    """Bytes that a wheel's RECORD lists; its lines end in ``,<hash>,<size>``."""
+    """Total size in bytes of the files in a wheel's RECORD, whose lines end in ``,<hash>,<size>``."""
     lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
     return sum(int(size) for size in (line.rpartition(",")[2] for line in lines) if size.isdigit())
 
 
 def require_space(folder: Path, gib: float, what: str) -> None:
-    """Raise StackError where ``folder``'s file system has less than ``gib`` GiB free."""
+    """Raise StackError if ``folder``'s file system has less than ``gib`` GiB free."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free / GIB
     if free < gib:

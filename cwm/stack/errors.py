@@ -1,7 +1,7 @@
-"""What goes wrong while a local engine is prepared, started or kept running."""
+"""The error of preparing, starting or running a local engine."""
 
 from __future__ import annotations
 
 
 class StackError(Exception):
-    """The local engine cannot be had: one readable message that says what is wrong and, where known, the fix."""
+    """The local engine cannot run. The message says what is wrong and, where known, how to fix it."""

@@ -1,4 +1,4 @@
-"""Asks the parts of a local stack whether they are there, and whether they know of each other."""
+"""Checks whether the parts of a local stack answer and are connected to each other."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LOOKED_UP = "lmcache_mp_lookup_requested_tokens_total"
 
 
 class Health:
-    """One HTTP client for all checks; closed with ``close``."""
+    """All checks, over one HTTP client, which ``close`` closes."""
 
     def __init__(self) -> None:
-        # Loopback only: a proxy of the environment has no business here.
+        # Loopback only: ignore a proxy from the environment.
         self._http = httpx2.AsyncClient(timeout=_ASK_SECONDS, trust_env=False)
 
     async def close(self) -> None:
@@ -34,7 +34,7 @@ class Health:
             return False
 
     async def json(self, url: str) -> dict[str, Any]:
-        """The object at ``url``; empty where there is none."""
+        """The JSON object at ``url``; empty if there is none."""
         try:
             response = await self._http.get(url)
             document = response.json() if response.status_code == httpx2.codes.OK else {}
@@ -50,8 +50,8 @@ class Health:
     async def vllm_has_asked(self, lmcache_url: str) -> bool:
         """Whether a lookup has reached this LMCache since it started.
 
-        After a restart vLLM's scheduler goes on without a cache until its own heartbeat notices, which may be
-        later than that of its workers; no endpoint tells. Only a lookup that arrives proves it.
+        After LMCache restarts, vLLM's scheduler runs without a cache until its own heartbeat notices, which may be
+        later than its workers' heartbeats. No endpoint reports this; only a lookup that arrives proves the connection.
         """
         try:
             text = (await self._http.get(f"{lmcache_url}/metrics")).text
@@ -61,18 +61,18 @@ class Health:
         return any(float(line.rpartition(" ")[2]) > 0 for line in lookups)
 
     async def instance_is_registered(self, coordinator_url: str, instance: str) -> bool:
-        known = (await self.json(f"{coordinator_url}/instances")).get("instances") or []
-        return any(entry.get("instance_id") == instance for entry in known)
+        instances = (await self.json(f"{coordinator_url}/instances")).get("instances") or []
+        return any(entry.get("instance_id") == instance for entry in instances)
 
     async def warm_up(self, vllm_url: str, model: str, chunk_size: int) -> None:
         """Send one completion that stores a chunk. Raises StackError.
 
-        It starts the connector's heartbeat: an LMCache that restarted before it would end vLLM.
+        It starts the connector's heartbeat: before that, a restart of LMCache would end vLLM.
         """
         body = {
             "model": model,
-            "prompt": [5 + place % 40 for place in range(chunk_size + 8)],
-            # Decoding with log-probabilities too: the first thaw's verification would pay for it.
+            "prompt": [5 + index % 40 for index in range(chunk_size + 8)],
+            # Also warms up decoding with log-probabilities, which the first thaw's verification uses.
             "max_tokens": 4,
             "logprobs": 5,
             "temperature": 0,
@@ -82,14 +82,14 @@ class Health:
             response = await self._http.post(
                 f"{vllm_url}/v1/completions", json=body, timeout=_WARM_UP_SECONDS
             )
-        except httpx2.TransportError as lost:
-            raise StackError(f"vLLM did not survive its first request: {lost}") from lost
+        except httpx2.TransportError as error:
+            raise StackError(f"vLLM did not survive its first request: {error}") from error
         if response.status_code != httpx2.codes.OK:
             raise StackError(f"vLLM refuses a first request: {response.text[:300]}")
 
 
 async def redis_answers(address: RedisAddress) -> bool:
-    """PING; False while it is loading its data or not there."""
+    """Whether Redis answers PING; False while it loads its data or is down."""
     client = Redis(**address.connection(), socket_connect_timeout=_ASK_SECONDS, socket_timeout=_ASK_SECONDS)
     try:
         return bool(await client.ping())

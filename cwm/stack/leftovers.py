@@ -1,4 +1,4 @@
-"""Clears up after what this user ran, was killed and is not started again: demos, benchmarks and their servers."""
+"""Cleans up after killed programs of this user that do not run again: demos, benchmarks and their servers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from cwm.stack.locks import FileLock
 from cwm.stack.runfile import RunFile, key_of
 
 _KEY = f"cwm-{'?' * 12}"
-_SOCKET_PATH_BYTES: Final = 107  # Linux takes no longer one
+_SOCKET_PATH_BYTES: Final = 107  # Linux's limit
 _SOCKET_IN_TEMPORARY: Final = (
     "/cwm-12345678/12345678-1234-1234-1234-123456789abc"  # a name as mkdtemp and vLLM make it
 )
 
 
 def lmcache_arguments(folder: Path, key: str) -> Path:
-    """What LMCache is started with, the password of its Redis included."""
+    """The file with LMCache's arguments, including the password of its Redis."""
     return folder / f"{key}.lmcache.json"
 
 
 def life_lock(home: Path, key: str) -> Path:
-    """What a stack has locked for as long as it lives."""
+    """The lock file that a stack holds while it lives."""
     return home / "run" / f"{key}.lock"
 
 
 async def clear_abandoned(home: Path, report: Report) -> None:
-    """Stop what dead stacks left running, and remove their shared memory, LMCache's pool included, and temporary folders.
+    """Stop the processes of dead stacks and remove their shared memory (with LMCache's pool) and temporary folders.
 
-    Nothing of a stack that lives, or that a living process has mapped, is touched; what is another user's stays.
+    Leaves alone what belongs to a living stack or another user, and memory that a living process has mapped.
     """
     files = (home / "run").glob(f"{_KEY}.*")
-    written = {path.with_name(f"{path.name.partition('.')[0]}.json") for path in files}
-    # Those with a folder last: parts of another may still write there.
-    for path in sorted(written, key=lambda path: (RunFile(path).has_temporary, path)):
+    run_files = {path.with_name(f"{path.name.partition('.')[0]}.json") for path in files}
+    # Stacks with a temporary folder come last: another stack's parts may still write there.
+    for path in sorted(run_files, key=lambda path: (RunFile(path).has_temporary, path)):
         try:
             await _clear(path, life_lock(home, path.stem), report)
-        except (OSError, StackError) as why:
-            report(f"what {path.stem} left behind is not cleared: {why}")
+        except (OSError, StackError) as error:
+            report(f"what {path.stem} left behind cannot be cleaned up: {error}")
 
 
 @contextmanager
@@ -56,24 +56,24 @@ def socket_folder(home: Path) -> Iterator[Path]:
     Raises StackError as :func:`temporary_folder` does.
     """
     longest = os.fsencode(tempfile.gettempdir() + _SOCKET_IN_TEMPORARY)
-    within = None if len(longest) <= _SOCKET_PATH_BYTES else "/tmp"  # noqa: S108 - made by mkdtemp there
-    with temporary_folder(home, "cwm-", within) as (folder, _):
+    parent = None if len(longest) <= _SOCKET_PATH_BYTES else "/tmp"  # noqa: S108 - made by mkdtemp there
+    with temporary_folder(home, "cwm-", parent) as (folder, _):
         yield folder
 
 
 @contextmanager
-def temporary_folder(home: Path, prefix: str, within: str | None = None) -> Iterator[tuple[Path, RunFile]]:
-    """A folder that goes with the block, or by :func:`clear_abandoned` where this process is killed.
+def temporary_folder(home: Path, prefix: str, parent: str | None = None) -> Iterator[tuple[Path, RunFile]]:
+    """A folder that is removed after the block, or by :func:`clear_abandoned` if this process is killed.
 
-    What is written down in its run file as started there is then stopped before. Raises StackError where there
-    is no room for it, or ``home`` cannot be written.
+    ``clear_abandoned`` first stops the programs that the folder's run file lists. Raises StackError if there
+    is no space for the folder, or ``home`` cannot be written.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
-    except OSError as refused:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
         raise StackError(
-            f"no temporary folder can be made ({refused}). Make room, or set TMPDIR to another folder."
-        ) from refused
+            f"no temporary folder can be made ({error}). Make room, or set TMPDIR to another folder."
+        ) from error
     key = key_of(folder)
     lock, run = FileLock(life_lock(home, key)), RunFile(home / "run" / f"{key}.json")
     try:
@@ -83,7 +83,7 @@ def temporary_folder(home: Path, prefix: str, within: str | None = None) -> Iter
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
-            with suppress(OSError):  # what made the block fail is told
+            with suppress(OSError):  # raise the block's own error instead
                 run.remove()
                 life_lock(home, key).unlink(missing_ok=True)
         lock.release()

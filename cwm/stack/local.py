@@ -1,4 +1,4 @@
-"""``cwm up``'s engine: Valkey, LMCache's coordinator and server, and vLLM, started in order and kept alive."""
+"""The engine of ``cwm up``: starts Valkey, LMCache's coordinator and server, and vLLM, in order, and keeps them running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 from cwm.stack import shm
 from cwm.stack.child import Child
 from cwm.stack.commands import VARIABLES, Commands, PartName
-from cwm.stack.environment import Pins, Report, as_far_as_it_goes, prepare_environment
+from cwm.stack.environment import Pins, Report, prepare_environment, tolerant
 from cwm.stack.errors import StackError
 from cwm.stack.health import Health, redis_answers
 from cwm.stack.leftovers import life_lock, lmcache_arguments, socket_folder
@@ -37,10 +37,10 @@ _SEGMENTS_EVERY = 20  # watches
 
 
 class LocalStack:
-    """A local engine for as long as the ``async with`` lasts.
+    """A local engine that runs inside an ``async with``.
 
-    Entering prepares what is missing, starts all parts and returns when the engine answers; leaving stops
-    them and removes their shared memory. Raises StackError. Belongs to the event loop it was entered in.
+    Entering installs what is missing, starts all parts and returns when the engine answers; leaving stops
+    them and removes their shared memory. Raises StackError. Use it only in the event loop that entered it.
     """
 
     vllm_url: str
@@ -56,24 +56,24 @@ class LocalStack:
         self.chunk_size = plan.chunk_size
         self.storage_path = plan.storage_path
         self.ports = plan.ports
-        self._report = as_far_as_it_goes(report)
+        self._report = tolerant(report)
         self._parts: dict[PartName, Part] = {}
         self._segments: dict[PartName, set[shm.Segment]] = {}
         self._health = Health()
-        # Where the next stack looks, also for those of a temporary folder.
+        # In the folder that the next stack searches for leftovers, even if this stack's storage is temporary.
         self._runfile = RunFile(plan.home / "run" / f"{plan.key}.json")
         self._open = AsyncExitStack()
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each part was started again."""
+        """Number of restarts of each part."""
         return {name: part.restarts for name, part in self._parts.items()}
 
     async def __aenter__(self) -> Self:
         try:
             await self._enter(self._open)
         except BaseException:
-            # What made the start fail is told, also to whoever gave it up while it was being undone.
+            # Undo everything and raise what made the start fail, even if the caller cancels meanwhile.
             await _to_its_end(self._open.aclose())
             raise
         return self
@@ -81,8 +81,8 @@ class LocalStack:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        given_up = await _to_its_end(self._open.aclose())
-        if given_up and error is None:
+        cancelled = await _to_its_end(self._open.aclose())
+        if cancelled and error is None:
             raise asyncio.CancelledError
 
     async def _enter(self, undo: AsyncExitStack) -> None:
@@ -106,7 +106,7 @@ class LocalStack:
         await self._start(commands, reserved, undo)
 
     async def wait_ready(self, timeout_seconds: float = 300) -> None:
-        """Wait until every part answers and vLLM, LMCache and coordinator know each other. Raises StackError."""
+        """Wait until every part answers and vLLM, LMCache and the coordinator are connected. Raises StackError."""
         waiting = asyncio.ensure_future(self._until_connected())
         failures = [part.failed for part in self._parts.values()]
         try:
@@ -115,8 +115,8 @@ class LocalStack:
             )
         finally:
             waiting.cancel()
-        for ended in done:
-            ended.result()
+        for failure in done:
+            failure.result()
         if not done:
             missing = [name for name, part in self._parts.items() if not part.ready.is_set()]
             raise StackError(
@@ -124,38 +124,38 @@ class LocalStack:
             )
 
     async def kill(self, part: PartName) -> None:
-        """SIGKILL a part as a crash would. It is started again; ``wait_ready`` tells when it is back."""
+        """Send SIGKILL to a part, as a crash would. It is started again; ``wait_ready`` waits for it."""
         await self._note_segments(part)
-        self._known(part).kill()
+        self._own_part(part).kill()
 
     async def hold_down(self, part: PartName) -> None:
-        """SIGKILL a part and keep it down, as an outage would, until ``let_up``."""
+        """Send SIGKILL to a part and keep it down until ``let_up``, as an outage would."""
         await self._note_segments(part)
-        self._known(part).hold_down()
+        self._own_part(part).hold_down()
 
     def let_up(self, part: PartName) -> None:
-        """End an outage; ``wait_ready`` tells when the part is back."""
-        self._known(part).let_up()
+        """End the outage; ``wait_ready`` waits for the part."""
+        self._own_part(part).let_up()
 
     def pids(self, part: PartName) -> list[int]:
-        """The part's living processes; empty while it is down, or where the part runs elsewhere."""
-        return self._known(part).pids() if part in self._parts else []
+        """The part's living processes; empty while it is down, or if this stack does not run it."""
+        return self._own_part(part).pids() if part in self._parts else []
 
     async def run_until_failure(self) -> NoReturn:
-        """Sleep for as long as the stack can be kept alive. Raises StackError when a part dies for good."""
+        """Sleep while the stack runs. Raises StackError when a part cannot be started again."""
         failures = [part.failed for part in self._parts.values()]
         done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
-        for ended in done:
-            ended.result()
+        for failure in done:
+            failure.result()
         raise StackError("a part of the local engine ended for good.")
 
-    def _known(self, part: PartName) -> Part:
+    def _own_part(self, part: PartName) -> Part:
         if part not in self._parts:
             raise StackError(f"this stack runs no '{part}' of its own.")
         return self._parts[part]
 
     def room(self) -> Room:
-        """What keeps the tiers small enough: the disk's always, a Valkey only of this stack's own."""
+        """The guard of the tiers' sizes: of the disk tier always, of Valkey only if it is this stack's own."""
         embedded = self._redis if self.plan.redis is None else None
         urls = (self.coordinator_url, self.lmcache_url)
         return Room(embedded, self.storage_path / "kv", self.plan.disk_gb, urls, self._report)
@@ -172,7 +172,12 @@ class LocalStack:
     async def _live(self, undo: AsyncExitStack) -> None:
         life = life_lock(self.plan.home, self.plan.key)
         await undo.enter_async_context(
-            locked(life, lambda pid: self._report(f"waiting for process {pid}, which clears up for this one"))
+            locked(
+                life,
+                lambda pid: self._report(
+                    f"waiting for process {pid}, which is cleaning up after a killed one"
+                ),
+            )
         )
         undo.callback(life.unlink, missing_ok=True)
 
@@ -216,7 +221,8 @@ class LocalStack:
         hooks = Hooks(self._report, self._part_started, self._part_polled, self._part_cleared)
         part = Part(recipe, list(self._parts.values()), log, hooks)
         self._parts[recipe.name] = part
-        # Undone in reverse: vLLM first, Valkey last. Registered first, so that a cancelled start is stopped too.
+        # Parts stop in reverse order: vLLM first, Valkey last. Registered before the start, so that a cancelled
+        # start is stopped too.
         undo.push_async_callback(part.stop)
         await part.start()
 
@@ -270,21 +276,21 @@ class LocalStack:
         await asyncio.to_thread(shm.unlink, self._segments.pop(name, set()))
 
     async def _note_segments(self, name: PartName) -> None:
-        """Remember what a part has mapped while it can still be asked: after a SIGKILL nobody knows."""
+        """Record the segments that a part has mapped now: after a SIGKILL nothing lists them."""
         mapped = await asyncio.to_thread(shm.mapped_by, self.pids(name))
         self._segments[name] = self._segments.get(name, set()) | mapped
         self._runfile.segments_seen(set().union(*self._segments.values()))
 
     async def _watch(self) -> None:
         logs = {name: LogWatch(part.log) for name, part in self._parts.items()}
-        for turn in range(1 << 62):
+        for count in range(1 << 62):
             await asyncio.sleep(_WATCH_SECONDS)
-            if turn % _SEGMENTS_EVERY == 0:
+            if count % _SEGMENTS_EVERY == 0:
                 for name in self._parts:
                     with suppress(OSError):
                         await self._note_segments(name)
             for name, log in logs.items():
-                with suppress(OSError):  # a full disk, a log that somebody removed: it is looked at again
+                with suppress(OSError):  # a full disk or a removed log: try again next time
                     for line in log.errors():
                         self._report(f"{name}: {line}")
 
@@ -307,25 +313,25 @@ class LocalStack:
     async def _vllm_uses_lmcache(self) -> bool:
         if await self._health.vllm_has_asked(self.lmcache_url):
             return True
-        # vLLM may have died with LMCache, in the middle of a store; then it is started again.
+        # vLLM may have died with LMCache during a store; its keeper then starts it again.
         with suppress(StackError):
             await self._health.warm_up(self.vllm_url, self.model_name, self.chunk_size)
         return await self._health.vllm_has_asked(self.lmcache_url)
 
 
 async def _to_its_end(ending: Coroutine[Any, Any, None]) -> bool:
-    """Await it whatever cancels the wait; whether something did."""
-    task, given_up = asyncio.ensure_future(ending), False
+    """Await ``ending`` to its end even if the caller is cancelled; True if it was."""
+    task, cancelled = asyncio.ensure_future(ending), False
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            given_up = True
+            cancelled = True
     task.result()
-    return given_up
+    return cancelled
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    while not task.done():  # a Redis client that is just connecting may lose a cancellation
+    while not task.done():  # a Redis client may swallow a cancellation while it connects
         task.cancel()
         await asyncio.wait({task}, timeout=_CANCEL_AGAIN_SECONDS)

@@ -1,4 +1,4 @@
-"""Locks between processes, by ``flock``: the kernel drops them when their holder dies, however it dies."""
+"""Locks between processes, by ``flock``: the kernel releases them when their holder dies, for whatever reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RETRY_SECONDS = 0.25
 
 
 class FileLock:
-    """A lock on a file, which holds the pid of whoever took it last; others that are ``shared`` may have it too."""
+    """A lock on a file that contains the pid of its last holder. Several ``shared`` locks may hold one file together."""
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
         self._path = path
@@ -24,32 +24,32 @@ class FileLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Take the lock without waiting; False where another process (or object) holds it.
+        """Take the lock without waiting; False if another process (or object) holds it.
 
-        Raises StackError where its file cannot be written.
+        Raises StackError if the file cannot be written.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = self._locked()
-        except OSError as refused:
-            why = places.refusal(self._path, refused)
+            descriptor = self._open_locked()
+        except OSError as error:
+            reason = places.refusal(self._path, error)
             raise StackError(
-                f"{self._path} cannot be written ({why}). Make room and give this user the right to write "
+                f"{self._path} cannot be written ({reason}). Make room and give this user the right to write "
                 "there, or set CWM_STORAGE_PATH (what is stored) and CWM_HOME (engine and models) to other folders."
-            ) from refused
+            ) from error
         if descriptor is None:
             return False
         self._descriptor = descriptor
         return True
 
-    def _locked(self) -> int | None:
+    def _open_locked(self) -> int | None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, self._kind | fcntl.LOCK_NB)
             if not self._is_at_path(descriptor):
-                # Whoever had it removed the file: the next has made another.
+                # The last holder removed the file, so the path may name a new one: lock that.
                 os.close(descriptor)
-                return self._locked()
+                return self._open_locked()
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:
@@ -67,7 +67,7 @@ class FileLock:
             return False
 
     def holder(self) -> str:
-        """The pid in the file, as text; empty where nobody ever wrote one."""
+        """The pid in the file, as text; empty if the file does not exist."""
         return self._path.read_text(encoding="ascii").strip() if self._path.exists() else ""
 
     def release(self) -> None:
@@ -78,13 +78,13 @@ class FileLock:
 
 @asynccontextmanager
 async def locked(path: Path, waiting: Callable[[str], None]) -> AsyncIterator[None]:
-    """Hold the lock on ``path``; ``waiting`` is called once, with the holder's pid, when it is taken."""
+    """Hold the lock on ``path``. If another process has it, call ``waiting`` once with that pid, and wait."""
     lock = FileLock(path)
-    told = False
+    holder_reported = False
     while not lock.take():
-        if not told:
+        if not holder_reported:
             waiting(lock.holder())
-            told = True
+            holder_reported = True
         await asyncio.sleep(_RETRY_SECONDS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The log file of each part: a fresh one a run, never larger than disks are, its errors told to a person."""
+"""The log file of each part: a new one per run, limited in size, with its errors reported."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ _IMPORTANT = re.compile(r"\b(ERROR|CRITICAL|Traceback|OOM)\b")
 
 
 def fresh_log(folder: Path, name: str) -> Path:
-    """An empty ``<name>.log``; the one of the run before is kept as ``<name>.log.1``."""
+    """An empty ``<name>.log``; the previous run's log becomes ``<name>.log.1``."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     if log.exists():
-        log.replace(_kept(log))
+        log.replace(_previous(log))
     log.touch()
     return log
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """The end of a log, without colours and empty lines."""
+    """The last lines of a log, without colours and empty lines."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LAST_BYTES))
         return _lines(file.read())[-count:]
 
 
 class LogWatch:
-    """Reads what a part has written since the last look, picks out its errors, and keeps the file small."""
+    """Reads a part's new log lines, returns the errors among them, and keeps the file small."""
 
     def __init__(self, log: Path, largest_bytes: int = _LARGEST_BYTES) -> None:
         self._log, self._largest = log, largest_bytes
-        self._read = log.stat().st_size
+        self._offset = log.stat().st_size
 
     def errors(self, most: int = 3) -> list[str]:
-        """New lines that tell of an error; at most ``most``, then how many more there were."""
-        if self._log.stat().st_size == self._read:
+        """New lines with an error: at most ``most``, then the number of further ones."""
+        if self._log.stat().st_size == self._offset:
             return []
         with self._log.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             text = file.read()
-            self._read = file.tell()
-        if self._read > self._largest:
+            self._offset = file.tell()
+        if self._offset > self._largest:
             self._turn_over()
-        found = [line for line in _lines(text) if _IMPORTANT.search(line)]
-        more = [f"… and {len(found) - most} more"] if len(found) > most else []
-        return [line[:_LONGEST_LINE] for line in found[:most]] + more
+        error_lines = [line for line in _lines(text) if _IMPORTANT.search(line)]
+        more = [f"… and {len(error_lines) - most} more"] if len(error_lines) > most else []
+        return [line[:_LONGEST_LINE] for line in error_lines[:most]] + more
 
     def _turn_over(self) -> None:
-        # The part keeps its file open for appending, so the file is emptied, not moved.
-        shutil.copyfile(self._log, _kept(self._log))
+        # The part has the file open for appending, so copy and empty the file instead of moving it.
+        shutil.copyfile(self._log, _previous(self._log))
         os.truncate(self._log, 0)
-        self._read = 0
+        self._offset = 0
 
 
-def _kept(log: Path) -> Path:
+def _previous(log: Path) -> Path:
     return log.with_name(f"{log.name}.1")
 
 

@@ -1,4 +1,4 @@
-"""The model that a local engine serves: made once and kept at a fixed path, because KV keys contain the path."""
+"""The model of a local engine: created once at a fixed path, because KV keys contain the path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Build = Callable[[Path], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A folder of weights. ``digest`` names the weights, ``longest_context`` is what they allow, in tokens."""
+    """A folder of weights. ``digest`` identifies the weights; ``longest_context`` is the model's limit in tokens."""
 
     folder: Path
     name: str
@@ -48,9 +48,9 @@ class Model:
 async def prepare_model(
     wanted: str, home: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
 ) -> Model:
-    """The model called ``wanted``: one of ours, made under ``home`` on first use, or a folder. Raises StackError.
+    """The model called ``wanted``: one of ours, created under ``home`` on first use, or a folder. Raises StackError.
 
-    Of our own environment what makes it gets nothing that is ``withheld``.
+    The programs that create it do not get the ``withheld`` environment variables.
     """
     models = home / "models"
     if wanted == TINY:
@@ -82,28 +82,28 @@ def _existing(wanted: str) -> Path:
 
 
 def _nameable(folder: Path) -> Path:
-    """``folder``, unless LMCache could not use its path, which is the model's name in every key of KV."""
+    """``folder``, if LMCache accepts its path, which is the model's name in every KV key. Raises StackError."""
     if "@" in str(folder):
         raise StackError(
-            f"the model's path {folder} has an '@', which LMCache allows in no model's name. Set CWM_MODEL, or CWM_HOME "
-            "for the models that CWM makes, to a path without one."
+            f"the model's path {folder} has an '@', which LMCache does not allow in a model's name. Set CWM_MODEL, or CWM_HOME "
+            "for the models that CWM creates, to a path without one."
         )
     return folder
 
 
 def _longest_context(folder: Path) -> int:
     config = _config(folder)
-    for place in (config, config.get("text_config") or {}):
-        if isinstance(place.get("max_position_embeddings"), int):
-            return int(place["max_position_embeddings"])
+    for section in (config, config.get("text_config") or {}):
+        if isinstance(section.get("max_position_embeddings"), int):
+            return int(section["max_position_embeddings"])
     return _LONGEST_DEFAULT
 
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as broken:
-        raise StackError(f"{folder / 'config.json'} cannot be read: {broken}") from broken
+    except (OSError, ValueError) as error:
+        raise StackError(f"{folder / 'config.json'} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise StackError(f"{folder / 'config.json'} does not hold a model's configuration.")
     return config
@@ -114,7 +114,7 @@ def _short_hash(script: Path) -> str:
 
 
 class _Builder:
-    """Makes a model beside its place and moves it there whole, so that half of one is never served."""
+    """Creates a model in a temporary folder and moves it into place whole, so that half a model is never served."""
 
     def __init__(
         self, models: Path, environment: EngineEnvironment, report: Report, withheld: Collection[str] = ()
@@ -122,31 +122,31 @@ class _Builder:
         self._models, self._environment, self._report = models, environment, report
         self._withheld = withheld
 
-    async def once(self, name: str, told_as: str, build: Build) -> Path:
+    async def once(self, name: str, title: str, build: Build) -> Path:
         folder = _nameable((self._models / name).resolve())
         if folder.is_dir():
             return folder
         lock = self._models / f"{name}.lock"
         async with locked(
-            lock, lambda pid: self._report(f"waiting for process {pid}, which is making {told_as}")
+            lock, lambda pid: self._report(f"waiting for process {pid}, which is making {title}")
         ):
             if not folder.is_dir():
-                self._report(f"making {told_as} (once)")
-                await self._make(folder, build, told_as)
+                self._report(f"making {title} (once)")
+                await self._make(folder, build, title)
         return folder
 
-    async def _make(self, folder: Path, build: Build, told_as: str) -> None:
+    async def _make(self, folder: Path, build: Build, title: str) -> None:
         unfinished = folder.with_name(f".{folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         try:
             await build(unfinished)
-        except ToolFailedError as failed:
-            lines = failed.matching("^ERROR") or failed.lines[-5:]
-            raise StackError(f"{told_as} could not be made: {' / '.join(lines) or failed}") from failed
+        except ToolFailedError as error:
+            lines = error.matching("^ERROR") or error.lines[-5:]
+            raise StackError(f"{title} could not be made: {' / '.join(lines) or error}") from error
         (unfinished / "made").rename(folder)
         shutil.rmtree(unfinished, ignore_errors=True)
-        self._report(f"{told_as} is in {folder}")
+        self._report(f"{title} is in {folder}")
 
     def tiny(self, script: Path) -> Build:
         async def build(work: Path) -> None:
@@ -168,12 +168,12 @@ class _Builder:
         return build
 
     async def _run(self, work: Path, *arguments: str, path: Path | None = None) -> None:
-        """Run the engine's Python; what its scripts print as plain sentences is reported."""
+        """Run the engine's Python; lines such as "converting the model" are passed to ``report``."""
         variables = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(path or work)}
         argv = [self._environment.python, *arguments]
-        await run_tool(argv, work / "log", self._tell, variables, self._withheld)
+        await run_tool(argv, work / "log", self._report_step, variables, self._withheld)
 
-    def _tell(self, line: str) -> None:
+    def _report_step(self, line: str) -> None:
         if re.fullmatch(r"[a-z]+ing the [a-z ]+", line):
             self._report(line)
 
@@ -193,13 +193,13 @@ def _unpack_gguf(work: Path) -> Path:
 def weights_digest(folder: Path, cache: Path) -> str:
     """BLAKE3, 32 hex digits, over config.json and every ``*.safetensors``, with their names.
 
-    Hashing gigabytes at every start would be felt, so ``cache`` remembers the digest for as long as no
-    file's size or modification time changes.
+    Hashing gigabytes takes time, so the file ``cache`` stores the digest; it is valid until a file's size
+    or modification time changes.
     """
     files = sorted([folder / "config.json", *folder.glob("*.safetensors")])
     state = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-    known = _read_digests(cache)
-    entry = known.get(str(folder))
+    digests = _read_digests(cache)
+    entry = digests.get(str(folder))
     if isinstance(entry, dict) and entry.get("files") == state:
         return str(entry["digest"])
     hasher = blake3(max_threads=blake3.AUTO)
@@ -207,16 +207,16 @@ def weights_digest(folder: Path, cache: Path) -> str:
         hasher.update(f"{file.name}\0{file.stat().st_size}\0".encode())
         hasher.update_mmap(file)
     digest = hasher.hexdigest(length=16)
-    write_json(cache, {**known, str(folder): {"files": state, "digest": digest}})
+    write_json(cache, {**digests, str(folder): {"files": state, "digest": digest}})
     return digest
 
 
 def _read_digests(cache: Path) -> dict[str, Any]:
     try:
-        known = json.loads(cache.read_text(encoding="utf-8"))
+        digests = json.loads(cache.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 def write_json(path: Path, document: Any) -> None:

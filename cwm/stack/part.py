@@ -11,6 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import NoReturn
 
+from cwm.background import cancel_and_wait
 from cwm.stack import proc
 from cwm.stack.child import Child
 from cwm.stack.commands import PartName
@@ -19,7 +20,7 @@ from cwm.stack.errors import StackError
 from cwm.stack.logs import last_lines
 
 _POLL_SECONDS = 0.1
-_PATIENCE_SECONDS = 5.0
+_REPORT_SECONDS = 5.0
 _LAST_LINES = 30
 _FIRST_START_DEATHS = 2  # a wrong setting dies every time; a user should not wait for five
 _RESTART_DEATHS = 5
@@ -28,7 +29,7 @@ _BACKOFF_SECONDS = (0.0, 0.5, 2.0, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one part is started and known to be well. ``answers`` returns False while it is not there yet."""
+    """How to start one part and check it. ``answers`` returns False until the part responds."""
 
     name: PartName
     title: str
@@ -45,7 +46,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the stack wants to know of its parts."""
+    """Callbacks from a part to its stack."""
 
     report: Report
     started: Callable[[PartName, Child], None]
@@ -54,7 +55,7 @@ class Hooks:
 
 
 class Part:
-    """A supervised part. ``ready`` is set while it is known to answer."""
+    """A supervised part. ``ready`` is set while it answers."""
 
     def __init__(self, recipe: Recipe, needs: Sequence[Part], log: Path, hooks: Hooks) -> None:
         self.recipe, self.log = recipe, log
@@ -75,16 +76,15 @@ class Part:
         return self._child.pids() if self._child else []
 
     async def start(self) -> None:
-        """Start it for the first time, and from then on keep it running. Raises StackError."""
+        """Start the part and keep it running from then on. Raises StackError."""
         child = await self._until_ready(_FIRST_START_DEATHS)
         self._keeper = asyncio.create_task(self._keep(child), name=f"keep {self.name}")
-        self._keeper.add_done_callback(self._kept)
+        self._keeper.add_done_callback(self._keeper_ended)
 
     async def stop(self) -> None:
-        """Ask it to end, and insist."""
+        """Ask the part to end, and kill it if it does not."""
         if self._keeper:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+            await cancel_and_wait(self._keeper)
         self.ready.clear()
         self.failed.cancel()
         if self._child and not await self._child.stop(self.recipe.stop_seconds):
@@ -93,13 +93,13 @@ class Part:
             await self._hooks.cleared(self.name)
 
     def kill(self) -> None:
-        """SIGKILL everything of it, as a crash would; the keeper starts it again."""
+        """Send SIGKILL to all its processes, as a crash would; the keeper starts it again."""
         self.ready.clear()
         if self._child:
             self._child.kill()
 
     def hold_down(self) -> None:
-        """Kill it, and do not start it again before :meth:`let_up`."""
+        """Kill the part and keep it down until :meth:`let_up`."""
         self._may_start.clear()
         self.kill()
 
@@ -111,17 +111,17 @@ class Part:
             status = await child.ended()
             self.ready.clear()
             self.restarts += 1
-            self._hooks.report(f"{self.recipe.title} ended ({_told(status)}); starting it again")
+            self._hooks.report(f"{self.recipe.title} ended ({_status_name(status)}); starting it again")
             await self._clear(child)
             child = await self._until_ready(_RESTART_DEATHS)
 
-    def _kept(self, keeper: asyncio.Task[NoReturn]) -> None:
-        """Nobody watches over it any more: unless it is being stopped, that is its failure."""
+    def _keeper_ended(self, keeper: asyncio.Task[NoReturn]) -> None:
+        """When the keeper task ends without being cancelled, the part has failed for good."""
         error = None if keeper.cancelled() else keeper.exception()
         if error is None or self.failed.done():
             return
         if not isinstance(error, StackError):
-            logging.getLogger(__name__).error("%s is not kept running", self.recipe.title, exc_info=error)
+            logging.getLogger(__name__).error("%s is no longer supervised", self.recipe.title, exc_info=error)
             error = StackError(f"{self.recipe.title} cannot be kept running: {error!r}.")
         self.failed.set_exception(error)
 
@@ -133,14 +133,14 @@ class Part:
                 await need.ready.wait()
             try:
                 child = await self._spawn()
-            except OSError as refused:
-                self._hooks.report(f"{self.recipe.title} could not be started: {refused}")
+            except OSError as error:
+                self._hooks.report(f"{self.recipe.title} could not be started: {error}")
                 continue
             if await self._answers_in_time(child):
                 self.ready.set()
                 return child
             await self._clear(child)
-            self._hooks.report(f"{self.recipe.title} did not get ready")
+            self._hooks.report(f"{self.recipe.title} did not become ready")
         lines = "\n".join(last_lines(self.log, _LAST_LINES))
         raise StackError(
             f"{self.recipe.title} does not start; {deaths_allowed} attempts failed. Its last lines ({self.log}):\n{lines}"
@@ -155,22 +155,22 @@ class Part:
         return child
 
     async def _answers_in_time(self, child: Child) -> bool:
-        """Poll until it answers and is warm. False when it ended, or took too long and was killed."""
+        """Poll until the part answers and is warm. False when it ended or its time is over."""
         loop = asyncio.get_running_loop()
-        began = told = loop.time()
+        began = last_report = loop.time()
         while child.alive and loop.time() - began < self.recipe.start_seconds:
             await self._hooks.polled(self.name, child)
             if await self._is_well(child) and await self._warm(child):
                 self._hooks.report(f"{self.recipe.title} is ready ({loop.time() - began:.0f} s)")
                 return True
-            if loop.time() - told >= _PATIENCE_SECONDS:
-                told = loop.time()
-                self._hooks.report(f"{self.recipe.title} is starting ({told - began:.0f} s)")
+            if loop.time() - last_report >= _REPORT_SECONDS:
+                last_report = loop.time()
+                self._hooks.report(f"{self.recipe.title} is starting ({last_report - began:.0f} s)")
             await asyncio.sleep(_POLL_SECONDS)
         return False
 
     async def _is_well(self, child: Child) -> bool:
-        """It answers, and it is ours: until it listens, another engine of this machine may have its port."""
+        """Whether the part answers and listens itself: until it does, another engine on this machine may have its port."""
         if not await self.recipe.answers():
             return False
         return self.recipe.port is None or proc.listens(child.pids(), self.recipe.port)
@@ -181,13 +181,11 @@ class Part:
         warming = asyncio.ensure_future(self.recipe.warm_up())
         ending = asyncio.ensure_future(child.ended())
         await asyncio.wait({warming, ending}, return_when=asyncio.FIRST_COMPLETED)
-        refusal = warming.exception() if warming.done() else None
-        if refusal:
-            self._hooks.report(str(refusal))
-        warm = warming.done() and refusal is None and child.alive
-        for task in (warming, ending):
-            task.cancel()
-            await asyncio.wait({task})
+        error = warming.exception() if warming.done() else None
+        if error:
+            self._hooks.report(str(error))
+        warm = warming.done() and error is None and child.alive
+        await cancel_and_wait(warming, ending)
         return warm
 
     async def _clear(self, child: Child) -> None:
@@ -195,7 +193,7 @@ class Part:
         await self._hooks.cleared(self.name)
 
 
-def _told(status: int) -> str:
+def _status_name(status: int) -> str:
     if status >= 0:
         return f"status {status}"
     with suppress(ValueError):

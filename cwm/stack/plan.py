@@ -1,4 +1,4 @@
-"""What is to be started, settled before anything is: sizes that fit the machine, names, folders."""
+"""The plan of a stack, made before anything starts: sizes that fit the machine, names, folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cwm.stack.runfile import key_of
 
 _CHUNK_TINY = 32
 _CHUNK_CPU = 64
-# Untested: no GPU machine has run this. 64 is a block size that vLLM's CUDA attention backends all accept.
+# Untested: this has not run on a GPU. All of vLLM's CUDA attention backends accept a block size of 64.
 _CHUNK_CUDA = 64
 _CPU_BLOCK_STEP = 32
 _CUDA_BLOCK_STEP = 16
@@ -48,14 +48,14 @@ class StackPlan:
     run_folder: Path
     ports: Ports = field(default_factory=Ports)
     temporary: Path | None = None
-    """A folder with all that this stack keeps, which is to go with it; the next stack removes what a killed one left."""
+    """A folder with everything this stack stores, removed with it; if the stack is killed, the next one removes it."""
     gateway_port: int | None = None
     gateway_host: str = LOOPBACK
-    """Where the gateway is going to listen: no part takes its port."""
+    """Address on which the gateway is going to listen; no part takes its port."""
     withheld: frozenset[str] = frozenset()
-    """Variables of the environment that are none of the engine's business."""
+    """Environment variables that the engine does not get."""
     dev_endpoints: bool = False
-    """vLLM's development endpoints, which benchmarks need to empty its cache. They know no API key."""
+    """Enables vLLM's development endpoints, with which benchmarks empty its cache. They check no API key."""
 
     @property
     def key(self) -> str:
@@ -75,9 +75,9 @@ def plan_from_settings(
     withheld: frozenset[str],
     log: Callable[[str], None] | None = None,
 ) -> StackPlan:
-    """The plan that the settings ask for on this machine; ``log`` hears what had to be made smaller.
+    """The plan for these settings on this machine; ``log`` gets a line for each size that had to shrink.
 
-    ``withheld`` are the settings' ``upstream_variables``. Raises StackError where they cannot be met.
+    ``withheld`` are the settings' ``upstream_variables``. Raises StackError if the machine cannot meet the settings.
     """
     device = choose_device(local.device)
     chunk_size = _chunk_size(local.chunk_size, local.model, device)
@@ -88,7 +88,7 @@ def plan_from_settings(
         )
     storage_path = storage.storage_path.absolute()
     home = local.home.absolute()
-    # A pool that a killed stack left behind is removed before ours is made.
+    # Counts the pool of a killed stack as free: it is removed before ours is created.
     shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(key_of(storage_path)) / GIB
     return StackPlan(
         device=device,
@@ -102,7 +102,7 @@ def plan_from_settings(
         disk_gb=storage.disk_cache_gb,
         redis_gb=storage.redis_cache_gb,
         redis=RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None,
-        # First the tier that is to outlive the others: what a freeze reads back is what it proves.
+        # The tier that outlives the others comes first: a freeze proves the copy that it reads back.
         disk_first=storage.redis_url is None,
         storage_path=storage_path,
         home=home,
@@ -112,7 +112,7 @@ def plan_from_settings(
 
 
 def choose_device(wanted: str) -> Device:
-    """``cuda`` where it is asked for, or where ``auto`` finds NVIDIA's tool; else ``cpu``."""
+    """``cuda`` if the setting says so, or if it is ``auto`` and ``nvidia-smi`` exists; otherwise ``cpu``."""
     if wanted == "cpu":
         return "cpu"
     present = shutil.which("nvidia-smi") is not None
@@ -122,10 +122,10 @@ def choose_device(wanted: str) -> Device:
 
 
 def l1_size(wanted: float, memory: float, shm_free: float, log: Callable[[str], None]) -> float:
-    """The CPU tier's size in GiB: what was asked for, at most a quarter of the memory and what /dev/shm holds."""
+    """The CPU tier's size in GiB: as configured, at most a quarter of the memory and what /dev/shm has free."""
     if wanted < _SMALLEST_L1_GB:
         raise StackError(
-            f"CWM_CPU_CACHE_GB is {wanted:g}: the CPU tier needs {_SMALLEST_L1_GB:g} at least, or it holds no window."
+            f"CWM_CPU_CACHE_GB is {wanted:g}: the CPU tier needs {_SMALLEST_L1_GB:g} at least to hold a window."
         )
     size = wanted
     for limit, why in (
@@ -137,14 +137,14 @@ def l1_size(wanted: float, memory: float, shm_free: float, log: Callable[[str], 
             size = limit
     if size < _SMALLEST_L1_GB:
         raise StackError(
-            f"the CPU tier would have {max(size, 0):.2f} GB, which holds no window. In a container give /dev/shm "
-            "more room (docker run --shm-size 4g)."
+            f"the CPU tier would have {max(size, 0):.2f} GB, too little for a window. In a container make /dev/shm "
+            "larger (docker run --shm-size 4g)."
         )
     return round(size, 3)
 
 
 def _dtype(wanted: str, device: Device) -> str:
-    # float32 makes thaw, uninterrupted run and recompute agree always; on a GPU the model's own type is kept.
+    # With float32 a thaw, an uninterrupted run and a recompute always agree; a GPU uses the model's own type.
     return "float32" if wanted == "auto" and device == "cpu" else wanted
 
 
@@ -154,13 +154,13 @@ def _chunk_size(wanted: int | None, model: str, device: Device) -> int:
     step = _CPU_BLOCK_STEP if device == "cpu" else _CUDA_BLOCK_STEP
     if chunk % step:
         raise StackError(
-            f"CWM_CHUNK_SIZE is {chunk}; vLLM's blocks, which are as long, need a multiple of {step} on {device}."
+            f"CWM_CHUNK_SIZE is {chunk}; vLLM's blocks have the same size, which must be a multiple of {step} on {device}."
         )
     return chunk
 
 
 def _memory_gb() -> float:
-    """Memory of the machine, or of the container where that is less."""
+    """Memory of the machine, or of the container if that has less, in GiB."""
     limits = [_meminfo_bytes()]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         path = Path(file)
@@ -181,4 +181,4 @@ def _shm_free_gb() -> float:
 
 
 def _ignore(_line: str) -> None:
-    """Nobody listens."""
+    """Drop the line."""

@@ -1,4 +1,4 @@
-"""Ports for the parts of the stack: the usual ones where they are free, others where not."""
+"""Chooses a port for each part of the stack: its usual port if that is free, otherwise one near it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cwm.stack.errors import StackError
 from cwm.stack.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
-_MET_BY_PARTS = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
-# Neighbours of the usual port, not any free one: those below 32768 are never lent to outgoing connections.
+_HOSTS_WITH_LOOPBACK = {LOOPBACK, "localhost", "", "0.0.0.0", "::"}  # noqa: S104 - compared with
+# Neighbours of the usual port: below 32768 the kernel gives none of them to an outgoing connection.
 _NEIGHBOURS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One port of each listener; the defaults are the ones people know."""
+    """The port of each listener; the defaults are the programs' usual ports."""
 
     vllm: int = 8000
     lmcache: int = 8081
@@ -31,10 +31,10 @@ class Ports:
 
 
 class ReservedPorts:
-    """Keeps each chosen port for its part: from others until the part starts, from other stacks to the end.
+    """Reserves each chosen port: against other programs until its part starts, against other stacks until the end.
 
-    vLLM binds its port many seconds after it was started, and again after each crash. In between the port
-    looks free; a lock per port tells the stacks of this machine that it is not.
+    vLLM binds its port many seconds after it is started, and again after each crash. In between the port
+    looks free; a lock file per port tells the stacks of this machine that it is taken.
     """
 
     def __init__(self, locks: Path) -> None:
@@ -47,10 +47,10 @@ class ReservedPorts:
     def take(
         cls, wanted: Ports, locks: Path, gateway: int | None = None, host: str = LOOPBACK
     ) -> ReservedPorts:
-        """Reserve a port for every part; stacks that share the folder ``locks`` never share a port.
+        """Reserve a port for every part. Stacks that share the folder ``locks`` never share a port.
 
-        No part of theirs gets ``gateway``, where this stack's gateway is yet to listen on ``host``. Raises StackError
-        where another stack keeps that one for itself, and where all neighbours of a port are in use.
+        ``gateway`` is the port on which this stack's gateway is going to listen on ``host``; no part of any stack gets
+        it. Raises StackError if another stack has reserved that port, or if all neighbours of a port are in use.
         """
         reserved = cls(locks)
         try:
@@ -64,11 +64,11 @@ class ReservedPorts:
         return reserved
 
     def release(self, *names: str) -> None:
-        """Stop listening on these parts' ports: the parts are about to. Nothing happens the second time."""
+        """Stop listening on these parts' ports, because the parts are about to. A second call does nothing."""
         for name in names:
-            held = self._sockets.pop(name, None)
-            if held is not None:
-                held.close()
+            listener = self._sockets.pop(name, None)
+            if listener is not None:
+                listener.close()
 
     def end(self) -> None:
         """Give all ports back."""
@@ -77,15 +77,15 @@ class ReservedPorts:
             self._locks.pop().release()
 
     def _leave(self, port: int, host: str) -> None:
-        # Gateways at several addresses may have one port; parts are all on the loopback.
-        address = FileLock(self._folder / f"{port}-{host}.lock")
-        of_parts = FileLock(self._folder / f"{port}.lock", shared=True)
-        for lock, whose in ((address, "gateway"), (of_parts, "engine")):
+        # Gateways at different addresses may use the same port; all parts listen on the loopback address.
+        address_lock = FileLock(self._folder / f"{port}-{host}.lock")
+        port_lock = FileLock(self._folder / f"{port}.lock", shared=True)
+        for lock, whose in ((address_lock, "gateway"), (port_lock, "engine")):
             if lock.take():
                 self._locks.append(lock)
-            elif lock is address or host in _MET_BY_PARTS:
+            elif lock is address_lock or host in _HOSTS_WITH_LOOPBACK:
                 raise StackError(
-                    f"port {port} is kept for the {whose} of another cwm up (process {lock.holder()}); choose another "
+                    f"port {port} is reserved for the {whose} of another cwm up (process {lock.holder()}); choose another "
                     "with --port or CWM_PORT."
                 )
 
@@ -94,23 +94,23 @@ class ReservedPorts:
             lock = FileLock(self._folder / f"{port}.lock")
             if not lock.take():
                 continue
-            held = _listen(port)
-            if held is not None:
+            listener = _listen(port)
+            if listener is not None:
                 self._locks.append(lock)
-                self._sockets[name] = held
+                self._sockets[name] = listener
                 return port
             lock.release()
         raise StackError(f"no port from {usual} to {usual + _NEIGHBOURS - 1} is free for {name}.")
 
 
 def _listen(port: int) -> socket.socket | None:
-    """A listening socket; bound alone would not do, sockets with SO_REUSEADDR may share a bound port."""
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """A listening socket. Binding is not enough: sockets with SO_REUSEADDR may share a port that is only bound."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((LOOPBACK, port))
-        held.listen(1)
-    except OSError:  # in use, or below 1024 without the right
-        held.close()
+        listener.bind((LOOPBACK, port))
+        listener.listen(1)
+    except OSError:  # the port is in use, or below 1024 and this user may not bind it
+        listener.close()
         return None
-    return held
+    return listener

@@ -1,4 +1,4 @@
-"""Files that only this user may read: the keys that stored KV is sealed with, and arguments that hold a password."""
+"""Files that only this user may read: the keys that seal stored KV, and arguments that contain a password."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _KEY = re.compile(r"\s*[0-9a-fA-F]{64}\s*")
 
 
 def keyring(storage_path: Path) -> Path:
-    """The file with the keys that all stored KV is sealed with, mode 0600; made once, with one key.
+    """The file with the keys that seal all stored KV, mode 0600; created once, with one key.
 
-    Losing it loses the stored KV, not the windows. Written whole or not at all.
+    Without it the stored KV is lost; the windows are not. The file is written whole or not at all.
     """
     path = storage_path / "kv.keys"
     if not path.exists():
         fresh = path.with_name(f".kv.keys.{os.getpid()}")
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(f"# The first line seals, all lines open what was sealed.\n{secrets.token_hex(32)}\n")
+            file.write(
+                f"# CWM seals with the first key and opens with any of them.\n{secrets.token_hex(32)}\n"
+            )
         fresh.rename(path)
     if not any(_KEY.fullmatch(line) for line in path.read_text(errors="replace").splitlines()):
         raise StackError(

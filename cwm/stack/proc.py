@@ -1,4 +1,4 @@
-"""What the kernel knows about processes: when they started, which session they are in, what they map."""
+"""Reads /proc: when a process started, its session, its mapped files and its listening ports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
-# Places in /proc/<pid>/stat after the command's closing parenthesis, which may itself hold spaces.
+# Field positions in /proc/<pid>/stat after the command's closing parenthesis; the command may contain spaces.
 _STATE, _SESSION, _START = 0, 3, 19
 _MAPS_INODE = 4
 _TCP_LOCAL, _TCP_STATE, _TCP_INODE, _TCP_LISTEN = 1, 3, 9, "0A"
@@ -17,18 +17,18 @@ _DEAD = {"Z", "X"}
 
 
 def boot_id() -> str:
-    """Changes with every boot, so that pids of an earlier one are never mistaken for ours."""
+    """An id that changes with every boot: a pid from an earlier boot is not ours."""
     return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks since boot when ``pid`` started; with the pid it names one process. None when it is gone."""
+    """Start of ``pid`` in clock ticks since boot; with the pid it identifies one process. None if it has ended."""
     fields = _stat(pid)
     return None if fields is None or fields[_STATE] in _DEAD else int(fields[_START])
 
 
 def session_members(leader: int) -> list[int]:
-    """Living processes in the session that ``leader`` opened, the leader included."""
+    """Living processes in the session that ``leader`` opened, including the leader."""
     return [pid for pid in every_pid() if _in_session(pid, leader)]
 
 
@@ -39,9 +39,9 @@ def send(pids: Iterable[int], signum: signal.Signals) -> None:
 
 
 def mapped_inodes(pid: int, folder: str) -> set[int]:
-    """Inodes of the files under ``folder`` that ``pid`` has mapped; empty where it may not be asked.
+    """Inodes of the files under ``folder`` that ``pid`` has mapped; empty if this user may not read its maps.
 
-    Not their names: a semaphore is mapped under a temporary one and only then given the name it keeps.
+    Inodes instead of names, because a semaphore is mapped under a temporary name and renamed afterwards.
     """
     try:
         maps = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
@@ -52,7 +52,7 @@ def mapped_inodes(pid: int, folder: str) -> set[int]:
 
 
 def listens(pids: Iterable[int], port: int) -> bool:
-    """Whether one of these processes is the one that listens on TCP ``port``."""
+    """Whether one of these processes listens on TCP ``port``."""
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     return any(_descriptor(entry) in sockets for pid in pids for entry in _descriptors(pid))
 

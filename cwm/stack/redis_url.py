@@ -1,4 +1,4 @@
-"""A Redis URL as LMCache's ``valkey`` adapter wants it."""
+"""Converts a Redis URL to the fields of LMCache's ``valkey`` adapter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TLS = {"rediss", "valkeys"}
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """Where a Redis or Valkey listens, and how to sign in."""
+    """Address and credentials of a Redis or Valkey server."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class RedisAddress:
 
     @classmethod
     def parse(cls, url: str) -> RedisAddress:
-        """Read ``redis[s]://[user[:password]@]host[:port][/database]``. Raises StackError, without the secret."""
+        """Parse ``redis[s]://[user[:password]@]host[:port][/database]``. Raises StackError, without the password."""
         parts = urlsplit(url)
         if parts.scheme not in _PLAIN | _TLS:
             raise StackError(
@@ -49,7 +49,7 @@ class RedisAddress:
         )
 
     def adapter(self) -> dict[str, Any]:
-        """The fields of the adapter's JSON that say where to connect."""
+        """The connection fields of the adapter's JSON."""
         fields: dict[str, Any] = {"startup_nodes": f"{self.host}:{self.port}", "tls_enable": self.tls}
         if self.username:
             fields["username"] = self.username
@@ -60,7 +60,7 @@ class RedisAddress:
         return fields
 
     def connection(self) -> dict[str, Any]:
-        """What redis-py's client takes to connect."""
+        """Keyword arguments of redis-py's client."""
         return {
             "host": self.host,
             "port": self.port,
@@ -71,7 +71,7 @@ class RedisAddress:
         }
 
     def url(self) -> str:
-        """The URL that parses to this, the password included."""
+        """The URL that :meth:`parse` turns into this address, including the password."""
         user, password = quote(self.username, safe=""), quote(self.password, safe="")
         account = f"{user}:{password}@" if password else f"{user}@" if user else ""
         host = f"[{self.host}]" if ":" in self.host else self.host

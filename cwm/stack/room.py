@@ -1,9 +1,9 @@
-"""Keeps room in the tiers below L1: removes the chunks nobody froze, and never a frozen one's last copy.
+"""Keeps space free in the tiers below L1: removes chunks that are not frozen, and never a frozen chunk's last copy.
 
-Every request leaves its chunks in the shared tier and on disk. Neither evicts by itself: their own eviction
-knows nothing of pins. So when Valkey or the folder is nearly full, the chunks used longest ago are removed
-through LMCache, which tells the coordinator. A frozen chunk leaves Valkey only while it is on disk, and
-never leaves the disk.
+Every request leaves its chunks in the shared tier and on disk. Their own eviction is off because it ignores
+pins. So when Valkey or the folder is nearly full, this module removes the least recently used chunks through
+LMCache, which reports that to the coordinator. A frozen chunk is removed from Valkey only while it is on disk,
+and never from the disk.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from cwm.stack.environment import GIB, Report
 from cwm.stack.redis_url import RedisAddress
 
 _LOOK_SECONDS = 2.0
-_DISK_EVERY = 15  # looks
+_DISK_EVERY = 15  # checks
 _FULL = 0.8
 _ROOMY = 0.7
 _RESERVE_SMALLEST, _RESERVE_LARGEST = GIB, 10 * GIB
-_PINS_PAGE = 10_000  # the most that the coordinator gives at once
+_PINS_PAGE = 10_000  # the coordinator's largest page
 _PINS_READINGS = 5
-_SAID_AFTER = 3  # looks that failed
+_REPORT_AFTER = 3  # failed checks
 _DELETE_BATCH = 1000
 _ASK_SECONDS = 30.0
-_TEXT = r"[^\n\ud800-\udfff]"  # what JSON to LMCache can hold
+_TEXT = r"[^\n\ud800-\udfff]"  # characters that JSON to LMCache can carry
 _NAME = re.compile(
     rf"(?P<model>{_TEXT}+)@(?:0x)?(?P<rank>[0-9a-f]{{8}})@(?P<group>[0-9a-f]+)@(?P<hash>[0-9a-f]{{64}})(?:@(?P<salt>{_TEXT}*?))?(?:\.data)?"
 )
@@ -44,7 +44,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """What LMCache calls one chunk, in Valkey's key and in the file's name."""
+    """LMCache's name of one chunk: its key in Valkey and its file name."""
 
     model: str
     rank: int
@@ -54,17 +54,17 @@ class ChunkKey:
 
     @property
     def pin(self) -> ChunkKey:
-        """The key that a pin names: it covers the chunk in every object group."""
+        """The key that a pin uses: a pin covers the chunk in every object group."""
         return replace(self, group=0)
 
     @classmethod
     def parse(cls, name: str) -> ChunkKey | None:
-        """From ``model@rank@group@hash[@salt]``, with ``0x``, ``-SEP-`` and ``.data`` in a file's name."""
-        found = _NAME.fullmatch(name)
-        if found is None:
+        """Parse ``model@rank@group@hash[@salt]``; a file name also has ``0x``, ``-SEP-`` and ``.data``."""
+        match = _NAME.fullmatch(name)
+        if match is None:
             return None
-        model = found["model"].replace("-SEP-", "/")
-        return cls(model, int(found["rank"], 16), int(found["group"], 16), found["hash"], found["salt"] or "")
+        model = match["model"].replace("-SEP-", "/")
+        return cls(model, int(match["rank"], 16), int(match["group"], 16), match["hash"], match["salt"] or "")
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -78,21 +78,23 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A chunk in a tier: its size in bytes and how many seconds ago it was used."""
+    """A chunk in a tier: its size in bytes and the seconds since its last use."""
 
     key: ChunkKey
     size: int
     idle: float
 
 
-def victims(stored: Iterable[Stored], kept: set[ChunkKey], spare: set[ChunkKey], need: int) -> list[ChunkKey]:
+def victims(
+    stored: Iterable[Stored], frozen: set[ChunkKey], spare: set[ChunkKey], need: int
+) -> list[ChunkKey]:
     """Chunks to remove to free ``need`` bytes, the longest unused first.
 
-    Frozen chunks (``kept``) come last, and only those that have another copy (``spare``).
+    Frozen chunks (``frozen``) come last, and only those that have another copy (``spare``).
     """
-    allowed = [chunk for chunk in stored if chunk.key.pin not in kept or chunk.key in spare]
+    candidates = [chunk for chunk in stored if chunk.key.pin not in frozen or chunk.key in spare]
     chosen: list[ChunkKey] = []
-    for chunk in sorted(allowed, key=lambda chunk: (chunk.key.pin in kept, -chunk.idle)):
+    for chunk in sorted(candidates, key=lambda chunk: (chunk.key.pin in frozen, -chunk.idle)):
         if need <= 0:
             break
         chosen.append(chunk.key)
@@ -101,7 +103,7 @@ def victims(stored: Iterable[Stored], kept: set[ChunkKey], spare: set[ChunkKey],
 
 
 class Disk(NamedTuple):
-    """A disk's bytes, as ``shutil.disk_usage`` tells them."""
+    """A disk's bytes, as from ``shutil.disk_usage``."""
 
     total: int
     used: int
@@ -109,10 +111,10 @@ class Disk(NamedTuple):
 
 
 def disk_limit(wanted: int, used: int, disk: Disk) -> int:
-    """Bytes that the disk tier, which takes ``used`` now, may take: as many as ``wanted``, or any where that is 0.
+    """The most bytes that the disk tier may take: ``wanted``, or no fixed limit if that is 0. It takes ``used`` now.
 
-    Never so many that its disk, where the registry may be too, has less than a reserve free: a twentieth of it,
-    at least 1 GiB and at most 10.
+    Always leaves a reserve free on its disk, where the registry may be too: a twentieth of the disk, at least 1 GiB
+    and at most 10.
     """
     reserve = min(max(disk.total // 20, _RESERVE_SMALLEST), _RESERVE_LARGEST)
     possible = max(0, used + disk.free - reserve)
@@ -120,14 +122,14 @@ def disk_limit(wanted: int, used: int, disk: Disk) -> int:
 
 
 class PinsMovedError(Exception):
-    """Pins came and went faster than they could be read: what is frozen is not known, so nothing may be removed."""
+    """Pins changed faster than they could be read: the frozen chunks are unknown, so nothing may be removed."""
 
     def __str__(self) -> str:
         return "pins leave faster than they can be read"
 
 
 class NoPinsError(Exception):
-    """The coordinator answered with something else than a page of pins."""
+    """The coordinator's answer is not a page of pins."""
 
     def __str__(self) -> str:
         return "the coordinator's list of pins cannot be read"
@@ -137,7 +139,7 @@ _OUTAGES = (RedisError, httpx2.HTTPError, OSError, PinsMovedError, NoPinsError)
 
 
 class Room:
-    """Watches the disk tier of one stack, and its Valkey; without ``redis``, which is somebody else's, the disk alone."""
+    """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis."""
 
     def __init__(
         self, redis: RedisAddress | None, folder: Path, disk_gb: float, urls: tuple[str, str], report: Report
@@ -145,11 +147,11 @@ class Room:
         self._redis, self._folder, self._disk_bytes = redis, folder, int(disk_gb * GIB)
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
-        self._said_full: set[str] = set()
-        self._failed: dict[str, int] = {}
+        self._reported_full: set[str] = set()
+        self._failures: dict[str, int] = {}
 
     async def keep(self) -> None:
-        """Look every few seconds, for ever. An outage of a part only delays it, and of Valkey not the disk tier."""
+        """Check both tiers every few seconds, for ever. An outage delays a tier's check; one of Valkey not the disk's."""
         async with AsyncExitStack() as opened:
             http = await opened.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS))
             redis = None
@@ -162,68 +164,70 @@ class Room:
                     await self._try("the disk tier", self._keep_disk(http))
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _try(self, tier: str, look: Coroutine[Any, Any, None]) -> None:
-        """Say once when looks keep failing: short outages mend themselves, a wrong address or password does not."""
+    async def _try(self, tier: str, check: Coroutine[Any, Any, None]) -> None:
+        """Report once when checks keep failing: a short outage ends by itself, a wrong address or password stays."""
         try:
-            await look
+            await check
         except _OUTAGES as error:
-            self._failed[tier] = self._failed.get(tier, 0) + 1
-            if self._failed[tier] == _SAID_AFTER:
-                self._report(f"no room can be kept in {tier} for now: {type(error).__name__}: {error}")
+            self._failures[tier] = self._failures.get(tier, 0) + 1
+            if self._failures[tier] == _REPORT_AFTER:
+                self._report(
+                    f"{tier} cannot be kept below its limit for now: {type(error).__name__}: {error}"
+                )
         else:
-            self._failed.pop(tier, None)
+            self._failures.pop(tier, None)
 
     async def _keep_memory(self, redis: Redis, http: httpx2.AsyncClient) -> None:
         info = await redis.info("memory")
         used, limit = int(info["used_memory"]), int(info["maxmemory"])
         if not limit or used <= _FULL * limit:
-            self._said_full.discard("Valkey")
+            self._reported_full.discard("Valkey")
             return
         need = used - int(_ROOMY * limit)
         on_disk = {chunk.key for chunk in await asyncio.to_thread(_files, self._folder)}
-        # Pins last: a freeze pins before it proves, so what it relies on is spared.
+        # Read pins last: a freeze pins before it proves, so the chunks that it relies on are spared.
         stored = await _keys(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
-        self._tell_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
+        self._report_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
     async def _keep_disk(self, http: httpx2.AsyncClient) -> None:
         stored = await asyncio.to_thread(_files, self._folder)
         used = sum(chunk.size for chunk in stored)
         limit = disk_limit(self._disk_bytes, used, Disk(*shutil.disk_usage(self._folder)))
         if used <= _FULL * limit:
-            self._said_full.discard("the disk tier")
+            self._reported_full.discard("the disk tier")
             return
         need = used - int(_ROOMY * limit)
         chosen = victims(stored, await self._frozen(http), set(), need)
         await self._remove(http, chosen, "fs_native")
-        mend = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
-        self._tell_if_short("the disk tier", stored, chosen, need, mend)
+        remedy = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
+        self._report_if_short("the disk tier", stored, chosen, need, remedy)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
-        """Every pinned chunk the coordinator knows of. Raises PinsMovedError, NoPinsError."""
+        """Every chunk pinned in the coordinator. Raises PinsMovedError, NoPinsError."""
         for _ in range(_PINS_READINGS):
             if (pins := await self._read_pins(http)) is not None:
                 return pins
         raise PinsMovedError
 
     async def _read_pins(self, http: httpx2.AsyncClient) -> set[ChunkKey] | None:
-        """All pages of pins; None if a pin left meanwhile, since those behind it moved up and some may be missed.
+        """All pages of pins; None if a pin was removed meanwhile: later pins move up, so some may be missing.
 
-        Pins are listed in the order in which they came. So none before a page has left as long as the last one of
-        the page before it, which each page begins with, stands where it stood.
+        The coordinator lists pins in the order of their creation. Each page begins with the last pin of the page
+        before it: while that pin keeps its position, no earlier pin has been removed.
         """
-        found: list[ChunkKey] = []
+        pins: list[ChunkKey] = []
         while True:
-            last = found[-1:]
-            where = {"offset": max(0, len(found) - 1), "limit": _PINS_PAGE}
-            answer = await http.get(f"{self._coordinator_url}/cache/pins", params=where)
+            last = pins[-1:]
+            query = {"offset": max(0, len(pins) - 1), "limit": _PINS_PAGE}
+            answer = await http.get(f"{self._coordinator_url}/cache/pins", params=query)
             page = _page(answer.raise_for_status())
             if last and page[:1] != last:
                 return None
-            found += page[len(last) :]
+            pins += page[len(last) :]
             if len(page) < _PINS_PAGE:
-                return set(found)
+                return set(pins)
 
     async def _remove(self, http: httpx2.AsyncClient, chosen: Sequence[ChunkKey], adapter: str) -> None:
         for start in range(0, len(chosen), _DELETE_BATCH):
@@ -231,22 +235,22 @@ class Room:
             body = {"keys": keys, "tier": "l2", "adapter": adapter}
             (await http.request("DELETE", f"{self._lmcache_url}/cache/objects", json=body)).raise_for_status()
 
-    def _tell_if_short(
-        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, mend: str
+    def _report_if_short(
+        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, remedy: str
     ) -> None:
-        """Say once that frozen windows fill a tier: only a person can change that."""
-        gone = set(chosen)
-        freed = sum(chunk.size for chunk in stored if chunk.key in gone)
-        if freed < need and tier not in self._said_full:
-            self._said_full.add(tier)
-            self._report(f"{tier} is full of frozen windows; delete some or {mend}")
+        """Report once that frozen windows fill a tier: an operator has to act."""
+        removed_keys = set(chosen)
+        freed = sum(chunk.size for chunk in stored if chunk.key in removed_keys)
+        if freed < need and tier not in self._reported_full:
+            self._reported_full.add(tier)
+            self._report(f"{tier} is full of frozen windows; delete some or {remedy}")
 
 
 def _connected(address: RedisAddress) -> Redis:
     return Redis(
         **address.connection(),
         decode_responses=True,
-        encoding_errors="surrogateescape",  # as with names of files; no chunk is named so
+        encoding_errors="surrogateescape",  # as Python decodes file names; no chunk has such a key
         socket_connect_timeout=_ASK_SECONDS,
         socket_timeout=_ASK_SECONDS,
     )
@@ -255,10 +259,10 @@ def _connected(address: RedisAddress) -> Redis:
 def _page(answer: httpx2.Response) -> list[ChunkKey]:
     try:
         pins = answer.json()["pins"]
-        if isinstance(pins, list):  # what cannot be read must not pass for no pins
+        if isinstance(pins, list):  # anything else must not pass for an empty page
             return [_pinned(entry["key"]) for entry in pins]
-    except (ValueError, TypeError, KeyError) as unreadable:
-        raise NoPinsError from unreadable
+    except (ValueError, TypeError, KeyError) as error:
+        raise NoPinsError from error
     raise NoPinsError
 
 
@@ -267,13 +271,13 @@ def _pinned(key: dict[str, Any]) -> ChunkKey:
 
 
 async def _keys(redis: Redis) -> list[Stored]:
-    """All chunks in Valkey. Neither question counts as a use."""
+    """All chunks in Valkey. Neither OBJECT IDLETIME nor STRLEN counts as a use."""
     names = [name async for name in redis.scan_iter(count=1000)]
-    asked = redis.pipeline(transaction=False)
+    pipeline = redis.pipeline(transaction=False)
     for name in names:
-        asked.object("IDLETIME", name)
-        asked.strlen(name)
-    answers = await asked.execute(raise_on_error=False)
+        pipeline.object("IDLETIME", name)
+        pipeline.strlen(name)
+    answers = await pipeline.execute(raise_on_error=False)
     return [
         Stored(key, size, idle)
         for name, idle, size in zip(names, answers[::2], answers[1::2], strict=True)
@@ -282,7 +286,7 @@ async def _keys(redis: Redis) -> list[Stored]:
 
 
 def _files(folder: Path) -> list[Stored]:
-    """All chunks in the disk tier; a file counts as used when it was last written or read."""
+    """All chunks in the disk tier; a file's last write or read is its last use."""
     return list(_scan(folder))
 
 

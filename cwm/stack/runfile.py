@@ -1,4 +1,4 @@
-"""What a running stack writes down about itself, so that the next start can clean up after one that was killed."""
+"""A running stack's record of its processes and shared memory: the next start cleans up after a stack that was killed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _STOP_SECONDS = 15.0
 
 
 def key_of(folder: Path) -> str:
-    """Names what keeps its own in ``folder``: its run file and the lock beside, and a stack's shared memory."""
+    """The key of the stack that owns ``folder``; it names the run file, its lock and the shared memory."""
     return "cwm-" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that cannot be confused with a later one of the same pid."""
+    """A process, told from a later one with the same pid by its start time."""
 
     pid: int
     started: int
@@ -40,24 +40,24 @@ class Process:
         return cls(pid, proc.start_time(pid) or 0)
 
     def session(self) -> list[int]:
-        """Living processes of the session this one opened; empty once the pid belongs to somebody else.
+        """Living processes of the session that this process opened; empty once another process has its pid.
 
-        A dead leader's pid is not given away while its session lives, so members without a leader are ours.
+        The kernel does not reuse a dead leader's pid while its session lives, so members without a leader are ours.
         """
-        now = proc.start_time(self.pid)
-        return proc.session_members(self.pid) if now in {None, self.started} else []
+        start = proc.start_time(self.pid)
+        return proc.session_members(self.pid) if start in {None, self.started} else []
 
 
 class RunFile:
-    """``<run>/<stack>.json``: ports, processes and shared memory of one stack, or of what is run in a temporary folder."""
+    """``<run>/<stack>.json``: ports, processes and shared memory of one stack, or of programs in a temporary folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._document: dict[str, Any] = {}
-        self._written = False
+        self._saved = False
 
     def begin(self, facts: dict[str, Any], temporary: Path | None = None) -> None:
-        """Write down the stack of this process; ``temporary`` is a folder that is not to outlive it."""
+        """Record the stack of this process; ``temporary`` is a folder to remove when the stack ends."""
         owner = Process.current()
         self._document = {
             **facts,
@@ -74,67 +74,72 @@ class RunFile:
         self._write_if_possible()
 
     def segments_seen(self, segments: Iterable[shm.Segment]) -> None:
-        seen = {segment.name: segment.inode for segment in sorted(segments, key=lambda found: found.name)}
-        if seen != self._document["shared_memory"] or not self._written:
-            self._document["shared_memory"] = seen
+        inodes = {
+            segment.name: segment.inode for segment in sorted(segments, key=lambda segment: segment.name)
+        }
+        if inodes != self._document["shared_memory"] or not self._saved:
+            self._document["shared_memory"] = inodes
             self._write_if_possible()
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self._written = False
+        self._saved = False
         write_json(self._path, self._document)
-        self._written = True
+        self._saved = True
 
     def _write_if_possible(self) -> None:
-        """A full disk must not end what is running; it is written with the next look."""
+        """Write, or leave it to the next update: a full disk must not end a running stack."""
         with suppress(OSError):
             self._write()
 
     def owner_lives(self) -> bool:
-        """Whether the process that wrote it is there; False where none did."""
+        """Whether the process that wrote the file is alive; False if there is no file."""
         owner = (self._read() or {}).get("owner") or {}
         started = proc.start_time(owner.get("pid", 0))
         return started is not None and started == owner.get("started")
 
     @property
     def has_temporary(self) -> bool:
-        """Whether it names a folder that is not to outlive the stack."""
+        """Whether the file names a folder to remove with the stack."""
         return bool((self._read() or {}).get("temporary"))
 
     def temporary(self) -> Path | None:
-        """The folder that was not to outlive the stack, while it is there and is that one and this user's."""
-        noted = (self._read() or {}).get("temporary")
-        if not noted:
+        """The folder to remove with the stack, if it still exists, is the same one (by inode) and belongs to this user."""
+        entry = (self._read() or {}).get("temporary")
+        if not entry:
             return None
-        folder = Path(noted["folder"])
+        folder = Path(entry["folder"])
         try:
-            found = folder.lstat()
+            status = folder.lstat()
         except FileNotFoundError:
             return None
-        ours = stat.S_ISDIR(found.st_mode) and (found.st_ino, found.st_uid) == (noted["inode"], os.getuid())
+        ours = stat.S_ISDIR(status.st_mode) and (status.st_ino, status.st_uid) == (
+            entry["inode"],
+            os.getuid(),
+        )
         return folder if ours else None
 
     async def clear_leftovers(self, report: Report) -> None:
-        """Stop what an earlier stack left running, remove its shared memory, and forget it.
+        """Stop the processes of an earlier stack, remove its shared memory, and remove this file.
 
-        Only to be called by the holder of the storage's or the stack's lock: then whoever wrote the file is dead.
+        The caller must hold the storage's or the stack's lock: then the process that wrote the file is dead.
         """
         await self.stop_leftovers(report)
         self.remove()
 
     async def stop_leftovers(self, report: Report) -> None:
-        """The same, but for the file itself: what else is to be removed with it is not forgotten if that fails."""
+        """The same, but keep the file: the caller removes it after everything else that it names is removed."""
         document = self._read()
         if document is None:
             return
         if document.get("boot") == proc.boot_id():
-            # They are in the order in which they were started, and need each other.
+            # Listed in start order; each part needs those before it, so stop the last one first.
             for part, process in reversed(document.get("parts", {}).items()):
                 await _stop(part, Process(process["pid"], process["started"]), report)
-            left = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
-            await asyncio.to_thread(shm.unlink, left)
+            segments = [shm.Segment(name, inode) for name, inode in document.get("shared_memory", {}).items()]
+            await asyncio.to_thread(shm.unlink, segments)
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -1,4 +1,4 @@
-"""Shared memory that a killed vLLM leaves in /dev/shm, and how to remove it without touching anybody else's."""
+"""Finds and removes the shared memory that a killed vLLM leaves in /dev/shm, and only that."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cwm.stack import proc
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where the kernel keeps shared memory
 _LMCACHE_PREFIX = "lmcache_l1_pool_"
-_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own are
+_BLOCK_BYTES = 512  # unit of st_blocks on every file system
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A file in /dev/shm; the inode tells it from a later one of the same name."""
+    """A file in /dev/shm. The inode tells it from a later file with the same name."""
 
     name: str
     inode: int
@@ -26,26 +26,28 @@ class Segment:
 
 
 def mapped_by(pids: Iterable[int]) -> set[Segment]:
-    """Segments that these processes have mapped now, without LMCache's pool, which outlives vLLM on purpose."""
+    """Segments that these processes have mapped now, except LMCache's pool, which outlives vLLM on purpose."""
     inodes = set().union(*(proc.mapped_inodes(pid, f"{FOLDER}/") for pid in pids))
-    found = (_segment(entry.name) for entry in FOLDER.iterdir() if not entry.name.startswith(_LMCACHE_PREFIX))
-    return {segment for segment in found if segment is not None and segment.inode in inodes}
+    segments = (
+        _segment(entry.name) for entry in FOLDER.iterdir() if not entry.name.startswith(_LMCACHE_PREFIX)
+    )
+    return {segment for segment in segments if segment is not None and segment.inode in inodes}
 
 
 def unlink(segments: Iterable[Segment]) -> list[str]:
-    """Remove those that still exist and that no living process has mapped; their names."""
+    """Remove the segments that still exist and that no living process has mapped; return their names."""
     present = {segment for segment in segments if _segment(segment.name) == segment}
     if not present:
         return []
     in_use = mapped_by(proc.every_pid())
-    removed = sorted(present - in_use, key=lambda segment: segment.name)
-    for segment in removed:
+    idle = sorted(present - in_use, key=lambda segment: segment.name)
+    for segment in idle:
         segment.path.unlink(missing_ok=True)
-    return [segment.name for segment in removed]
+    return [segment.name for segment in idle]
 
 
 def lmcache_pool_bytes(name: str) -> int:
-    """What the pool of ``--shm-name name`` takes of /dev/shm; 0 where there is none."""
+    """Bytes of /dev/shm that the pool of ``--shm-name name`` takes; 0 if there is none."""
     try:
         return _pool(name).stat().st_blocks * _BLOCK_BYTES
     except OSError:
@@ -53,7 +55,7 @@ def lmcache_pool_bytes(name: str) -> int:
 
 
 def unlink_lmcache_pool(name: str) -> None:
-    """Remove the pool of an LMCache server that was started with ``--shm-name name`` and is gone."""
+    """Remove the pool of an LMCache server that ran with ``--shm-name name`` and has ended."""
     _pool(name).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Run a program to its end while its lines are watched: pip, and the scripts that make models."""
+"""Runs a program to its end and reads its output line by line: pip, and the scripts that create models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from cwm.stack import proc
 from cwm.stack.child import gone, leashed
 
-_KEPT_LINES = 40
+_LAST_LINES = 40
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HOW_PIP_FETCHES = re.compile(
     r"PIP_.+|(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE", re.IGNORECASE
@@ -21,7 +21,7 @@ _HOW_PIP_FETCHES = re.compile(
 
 
 class ToolFailedError(Exception):
-    """A program ended with a status other than 0; ``lines`` are its last ones."""
+    """A program ended with a status other than 0; ``lines`` are its last output lines."""
 
     def __init__(self, status: int, lines: Sequence[str]) -> None:
         super().__init__(f"it ended with status {status}")
@@ -40,8 +40,8 @@ async def run_tool(
 ) -> None:
     """Run ``argv``; every line goes to ``log`` and to ``on_line``. Raises ToolFailedError.
 
-    It gets nothing of our environment that is ``withheld``, but what pip needs to reach its index is withheld from none.
-    When the wait is cancelled the program and everything it started are killed.
+    The program does not get the ``withheld`` environment variables, except those with which pip reaches its index.
+    If the caller is cancelled, the program and everything it started are killed.
     """
     process = await asyncio.create_subprocess_exec(
         *leashed(argv, variables or {}, [name for name in withheld if not _HOW_PIP_FETCHES.fullmatch(name)]),
@@ -51,23 +51,23 @@ async def run_tool(
         start_new_session=True,
         limit=1 << 20,
     )
-    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    last_lines: deque[str] = deque(maxlen=_LAST_LINES)
     try:
         assert process.stdout is not None
         with log.open("a", encoding="utf-8") as output:
             async for raw in process.stdout:
                 line = readable(raw.decode("utf-8", errors="replace"))
                 output.write(line + "\n")
-                kept.append(line)
+                last_lines.append(line)
                 on_line(line)
         status = await process.wait()
     finally:
         proc.send(proc.session_members(process.pid), signal.SIGKILL)
         await gone(process.pid, 5.0)
     if status != 0:
-        raise ToolFailedError(status, kept)
+        raise ToolFailedError(status, last_lines)
 
 
 def readable(line: str) -> str:
-    """A line of a log without colours, and of a progress bar only its last state."""
+    """A log line without colours; of a progress bar, only the last state."""
     return _CONTROL.sub("", line).rstrip().rpartition("\r")[2]

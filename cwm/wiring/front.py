@@ -21,7 +21,7 @@ def add_front(app: FastAPI, settings: Settings, audit: AuditLog, clock: Clock) -
     refusals = HeaderRefusals(audit, clock, settings.isolation.tenant, structlog.get_logger("cwm.front"))
     security = settings.security
     hosts = [*security.allowed_hosts, *_own_names(settings)]
-    app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, told=refusals.note)
+    app.add_middleware(Front, hosts=hosts, origins=security.allowed_origins, on_refusal=refusals.note)
 
 
 def _own_names(settings: Settings) -> list[str]:

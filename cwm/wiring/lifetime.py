@@ -16,7 +16,7 @@ from cwm.adapters.telemetry.event_loop import watch_event_loop
 from cwm.domain.errors import CwmError
 from cwm.ports.clock import Clock
 from cwm.settings import Settings
-from cwm.settings.watch import Outcome, watch
+from cwm.settings.watch import ReloadOutcome, watch
 from cwm.wiring.front import hide_secrets
 from cwm.wiring.parts import Parts
 
@@ -95,12 +95,12 @@ async def _reload(settings: Settings, parts: Parts) -> None:
         for reconfigure in parts.reconfigure:
             await reconfigure(new)
 
-    def told(outcome: Outcome) -> None:
+    def on_outcome(outcome: ReloadOutcome) -> None:
         parts.meter.event(f"config_reload_{outcome}")
 
     if settings.reading is not None:
         config, environ = settings.reading.config, settings.reading.environ
-        await watch(settings, apply, environ=environ, config=config, told=told)
+        await watch(settings, apply, environ=environ, config=config, on_outcome=on_outcome)
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:

@@ -28,6 +28,7 @@ def settle_memory() -> None:
         gc.collect()
     gc.freeze()
     gc.enable()
+    # Bypass (decision 0028): garbage in small pieces, so that no request waits up to 95 ms for it.
     gc.set_threshold(5_000, 10, 100)
     with suppress(AttributeError, OSError, TypeError):  # a C library without mallopt
         libc = ctypes.CDLL(None)

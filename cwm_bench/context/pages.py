@@ -1,4 +1,4 @@
-"""Cursors and pages in process: what signing, checking and cutting take."""
+"""Cursors and pages in process: how long signing, checking and cutting take."""
 
 from __future__ import annotations
 
@@ -21,48 +21,55 @@ _HANDLE: Final = handle_of(bytes(range(HANDLE_BYTES)))
 
 
 def cursors(rounds: int) -> list[Figure]:
-    made, read, size = list[float](), list[float](), 0
-    signed, now = Cursors([b"a benchmark's"]), datetime.now(UTC)
-    later = now + timedelta(minutes=10)
+    make_us, read_us, size = list[float](), list[float](), 0
+    signer, now = Cursors([b"a benchmark's"]), datetime.now(UTC)
+    expiry = now + timedelta(minutes=10)
     part = StoredPart(PartKind.TEXT, "text/plain", "0" * 64, _KB * 1000)
-    snapshot = snapshot_of(StoredResult(WHO.tenant, _HANDLE, WHO.subject, "t", (part,), now, later), part)
+    snapshot = snapshot_of(StoredResult(WHO.tenant, _HANDLE, WHO.subject, "t", (part,), now, expiry), part)
     for number in range(rounds):
         began = time.perf_counter()
-        cursor = signed.make(Position(_HANDLE, 0, number), WHO, snapshot, later)
+        cursor = signer.make(Position(_HANDLE, 0, number), WHO, snapshot, expiry)
         between = time.perf_counter()
-        position = signed.read(cursor, WHO, datetime.now(UTC)).require(snapshot)
-        read.append((time.perf_counter() - between) * 1e6)
-        made.append((between - began) * 1e6)
+        position = signer.read(cursor, WHO, datetime.now(UTC)).require(snapshot)
+        read_us.append((time.perf_counter() - between) * 1e6)
+        make_us.append((between - began) * 1e6)
         size = max(size, len(cursor))
         if position.offset != number:
             raise RuntimeError("a cursor says something else than it was made to say")
     return [
         Figure("cursor_bytes", "a cursor", size, "bytes", about(100), under(200)),
-        Figure("cursor_make_us", "a cursor made, median", percentile(made, 50), "µs", under(1000), under(50)),
         Figure(
-            "cursor_read_us", "a cursor checked, median", percentile(read, 50), "µs", under(1000), under(50)
+            "cursor_make_us", "a cursor made, median", percentile(make_us, 50), "µs", under(1000), under(50)
         ),
-        Figure("cursor_read_p99_us", "the same, p99", percentile(read, 99), "µs", under(1000), under(50)),
+        Figure(
+            "cursor_read_us",
+            "a cursor checked, median",
+            percentile(read_us, 50),
+            "µs",
+            under(1000),
+            under(50),
+        ),
+        Figure("cursor_read_p99_us", "the same, p99", percentile(read_us, 99), "µs", under(1000), under(50)),
     ]
 
 
 async def pages(folder: Path, store: str, rounds: int) -> list[float]:
-    """Milliseconds of each page of a result of 300 KB, by cursor, read through ``rounds`` times."""
-    taken = list[float]()
+    """Milliseconds of each page of a 300 KB result, read to its end by cursor ``rounds`` times."""
+    milliseconds = list[float]()
     body = (await asyncio.to_thread(responses.issues, _KB)).encode()
     async with context_store.opened(folder, store) as parts:
         results = parts.services.results
         part = Part(PartKind.JSON, "application/json", body)
-        stored = await results.keep(WHO, "bench_issues", "", [part], ToolPolicy())
+        result = await results.keep(WHO, "bench_issues", "", [part], ToolPolicy())
         for number in range(rounds + 1):
-            cursor: str | None = results.cursor_at(WHO, stored, Position(stored.handle, 0, 0))
+            cursor: str | None = results.cursor_at(WHO, result, Position(result.handle, 0, 0))
             back = b""
             while cursor is not None:
                 began = time.perf_counter()
                 page = await results.read(WHO, cursor=cursor, budget_tokens=4_000)
-                if number:  # the first loads the vocabulary
-                    taken.append((time.perf_counter() - began) * 1000)
+                if number:  # the first round loads the vocabulary
+                    milliseconds.append((time.perf_counter() - began) * 1000)
                 cursor, back = page.next_cursor, back + page.text.encode()
             if back != body:
                 raise RuntimeError("pages put together are not what was stored")
-    return taken
+    return milliseconds

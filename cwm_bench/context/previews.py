@@ -1,4 +1,4 @@
-"""How long previews of large results take, and how much of them is left to deliver."""
+"""How long previews of large results take, and which share of the tokens they deliver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A tool result of 300 KB; ``figure`` is the name of its median in the summary."""
+    """A 300 KB tool result; ``figure`` is the name of its median in the summary."""
 
     name: str
     figure: str
@@ -49,22 +49,22 @@ def measure(counter: TokenCounter, rounds: int) -> tuple[Section, dict[str, Any]
     section = Section(
         f"previews of results of {_KB} KB",
         ("result", "KB", "ms", "tokens", "of all"),
-        note=f"medians of {rounds} rounds, with counting the preview; the goal is 20 ms; of all: tokens shown of the whole",
+        note=f"medians of {rounds} rounds, with counting the preview; the goal is 20 ms; of all: preview tokens / tokens of the result",
     )
     summary: dict[str, Any] = {}
     for case in cases():
-        taken, preview = _timed(case, counter, rounds)
+        milliseconds, preview = _timed(case, counter, rounds)
         share = ratio(preview.account.tokens, counter.count(case.text))
         section.rows.append(
-            (case.name, round(len(case.text.encode()) / 1000), taken, preview.account.tokens, share)
+            (case.name, round(len(case.text.encode()) / 1000), milliseconds, preview.account.tokens, share)
         )
-        summary[case.figure] = taken
+        summary[case.figure] = milliseconds
     return section, summary
 
 
 def cases() -> list[Case]:
     records = _filled(_record)
-    listed = json.dumps(records)
+    listing = json.dumps(records)
     story = " ".join(_filled(_sentence))
     log = "\n".join(
         _filled(
@@ -74,11 +74,11 @@ def cases() -> list[Case]:
     fields = ToolPolicy(fields=("id", "title", "user.login"))
     schema = {"required": ["result"], "properties": {"result": {"items": {"required": ["id", "body"]}}}}
     return [
-        Case("list of records", "preview_page_ms", ToolPolicy(), listed),
+        Case("list of records", "preview_page_ms", ToolPolicy(), listing),
         Case(
-            "the same, by its schema", "preview_valid_ms", ToolPolicy(), listed, {"result": records}, schema
+            "the same, by its schema", "preview_valid_ms", ToolPolicy(), listing, {"result": records}, schema
         ),
-        Case("the same, three fields", "preview_projection_ms", fields, listed),
+        Case("the same, three fields", "preview_projection_ms", fields, listing),
         Case("prose", "preview_extraction_ms", ToolPolicy(keywords=("sentence 900",)), story),
         Case("log", "preview_lines_ms", ToolPolicy(preview=PreviewKind.TAIL), log),
     ]
@@ -91,17 +91,17 @@ def _timed(case: Case, counter: TokenCounter, rounds: int) -> tuple[float, Previ
         began = time.perf_counter()
         preview = preview_result(content, case.structured, case.policy, counter, case.schema)
         milliseconds.append((time.perf_counter() - began) * 1000)
-    return median(milliseconds[1:]), preview  # the first loads libraries
+    return median(milliseconds[1:]), preview  # the first round loads libraries
 
 
 def _filled(make: Callable[[int], Any]) -> list[Any]:
-    """As many as make 300 KB."""
-    made: list[Any] = []
+    """As many items as make 300 KB."""
+    items: list[Any] = []
     size = 0
     while size < _KB * 1000:
-        made.append(make(len(made)))
-        size += len(json.dumps(made[-1]))
-    return made
+        items.append(make(len(items)))
+        size += len(json.dumps(items[-1]))
+    return items
 
 
 def _sentence(number: int) -> str:

@@ -1,4 +1,4 @@
-"""A changed ``cwm.yaml`` in a gateway that serves: when it is in force, and whether calls under way are answered."""
+"""Changes of ``cwm.yaml`` while a gateway serves: when each is in force, and whether calls in flight are answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm_bench.harness import rpc, servers
 from cwm_bench.harness.figures import Section, median
 
 _BOUND_SECONDS: Final = 5.0
-_ASKED_EVERY_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 _CALLERS: Final = 8
 _RELOADS: Final = 11
 _TEXT_BYTES: Final = 2048
@@ -26,31 +26,31 @@ _TEXT_BYTES: Final = 2048
 async def milliseconds_until(
     folder: Path, document: Mapping[str, Any], holds: Callable[[], Awaitable[bool]]
 ) -> float:
-    """From a write of ``document`` to the ``cwm.yaml`` in ``folder`` until what was asked was answered by it.
+    """From the write of ``document`` to ``cwm.yaml`` in ``folder`` until the first request whose answer follows it.
 
-    ``holds`` asks the gateway something and says whether the answer is as the document wants it. It is called every 10 ms,
-    whether or not earlier answers are still to come. TimeoutError where it has not held in five seconds.
+    ``holds`` sends a request and returns whether the answer follows the document. It is called every 10 ms, also while
+    earlier answers are pending. Raises TimeoutError after five seconds without such an answer.
     """
     await asyncio.to_thread(servers.configure, folder, document)
-    began = time.perf_counter()
-    held = list[float]()
+    write_time = time.perf_counter()
+    matches = list[float]()
 
     async def ask() -> None:
-        asked = time.perf_counter()
+        start = time.perf_counter()
         if await holds():
-            held.append(asked)
+            matches.append(start)
 
-    # One after the other would count what an earlier question waited for.
-    async with asyncio.timeout(_BOUND_SECONDS), asyncio.TaskGroup() as asking:
-        while not held:
-            asking.create_task(ask())
-            await asyncio.sleep(_ASKED_EVERY_SECONDS)
-    return (min(held) - began) * 1000
+    # Sequential requests would add the wait for the one before.
+    async with asyncio.timeout(_BOUND_SECONDS), asyncio.TaskGroup() as questions:
+        while not matches:
+            questions.create_task(ask())
+            await asyncio.sleep(_POLL_SECONDS)
+    return (min(matches) - write_time) * 1000
 
 
 @dataclass(slots=True)
-class _Load:
-    """Calls by several clients at once, of an upstream that each reload configures anew."""
+class _CallCounts:
+    """Calls by concurrent clients to an upstream that each reload reconfigures."""
 
     under_way: int = 0
     answered: int = 0
@@ -61,14 +61,14 @@ class _Load:
 async def measure(
     upstream_url: str, root: Path, progress: Callable[[str], None]
 ) -> tuple[Section, dict[str, Any]]:
-    """An upstream that comes and goes beside one that is called all the time; the summary is of all reloads."""
+    """Add and remove an upstream while another one is called all the time; the summary covers all reloads."""
     section = Section(
-        f"changes of cwm.yaml, with {_CALLERS} clients that call an upstream which each of them changes",
+        f"changes of cwm.yaml, while {_CALLERS} clients call an upstream that each change reconfigures",
         ("case", "reloads", "median ms", "slowest ms", "under way", "calls", "dropped"),
-        note="from the write to the first call that is answered by it, the goal is 100 ms; under way: calls at the write, "
-        "median; dropped: calls that were not answered as asked, the goal is 0",
+        note="from the write to the first call whose answer follows it, the goal is 100 ms; under way: calls at the write, "
+        "median; dropped: calls without the right answer, the goal is 0",
     )
-    taken: list[float] = []
+    milliseconds: list[float] = []
     dropped = 0
     with tempfile.TemporaryDirectory(dir=root) as name:
         folder, first = Path(name), _document(upstream_url, 0, comes=False)
@@ -78,11 +78,11 @@ async def measure(
                 ms, under_way, load = await _case(http, cwm.url, upstream_url, folder, comes=comes)
                 figures = (median(ms), round(max(ms), 1), median(under_way), load.answered, load.dropped)
                 section.rows.append((case, len(ms), *figures))
-                taken += ms
+                milliseconds += ms
                 dropped += load.dropped
     summary = {
-        "reload_ms": median(taken),
-        "reload_worst_ms": round(max(taken), 1),
+        "reload_ms": median(milliseconds),
+        "reload_worst_ms": round(max(milliseconds), 1),
         "reload_dropped_calls": dropped,
     }
     return section, summary
@@ -90,8 +90,8 @@ async def measure(
 
 async def _case(
     http: httpx2.AsyncClient, url: str, upstream_url: str, folder: Path, *, comes: bool
-) -> tuple[list[float], list[float], _Load]:
-    """Milliseconds of each reload, calls under way at each, and what became of the calls."""
+) -> tuple[list[float], list[float], _CallCounts]:
+    """Milliseconds of each reload, calls in flight at each, and counts of the calls' outcomes."""
 
     async def there() -> bool:
         return await _echoed(http, url, rpc.modern(), rpc.MODERN, "other_echo")
@@ -113,13 +113,13 @@ async def _case(
 
 
 @asynccontextmanager
-async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_Load]:
-    """While clients of both eras call; those that are under way at the end are waited for."""
-    load = _Load()
+async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_CallCounts]:
+    """Clients of both eras call until the block ends; then the calls in flight are awaited."""
+    load = _CallCounts()
     eras = [(rpc.MODERN, rpc.LEGACY)[number % 2] for number in range(_CALLERS)]
     opened = [(era, await rpc.opened(http, url, era)) for era in eras]
     for era, headers in opened:
-        # What each session's first call takes longer is no matter of a changed file.
+        # A session's first call takes longer, which is no effect of a changed file.
         await _echoed(http, url, headers, era, "bare_echo")
     async with asyncio.TaskGroup() as calling:
         for era, headers in opened:
@@ -131,7 +131,7 @@ async def _called(http: httpx2.AsyncClient, url: str) -> AsyncIterator[_Load]:
 
 
 async def _call_on(
-    http: httpx2.AsyncClient, url: str, headers: Mapping[str, str], era: str, load: _Load
+    http: httpx2.AsyncClient, url: str, headers: Mapping[str, str], era: str, load: _CallCounts
 ) -> None:
     while not load.over:
         load.under_way += 1
@@ -153,7 +153,7 @@ async def _echoed(
 
 
 def _document(upstream_url: str, number: int, *, comes: bool) -> dict[str, Any]:
-    """``number`` makes it another than the one before."""
+    """``number`` makes it differ from the one before."""
     upstreams: dict[str, Any] = {"bare": {"url": upstream_url, "call_seconds": 300 + number % 7}}
     if comes:
         upstreams["other"] = {"url": upstream_url}

@@ -1,4 +1,4 @@
-"""Large results on their way to agents: what is delivered, whether all of it can be read back, and how long it takes."""
+"""Large results delivered to agents: how many tokens, whether all can be read back, and how long it takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cwm.services.results.answers import count, parts_of
 from cwm.stack.errors import StackError
 from cwm_bench.context.reload import milliseconds_until
 from cwm_bench.harness import captured, reference_servers, servers, token_corpus
-from cwm_bench.harness.agents import ERAS, RESULT, Agent, Got, agent, program
+from cwm_bench.harness.agents import ERAS, RESULT, Agent, ToolResult, agent, program
 from cwm_bench.harness.figures import Section, median
 from cwm_bench.harness.goals import Figure, at_least, percentile, under
 
@@ -44,7 +44,7 @@ class _Totals:
 async def measure(
     folder: Path, sizes: Sizes, progress: Callable[[str], None]
 ) -> tuple[Section, list[Figure], list[Figure]]:
-    """A table of every result in both eras; what is saved and exact; and how long a change of policy takes."""
+    """A table of every result in both eras, the savings and exactness, and how long a change of policy takes."""
     root = folder / "library"
     _fill(root, sizes)
     async with servers.library(root) as upstream:
@@ -117,7 +117,7 @@ async def _reference(
     section: Section,
     totals: _Totals,
 ) -> None:
-    """Results of programs that others wrote, in both eras; a row that says why where there are none."""
+    """Results of the reference servers in both eras, or one row with the reason why they are missing."""
     progress("reference servers, from npm")
     home = folder / "reference"
     try:
@@ -135,14 +135,14 @@ async def _reference(
             direct = await stack.enter_async_context(program(line, variables))
             for era in ERAS:
                 one = await stack.enter_async_context(agent(gateway.url, era))
-                for tool, arguments in _asked(name, root, sizes):
+                for tool, arguments in _reference_calls(name, root, sizes):
                     what = " ".join([f"server-{name}", tool, *_file_of(arguments)])
                     progress(f"{what}, {era}")
                     row, _ = await _delivered(direct, one, tool, arguments, totals, upstream=name)
                     section.rows.append((f"{what}, {era}", *row))
 
 
-def _asked(name: str, root: Path, sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
+def _reference_calls(name: str, root: Path, sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
     if name == "everything":
         return [("echo", {"message": token_corpus.text("mixed", sizes.kilobytes * 1000)})]
     files = [_FILE, *(f"{answer}.json" for answer in captured.NAMES)]
@@ -165,32 +165,35 @@ async def _delivered(
     *,
     upstream: str = "lib",
 ) -> tuple[tuple[Any, ...], list[float]]:
-    """A row, and the milliseconds of each page."""
+    """A row of the table, and the milliseconds of each page."""
     counter = BpeTokenCounter()
-    whole, got = await direct.call(tool, arguments), await one.call(f"{upstream}_{tool}", arguments)
-    wanted = parts_of(whole.answer)
-    had, delivered = [(await count(each.answer, counter)).tokens for each in (whole, got)]
-    back = await one.read_back(got.meta[RESULT]["cursor"])
-    exact = [back.parts.get(number) for number in range(len(back.parts))] == [part.body for part in wanted]
+    whole, preview = (
+        await direct.call(tool, arguments),
+        await one.call(f"{upstream}_{tool}", arguments),
+    )
+    parts = parts_of(whole.answer)
+    had, delivered = [(await count(each.answer, counter)).tokens for each in (whole, preview)]
+    back = await one.read_back(preview.meta[RESULT]["cursor"])
+    exact = [back.parts.get(number) for number in range(len(back.parts))] == [part.body for part in parts]
     totals.results += 1
     totals.had += had
     totals.delivered += delivered
     totals.exact = totals.exact and exact
     row = (
-        round(sum(len(part.body) for part in wanted) / 1000),
+        round(sum(len(part.body) for part in parts) / 1000),
         had,
         delivered,
         round(1 - delivered / had, 4),
         len(back.milliseconds),
         "yes" if exact else "no",
         round(whole.milliseconds, 1),
-        round(got.milliseconds, 1),
+        round(preview.milliseconds, 1),
     )
     return row, back.milliseconds
 
 
 async def _reloaded(folder: Path, upstream_url: str, one: Agent, number: int) -> float:
-    """Milliseconds from a write of cwm.yaml until a preview is as it says."""
+    """Milliseconds from a write of cwm.yaml until a preview follows it."""
     tokens = _SEEN_TOKENS[number % len(_SEEN_TOKENS)]
 
     async def holds() -> bool:
@@ -199,9 +202,9 @@ async def _reloaded(folder: Path, upstream_url: str, one: Agent, number: int) ->
     return await milliseconds_until(folder, _document(upstream_url, tokens), holds)
 
 
-def _is_of(got: Got, tokens: int) -> bool:
-    shown = int(got.meta[RESULT]["delivered_tokens"])
-    return shown <= _SEEN_TOKENS[0] if tokens == _SEEN_TOKENS[0] else shown > _SEEN_TOKENS[0]
+def _is_of(result: ToolResult, tokens: int) -> bool:
+    delivered = int(result.meta[RESULT]["delivered_tokens"])
+    return delivered <= _SEEN_TOKENS[0] if tokens == _SEEN_TOKENS[0] else delivered > _SEEN_TOKENS[0]
 
 
 def _calls(sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
@@ -217,7 +220,7 @@ def _calls(sizes: Sizes) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _document(upstream_url: str, tokens: int | None = None) -> dict[str, Any]:
-    """The defaults; with ``tokens`` the tool that a reload is seen at has previews of so many."""
+    """The defaults; ``tokens`` sets the preview size of the tool that reloads are observed with."""
     document: dict[str, Any] = {"upstreams": {"lib": {"url": upstream_url, "stateless": True}}}
     if tokens is not None:
         document["tools"] = {"lib_issues": {"preview_tokens": tokens, "max_tokens": 2_000}}
@@ -230,7 +233,7 @@ def _table() -> Section:
         ("result", "KB", "tokens", "delivered", "saved", "pages", "byte exact", "ms direct", "ms delivered"),
         note="issues, series and search are generated answers like those of web APIs, captured are real ones; big file and folder are "
         "read from disk, by an upstream of ours and by the protocol's reference servers; "
-        "each held against what the upstream answers when it is asked directly; tokens counted at the client (o200k_base)",
+        "each compared with the upstream's direct answer; tokens counted at the client (o200k_base)",
     )
 
 

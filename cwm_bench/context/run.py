@@ -1,6 +1,6 @@
-"""``cwm bench context``: shared context and result budgets, every figure beside the thresholds it is held against.
+"""``cwm bench context``: shared context and result budgets, each figure beside its thresholds.
 
-The seeds are the designs that asked for them: ADR-010 for shared context, R001 to R005 for result budgets.
+The seeds are the designs that required them: ADR-010 for shared context, R001 to R005 for result budgets.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _MODULE: Final = "cwm_bench.context.store"
 _GOAL_MS: Final = {SQLITE: under(1), _REDIS: under(3)}
 _NOTES: Final = {
     "sharing": "agents of both eras take turns at a gateway with an upstream in front of files; a few files are read often, most "
-    "rarely; the first reading of each counts; then each agent keeps what it read, and half as many values of its own",
+    "rarely; the first read of each counts; then each agent stores the files it read, and half as many values of its own",
     "store": "through the service, values of 2 KB, one at a time; sqlite: nothing beside this process; redis: a Valkey on loopback; "
-    "processor time is of all threads, and tells what a busy machine hides",
-    "memory": "resident memory that a process takes for keeping different values of three times the budget",
-    "recovery": "100 MB of different values; recovery: a process that has never seen them reads all of them; with its start: from "
-    "when the process began; checkpoint: a snapshot, then, with every key overwritten, its restore",
+    "processor time is of all threads, and holds on a busy machine too",
+    "memory": "growth of a process's resident memory while it stores different values of three times the budget",
+    "recovery": "100 MB of different values; recovery: a new process reads all of them; with its start: from "
+    "when that process began; checkpoint: a snapshot, and its restore after every key was overwritten",
     "previews": "of results of 300 KB, counting included",
-    "delivery": "beside the upstream itself: its own tool, asked directly, for as much text as a page has",
+    "delivery": "compared with the upstream's own tool, called directly for as much text as a page has",
     "pages": "pages: of a stored result of 300 KB, by cursor, through the service",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is measured. ``megabytes`` are kept for recovery, three times the budget of memory for memory."""
+class ContextRun:
+    """How much one run measures: ``megabytes`` for recovery, ``filled_megabytes`` (three times the budget) for memory."""
 
     operations: int = 2_000
     megabytes: int = 100
@@ -57,8 +57,8 @@ class Effort:
     sizes: context_results.Sizes = field(default_factory=context_results.Sizes)
 
 
-async def run(progress: Callable[[str], None], effort: Effort, home: Path) -> Report:
-    """Measure. Needs no engine, and a Valkey of the ``embedded`` extra."""
+async def run(progress: Callable[[str], None], effort: ContextRun, home: Path) -> Report:
+    """Measure without an engine, with the Valkey of the ``embedded`` extra."""
     report = Report(
         "context",
         {"cwm": __version__, "cores": os.cpu_count(), "load": [round(load, 2) for load in os.getloadavg()]},
@@ -91,94 +91,96 @@ async def run(progress: Callable[[str], None], effort: Effort, home: Path) -> Re
     return report
 
 
-async def _operations(root: Path, stores: dict[str, str], effort: Effort) -> list[Figure]:
+async def _operations(root: Path, stores: dict[str, str], effort: ContextRun) -> list[Figure]:
     figures = []
     for name, store in stores.items():
-        for what, taken in (await context_store.operations(_sub(root), store, effort.operations)).items():
-            key, said = f"{what}_{name}", f"context_{what}, {name}"
-            cpu = percentile(taken.cpu, 99)
+        for what, times in (await context_store.operations(_sub(root), store, effort.operations)).items():
+            key, label = f"{what}_{name}", f"context_{what}, {name}"
+            cpu = percentile(times.cpu, 99)
             figures += [
                 *(
                     Figure(
                         f"{key}_p{percent}_ms",
-                        f"{said}, p{percent}",
-                        percentile(taken.milliseconds, percent),
+                        f"{label}, p{percent}",
+                        percentile(times.milliseconds, percent),
                         "ms",
                         under(10),
                         _GOAL_MS[name],
                     )
                     for percent in (50, 99)
                 ),
-                Figure(f"{key}_p99_cpu_ms", f"{said}, p99 of processor time", cpu, "ms"),
+                Figure(f"{key}_p99_cpu_ms", f"{label}, p99 of processor time", cpu, "ms"),
             ]
     return figures
 
 
-async def _memory(root: Path, effort: Effort) -> list[Figure]:
-    told = await _told(root, "fill", SQLITE, effort.filled_megabytes)
-    budget = told["budget_mb"]
-    limit = under(told["limit_mb"] + 0.1)
+async def _memory(root: Path, effort: ContextRun) -> list[Figure]:
+    usage = await _store_figures(root, "fill", SQLITE, effort.filled_megabytes)
+    budget = usage["budget_mb"]
+    limit = under(usage["limit_mb"] + 0.1)
     return [
-        Figure("memory_mb", "resident memory taken", told["rss_mb"], "MB", under(100), under(budget)),
+        Figure("memory_mb", "resident memory taken", usage["rss_mb"], "MB", under(100), under(budget)),
         Figure(
             "memory_peak_mb",
             "the most while it was filled",
-            told["rss_peak_mb"],
+            usage["rss_peak_mb"],
             "MB",
             under(100),
             under(budget),
         ),
         Figure(
-            "memory_counted_mb", "counted against the budget", told["counted_mb"], "MB", under(100), limit
+            "memory_counted_mb", "counted against the budget", usage["counted_mb"], "MB", under(100), limit
         ),
     ]
 
 
-async def _recovery(root: Path, stores: dict[str, str], effort: Effort) -> list[Figure]:
+async def _recovery(root: Path, stores: dict[str, str], effort: ContextRun) -> list[Figure]:
     figures: list[Figure] = []
     reading, with_start, wrong = [], [], 0
     for name, store in stores.items():
         folder = _sub(root)
         arguments = (str(folder), store, str(effort.megabytes))
-        kept = await servers.told(_MODULE, "checkpoint", *arguments)
-        back = await servers.told(_MODULE, "recover", *arguments)
-        reading.append(back["read_s"])
-        with_start.append(back["recovery_s"])
-        wrong += back["wrong"]
-        restored = round(kept["snapshot_s"] + kept["restore_s"], 4)
+        checkpoint = await servers.json_output(_MODULE, "checkpoint", *arguments)
+        recovery = await servers.json_output(_MODULE, "recover", *arguments)
+        reading.append(recovery["read_s"])
+        with_start.append(recovery["recovery_s"])
+        wrong += recovery["wrong"]
+        seconds = round(checkpoint["snapshot_s"] + checkpoint["restore_s"], 4)
         figures += [
             Figure(
-                f"checkpoint_{name}_s", f"checkpoint and restore, {name}", restored, "s", under(5), under(2)
+                f"checkpoint_{name}_s", f"checkpoint and restore, {name}", seconds, "s", under(5), under(2)
             ),
-            Figure(f"recovery_{name}_s", f"recovery, {name}", back["read_s"], "s", under(5), under(2)),
+            Figure(f"recovery_{name}_s", f"recovery, {name}", recovery["read_s"], "s", under(5), under(2)),
             Figure(
                 f"recovery_with_start_{name}_s",
                 f"the same with the start of the process, {name}",
-                back["recovery_s"],
+                recovery["recovery_s"],
                 "s",
                 under(5),
             ),
-            Figure(f"recovery_cpu_{name}_s", f"of it, processor time, {name}", back["cpu_s"], "s"),
+            Figure(f"recovery_cpu_{name}_s", f"of it, processor time, {name}", recovery["cpu_s"], "s"),
         ]
     return [
         Figure("recovery_s", "recovery, the slower store", max(reading), "s", under(5), under(2)),
         Figure(
             "recovery_with_start_s", "the same with the start of the process", max(with_start), "s", under(5)
         ),
-        Figure("recovered_wrong", "values that came back otherwise, or not", wrong, "values", None, under(1)),
+        Figure(
+            "recovered_wrong", "values that came back wrong or not at all", wrong, "values", None, under(1)
+        ),
         *figures,
     ]
 
 
-async def _pages(root: Path, stores: dict[str, str], effort: Effort) -> list[Figure]:
+async def _pages(root: Path, stores: dict[str, str], effort: ContextRun) -> list[Figure]:
     figures = context_pages.cursors(effort.cursors)
     for name, store in stores.items():
-        taken = await context_pages.pages(_sub(root), store, effort.rounds)
+        milliseconds = await context_pages.pages(_sub(root), store, effort.rounds)
         figures += [
             Figure(
                 f"page_{name}_p{percent}_ms",
                 f"a page, {name}, p{percent}",
-                percentile(taken, percent),
+                percentile(milliseconds, percent),
                 "ms",
                 under(50),
                 under(5),
@@ -188,7 +190,7 @@ async def _pages(root: Path, stores: dict[str, str], effort: Effort) -> list[Fig
     return figures
 
 
-async def _previews(report: Report, effort: Effort) -> None:
+async def _previews(report: Report, effort: ContextRun) -> None:
     section, measured = previews.measure(BpeTokenCounter(), effort.rounds)
     report.sections.append(section)
     figures = [
@@ -198,7 +200,7 @@ async def _previews(report: Report, effort: Effort) -> None:
     _add(report, "previews", "previews", figures)
 
 
-async def _estimates(report: Report, effort: Effort) -> None:
+async def _estimates(report: Report, effort: ContextRun) -> None:
     section, measured = await tokens.measure(effort.estimated_chars, effort.estimates, effort.rounds)
     report.sections.append(section)
     bounds: dict[str, tuple[str, str, Bound | None, Bound | None]] = {
@@ -214,12 +216,12 @@ async def _estimates(report: Report, effort: Effort) -> None:
     _add(report, "token counts", "", figures)
 
 
-async def _told(root: Path, what: str, store: str, megabytes: int) -> dict[str, Any]:
-    return await servers.told(_MODULE, what, str(_sub(root)), store, str(megabytes))
+async def _store_figures(root: Path, what: str, store: str, megabytes: int) -> dict[str, Any]:
+    return await servers.json_output(_MODULE, what, str(_sub(root)), store, str(megabytes))
 
 
 def _sub(root: Path) -> Path:
-    """A folder of its own."""
+    """A new folder in ``root``."""
     return Path(tempfile.mkdtemp(dir=root))
 
 

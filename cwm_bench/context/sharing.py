@@ -1,4 +1,4 @@
-"""Agents of one team that read overlapping things: how often one is given what another had read, and kept once."""
+"""Agents of one team read overlapping files: how often reads are shared, and how much storage deduplication saves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TTL_SECONDS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """So many agents read so many times each, of so many files; few of them often, most rarely."""
+    """Each agent makes ``reads`` reads of ``files`` files: a few files often, most rarely."""
 
     agents: int = 8
     reads: int = 60
@@ -42,7 +42,7 @@ class _Reads:
 
 
 async def measure(folder: Path, load: Workload) -> list[Figure]:
-    """Through a gateway and an upstream of their own, whose tools that read may be shared."""
+    """Measure on a new gateway and upstream whose reading tools may be shared."""
     files = _files(folder / "files", load.files)
     async with servers.library(folder / "files") as upstream:
         document = {
@@ -57,10 +57,10 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
             ]
             direct = await stack.enter_async_context(agent(upstream.url, ERAS[0]))
             undisturbed = await _read(team, files, load, writes=0)
-            asked = await _asked(direct)
+            upstream_calls = await _upstream_calls(direct)
             disturbed = await _read(team, files, load, writes=_WRITES)
             at_once = await _read_at_once(team, direct, files)
-            dedupe, whole = await _kept_once(team, files, load)
+            dedupe, whole = await _deduplication(team, files, load)
             memory = gateway.rss_mb()
     stale = undisturbed.stale + disturbed.stale
     return [
@@ -74,12 +74,15 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
         ),
         Figure("hit_rate_with_writes", f"the same, with {_WRITES} writes", disturbed.rate, "share"),
         Figure(
-            "upstream_calls", f"calls of {load.agents * load.reads} that reached the upstream", asked, "calls"
+            "upstream_calls",
+            f"calls of {load.agents * load.reads} that reached the upstream",
+            upstream_calls,
+            "calls",
         ),
-        Figure("stale_answers", "answers that were not the file as it was", stale, "answers", None, None),
+        Figure("stale_answers", "answers that differ from the file", stale, "answers", None, None),
         Figure(
             "joined_calls",
-            f"calls for a new file that {load.agents} agents ask for at once",
+            f"calls for a new file that {load.agents} agents read at once",
             at_once,
             "calls",
         ),
@@ -91,13 +94,13 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
         ),
         Figure(
             "miss_ms",
-            "one that the upstream gave, median",
+            "an answer of the upstream, median",
             percentile(undisturbed.milliseconds[False], 50),
             "ms",
         ),
         Figure(
             "dedupe_saving",
-            "stored bytes spared by keeping equal values once",
+            "stored bytes saved by storing equal values once",
             dedupe,
             "share",
             at_least(0.3),
@@ -111,9 +114,9 @@ async def measure(folder: Path, load: Workload) -> list[Figure]:
 
 
 async def _read(team: list[Agent], files: dict[str, Path], load: Workload, writes: int) -> _Reads:
-    """In turns, so that each answer can be held against the file as it is; every write ends what was shared."""
+    """Agents read in turns, so that each answer can be compared with the file; every write ends the sharing."""
     reads, names = _Reads(), list(files)
-    chosen = random.Random(f"reads {writes}")  # noqa: S311 - repeatable, not secret
+    rng = random.Random(f"reads {writes}")  # noqa: S311 - repeatable, not secret
     often = [1 / (rank + 1) for rank in range(len(names))]
     for turn in range(load.reads):
         if writes and turn % max(1, load.reads // writes) == 0:
@@ -122,50 +125,50 @@ async def _read(team: list[Agent], files: dict[str, Path], load: Workload, write
                 "files_write_file", {"path": path.name, "text": f"{path.read_text()}\n# {turn}"}
             )
         for one in team:
-            name = chosen.choices(names, often)[0]
-            got = await one.call("files_read_file", {"path": name})
-            hit = SHARED in got.meta
+            name = rng.choices(names, often)[0]
+            result = await one.call("files_read_file", {"path": name})
+            hit = SHARED in result.meta
             reads.shared += hit
-            reads.stale += got.text != files[name].read_text()
-            reads.milliseconds[hit].append(got.milliseconds)
+            reads.stale += result.text != files[name].read_text()
+            reads.milliseconds[hit].append(result.milliseconds)
     return reads
 
 
 async def _read_at_once(team: list[Agent], direct: Agent, files: dict[str, Path]) -> int:
-    """Upstream calls that a file costs which nobody has read yet."""
+    """Upstream calls for a new file that all agents read at once."""
     path = next(iter(files.values())).with_name("new.txt")
     path.write_text("nobody has read this")
-    before = await _asked(direct)
+    before = await _upstream_calls(direct)
     await asyncio.gather(*(one.call("files_read_file", {"path": path.name}) for one in team))
-    return await _asked(direct) - before
+    return await _upstream_calls(direct) - before
 
 
-async def _asked(direct: Agent) -> int:
-    """How often the upstream itself was asked for a file, by its own account."""
+async def _upstream_calls(direct: Agent) -> int:
+    """File requests that the upstream counted."""
     return int((await direct.call("count_calls")).text)
 
 
-async def _kept_once(team: list[Agent], files: dict[str, Path], load: Workload) -> tuple[float, float]:
-    """Each agent keeps what it read and half as much of its own, in a workspace of its own.
+async def _deduplication(team: list[Agent], files: dict[str, Path], load: Workload) -> tuple[float, float]:
+    """Each agent stores the files it read and half as many values of its own, in its own workspace.
 
-    What is spared of the stored bytes, and what is stored of those that were set.
+    The share of stored bytes that deduplication saves, and stored bytes / bytes set.
     """
-    chosen = random.Random("keeps")  # noqa: S311 - repeatable, not secret
+    rng = random.Random("keeps")  # noqa: S311 - repeatable, not secret
     before = await _tenant_bytes(team[0])
     apart = plain = 0
     for number, one in enumerate(team):
-        picked = chosen.sample(list(files), min(len(files), load.reads // 2))
+        picked = rng.sample(list(files), min(len(files), load.reads // 2))
         values: dict[str, Any] = {name: {"path": name, "text": files[name].read_text()} for name in picked}
         for note, name in enumerate(picked[::2]):
             text = token_corpus.text("json", files[name].stat().st_size, 1_000 * number + note)
             values[f"notes/{note}"] = {"by": number, "text": text}
         for key, value in values.items():
-            told = canonical_json(value)
-            apart += len(stored_form(told, _COMPRESS_ABOVE))
-            plain += len(told)
+            document = canonical_json(value)
+            apart += len(stored_form(document, _COMPRESS_ABOVE))
+            plain += len(document)
             await one.call("context_set", {"key": key, "value": value, "scope": f"workspace:agent-{number}"})
-    kept = await _tenant_bytes(team[0]) - before
-    return round(1 - kept / apart, 4), round(kept / plain, 4)
+    stored_bytes = await _tenant_bytes(team[0]) - before
+    return round(1 - stored_bytes / apart, 4), round(stored_bytes / plain, 4)
 
 
 async def _tenant_bytes(one: Agent) -> int:
@@ -176,11 +179,11 @@ async def _tenant_bytes(one: Agent) -> int:
 def _files(root: Path, count: int) -> dict[str, Path]:
     """Source, prose, data and logs of 1 to 24 KB."""
     root.mkdir()
-    chosen = random.Random("files")  # noqa: S311 - repeatable, not secret
+    rng = random.Random("files")  # noqa: S311 - repeatable, not secret
     files: dict[str, Path] = {}
     for number in range(count):
         kind = _KINDS[number % len(_KINDS)]
         path = root / f"{kind}_{number}.txt"
-        path.write_text(token_corpus.text(kind, chosen.randrange(1_000, 24_000), number))
+        path.write_text(token_corpus.text(kind, rng.randrange(1_000, 24_000), number))
         files[path.name] = path
     return files

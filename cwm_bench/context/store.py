@@ -1,7 +1,7 @@
-"""Shared context as a gateway has it, without the gateway: what it takes in time and memory, and how it comes back.
+"""Shared context in process, as in a gateway: time and memory of its operations, and recovery.
 
-``python -m cwm_bench.context.store fill|recover FOLDER STORE MEGABYTES`` does that in a process of its own and says
-its figures as JSON; STORE is ``sqlite`` or a URL.
+``python -m cwm_bench.context.store fill|checkpoint|recover FOLDER STORE MEGABYTES`` measures in a process of its own
+and prints JSON; STORE is ``sqlite`` or a URL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LABEL: Final = "full"
 
 @asynccontextmanager
 async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
-    """All of a gateway but its face, on the store of ``folder`` or of a URL."""
+    """All parts of a gateway except its HTTP side, on SQLite in ``folder`` or the store at a URL."""
     settings = Settings(
         database=Database(db_path=folder / "cwm.db"),
         engine=Engine(vllm_url=_NOWHERE, lmcache_url="none", coordinator_url="none"),
@@ -70,23 +70,23 @@ async def opened(folder: Path, store: str) -> AsyncIterator[Parts]:
 
 
 @dataclass(slots=True)
-class Taken:
-    """What each operation of one kind took: on the clock, and of processor time in all threads."""
+class OperationTimes:
+    """Wall-clock and processor time (all threads) of each operation of one kind, in ms."""
 
     milliseconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
     async def time(self, work: Awaitable[T]) -> T:
         began, cpu = time.perf_counter(), time.process_time()
-        done = await work
+        result = await work
         self.milliseconds.append((time.perf_counter() - began) * 1000)
         self.cpu.append((time.process_time() - cpu) * 1000)
-        return done
+        return result
 
 
-async def operations(folder: Path, store: str, rounds: int) -> dict[str, Taken]:
-    """Values of 2 KB set and read again, keys of a scope of as many listed."""
-    sets, gets, lists = Taken(), Taken(), Taken()
+async def operations(folder: Path, store: str, rounds: int) -> dict[str, OperationTimes]:
+    """Set and get values of 2 KB, then list keys of the scope that holds them."""
+    sets, gets, lists = OperationTimes(), OperationTimes(), OperationTimes()
     text = token_corpus.text("json", _SMALL_CHARS)
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
@@ -94,17 +94,19 @@ async def operations(folder: Path, store: str, rounds: int) -> dict[str, Taken]:
             value = {"number": number, "text": text}
             await sets.time(context.set(WHO, SCOPE, Setting(f"key/{number}", value)))
         for number in range(_WARM + rounds):
-            found = await gets.time(context.get(SCOPE, f"key/{number}"))
-            _require(found.value["number"] == number, "a value that was not set was read")
+            entry = await gets.time(context.get(SCOPE, f"key/{number}"))
+            _require(entry.value["number"] == number, "a value that was not set was read")
         for number in range(_WARM + rounds // 4):
             page = await lists.time(context.list(SCOPE, f"key/{number % 10}", None, 50))
             _require(len(page.entries) > 0, "keys are missing from a list")
-    named = {"set": sets, "get": gets, "list": lists}
-    return {what: Taken(taken.milliseconds[_WARM:], taken.cpu[_WARM:]) for what, taken in named.items()}
+    kinds = {"set": sets, "get": gets, "list": lists}
+    return {
+        what: OperationTimes(times.milliseconds[_WARM:], times.cpu[_WARM:]) for what, times in kinds.items()
+    }
 
 
 async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
-    """Keep so much, all of it different: what this process then takes more than before."""
+    """Store ``megabytes`` of different values: how much this process grows."""
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
         texts = _texts()
@@ -128,30 +130,33 @@ async def fill(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
 
 
 async def checkpoint(folder: Path, store: str, megabytes: int) -> dict[str, float]:
-    """Seconds to name a state of so much, and to bring it back after every key was overwritten."""
+    """Seconds of a snapshot of ``megabytes``, and of its restore after every key was overwritten."""
     async with opened(folder, store) as parts:
         context, texts = parts.services.shared_context, _texts()
         for number in range(_count(megabytes)):
             await _set(context, texts, number, "fill")
         began = time.perf_counter()
         await context.snapshot(WHO, SCOPE, _LABEL)
-        named = time.perf_counter()
+        snapshot_end = time.perf_counter()
         for number in range(_count(megabytes)):
             await context.set(WHO, SCOPE, Setting(_key(number), "overwritten"))
-        again = time.perf_counter()
+        restore_start = time.perf_counter()
         restored = await context.restore(WHO, SCOPE, _LABEL)
-        done = time.perf_counter()
+        restore_end = time.perf_counter()
         _require(restored.written == _count(megabytes), "not every key was restored")
-        return {"snapshot_s": round(named - began, 4), "restore_s": round(done - again, 4)}
+        return {
+            "snapshot_s": round(snapshot_end - began, 4),
+            "restore_s": round(restore_end - restore_start, 4),
+        }
 
 
 async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
-    """Read all that another process kept; seconds from the start of this one, what is wrong is counted after."""
+    """Read everything that another process stored: seconds from the start of this process, and wrong values."""
     started, began = _seconds_since_start(), time.perf_counter()
     async with opened(folder, store) as parts:
         context = parts.services.shared_context
         opened_at = time.perf_counter()
-        found = [await context.get(SCOPE, _key(number)) for number in range(_count(megabytes))]
+        readings = [await context.get(SCOPE, _key(number)) for number in range(_count(megabytes))]
         ended, cpu = time.perf_counter(), time.process_time()
     texts = _texts()
     return {
@@ -160,8 +165,8 @@ async def recover(folder: Path, store: str, megabytes: int) -> dict[str, Any]:
         "read_s": round(ended - opened_at, 3),
         "cpu_s": round(cpu, 3),
         "recovery_s": round(started + ended - began, 3),
-        "megabytes": round(sum(each.entry.size for each in found if each.entry) / 1e6, 1),
-        "wrong": sum(each.value != _value(texts, number, "fill") for number, each in enumerate(found)),
+        "megabytes": round(sum(each.entry.size for each in readings if each.entry) / 1e6, 1),
+        "wrong": sum(each.value != _value(texts, number, "fill") for number, each in enumerate(readings)),
     }
 
 
@@ -182,13 +187,13 @@ def _count(megabytes: int) -> int:
 
 
 def _texts() -> list[str]:
-    """Of the same ASCII length each, so that a megabyte is one."""
-    made: Iterator[str] = (
+    """Texts of the same ASCII length, so that sizes in megabytes are exact."""
+    texts: Iterator[str] = (
         token_corpus.text(kind, _VALUE_CHARS, seed).encode("ascii", "replace").decode()
         for kind in _KINDS
         for seed in range(_TEXTS_OF_A_KIND)
     )
-    return list(made)
+    return list(texts)
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -197,14 +202,14 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _seconds_since_start() -> float:
-    """Of this process, its imports included."""
+    """Age of this process, which includes its imports."""
     after_boot = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - after_boot / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def _settled() -> Iterator[None]:
-    """Memory as a gateway has it once it has started."""
+    """Garbage collector settings as in a started gateway."""
     before = gc.get_threshold()
     settle_memory()
     try:

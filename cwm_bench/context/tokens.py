@@ -1,4 +1,4 @@
-"""Counting tokens: how far the estimate is off, how long a count takes, and what memory."""
+"""Token counts: the error of the estimate, and the time and memory of a count."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ print(loaded - before, rss_mb() - before)
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Relative errors against counting the same texts whole, by kind; below 0 is under the truth."""
+    """Relative errors against a full count of the same texts, by kind; negative where the estimate is too low."""
 
     errors: Mapping[str, Sequence[float]]
 
     @property
     def p95(self) -> float:
-        """Absolute."""
+        """95th percentile of the absolute errors."""
         sizes = sorted(abs(error) for errors in self.errors.values() for error in errors)
         return round(sizes[max(0, -(-95 * len(sizes) // 100) - 1)], 4)
 
     def within(self, share: float) -> float:
-        """The share of texts whose estimate is off by ``share`` at most."""
+        """The share of texts with an absolute error of at most ``share``."""
         sizes = [abs(error) for errors in self.errors.values() for error in errors]
         return round(sum(size <= share for size in sizes) / len(sizes), 4)
 
     @property
     def worst_under(self) -> float:
-        """0.0 where none is under."""
+        """The largest underestimate; 0.0 without one."""
         return round(-min(0.0, *(min(errors) for errors in self.errors.values())), 4)
 
 
 def estimates(counter: BpeTokenCounter, lengths: Sequence[int] = _LENGTHS, seeds: int = _SEEDS) -> Estimates:
-    """Of texts that are too long to be counted whole; shorter ones have no error against their vocabulary."""
+    """Errors for texts above the size that is counted in full; shorter ones have no error."""
     assert min(lengths) > COUNTED_CHARS
     errors: dict[str, list[float]] = {}
     for kind in token_corpus.KINDS:
@@ -75,7 +75,7 @@ def estimates(counter: BpeTokenCounter, lengths: Sequence[int] = _LENGTHS, seeds
 def milliseconds(
     counter: BpeTokenCounter, size: int = _SPEED_BYTES[0], rounds: int = _SPEED_ROUNDS
 ) -> dict[str, float]:
-    """Of processor time for each 100 KB of a text of ``size`` bytes never seen before, by kind: medians."""
+    """Median processor time per 100 KB of new texts of ``size`` bytes, by kind."""
     counter.load()
     return {
         kind: median([_timed(counter, kind, size, seed) for seed in range(rounds)])
@@ -84,12 +84,12 @@ def milliseconds(
 
 
 async def memory() -> tuple[float, float]:
-    """MB that a process of its own takes for the loaded vocabulary, and after 9 MB of text were counted."""
+    """MB that a separate process takes for the vocabulary, and after it counted 9 MB of text."""
     child = await asyncio.create_subprocess_exec(
         *on_leash([sys.executable, "-c", _RSS_PROGRAM]), stdout=asyncio.subprocess.PIPE
     )
-    told, _ = await child.communicate()
-    loaded, used = (round(float(figure), 1) for figure in told.split())
+    output, _ = await child.communicate()
+    loaded, used = (round(float(figure), 1) for figure in output.split())
     return loaded, used
 
 
@@ -100,20 +100,20 @@ async def measure(
     counter = BpeTokenCounter()
     short, long = (milliseconds(counter, size, rounds) for size in _SPEED_BYTES)
     loaded, used = await memory()
-    found = estimates(counter, lengths, seeds)
+    accuracy = estimates(counter, lengths, seeds)
     section = Section(
         "counting tokens (o200k_base)",
         ("kind", "estimate off by %, lowest", "highest", "ms per 100 KB, of 100 KB", "of 1 MB"),
         note=f"estimates of {', '.join(f'{length:,}' for length in lengths)} characters against the whole count; "
         f"ms: processor time, text not seen before; memory {loaded} MB loaded, {used} MB after 9 MB of text",
     )
-    for kind, errors in found.errors.items():
+    for kind, errors in accuracy.errors.items():
         lowest, highest = (round(100 * error, 2) for error in (min(errors), max(errors)))
         section.rows.append((kind, lowest, highest, short[kind], long[kind]))
     return section, {
-        "estimate_error_p95": found.p95,
-        "estimate_worst_under": found.worst_under,
-        "estimate_within_20_percent": found.within(0.2),
+        "estimate_error_p95": accuracy.p95,
+        "estimate_worst_under": accuracy.worst_under,
+        "estimate_within_20_percent": accuracy.within(0.2),
         "estimate_ms_100kb": max(*short.values(), *long.values()),
         "estimate_memory_mb": used,
     }

@@ -1,4 +1,4 @@
-"""Faults in stored chunks: the cases of a run, who noticed each, and the report."""
+"""Faults in stored chunks: the cases of a run, the detector of each, and the report."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ANOTHER = {Fault.SWAP_CHUNKS, Fault.SWAP_WINDOWS, Fault.FORGE}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A chunk: the number of blocks of the window it is in, which names the window, and its index there."""
+class ChunkPosition:
+    """A chunk: its index, and the number of blocks of its window, which identifies the window."""
 
     blocks: int
     index: int
@@ -32,13 +32,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``sound_copy``: the other tier keeps its chunks. ``share`` (0 to 1) is where in the value."""
+    """``sound_copy``: the other tier keeps its chunks. ``share`` (0 to 1) is the position in the value."""
 
     fault: Fault
     tier: Tier
     sound_copy: bool
-    at: Place
-    other: Place | None
+    at: ChunkPosition
+    other: ChunkPosition | None
     share: float
 
     @property
@@ -60,7 +60,7 @@ def _kinds(random: Random) -> Iterator[tuple[Fault, Tier, bool]]:
 
 def _case(fault: Fault, tier: Tier, sound_copy: bool, random: Random) -> Case:
     blocks = random.choice(BLOCKS)
-    at = Place(blocks, _index(fault, blocks, random))
+    at = ChunkPosition(blocks, _index(fault, blocks, random))
     other = _another(fault, at, random) if fault in _ANOTHER else None
     return Case(fault, tier, sound_copy, at, other, random.random())
 
@@ -77,24 +77,24 @@ def _index(fault: Fault, blocks: int, random: Random) -> int:
             return random.randrange(blocks)
 
 
-def _another(fault: Fault, at: Place, random: Random) -> Place:
-    """The chunk whose value comes to lie here."""
-    places = [Place(blocks, index) for blocks in BLOCKS for index in range(blocks)]
+def _another(fault: Fault, at: ChunkPosition, random: Random) -> ChunkPosition:
+    """The chunk whose value replaces the one ``at``."""
+    positions = [ChunkPosition(blocks, index) for blocks in BLOCKS for index in range(blocks)]
     match fault:
         case Fault.SWAP_CHUNKS:
-            places = [place for place in places if place.blocks == at.blocks]
+            positions = [position for position in positions if position.blocks == at.blocks]
         case Fault.SWAP_WINDOWS:
-            places = [place for place in places if place.blocks != at.blocks]
-    return random.choice([place for place in places if place != at])
+            positions = [position for position in positions if position.blocks != at.blocks]
+    return random.choice([position for position in positions if position != at])
 
 
 class Detector(StrEnum):
-    """What noticed a fault first.
+    """What detected a fault first.
 
-    ``seal``: LMCache found the chunk and did not accept it. ``prefetch``: it did not find it. ``canary``: the
-    chunk was loaded, and the replay did not continue as the window had. ``other_tier``: a sound copy was loaded.
-    ``nothing_to_detect``: what is stored is what was stored. ``undetected``: the damaged value was loaded and
-    the replay showed nothing.
+    ``seal``: LMCache found the chunk and refused it. ``prefetch``: it did not find the chunk. ``canary``: the chunk
+    was loaded, and the replay differed from the window's continuation. ``other_tier``: a sound copy was loaded.
+    ``nothing_to_detect``: the stored value did not change. ``undetected``: the damaged value was loaded and the
+    replay was exact.
     """
 
     SEAL = "seal"
@@ -107,7 +107,7 @@ class Detector(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a thaw left behind: its answer, and the chunks that LMCache refused meanwhile."""
+    """Evidence of one thaw: its answer, and the number of chunks that LMCache refused during it."""
 
     changed: bool
     verification: str
@@ -146,8 +146,8 @@ def where(noticed: Detector, case: Case) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A case and how it ended; ``right``: the thawed session continued as the uninterrupted one."""
+class CaseOutcome:
+    """A case and its result; ``right``: the thawed session continued as the uninterrupted one."""
 
     case: Case
     signs: Signs
@@ -174,7 +174,7 @@ class Outcome:
         )
 
 
-def sections(outcomes: Sequence[Outcome]) -> list[Section]:
+def sections(outcomes: Sequence[CaseOutcome]) -> list[Section]:
     every = Section(
         "cases",
         (
@@ -192,7 +192,7 @@ def sections(outcomes: Sequence[Outcome]) -> list[Section]:
             "continued",
         ),
         [(number, *outcome.row()) for number, outcome in enumerate(outcomes, 1)],
-        "chunk and with: which of how many in its window; restored and recomputed in tokens",
+        "chunk and with: index / number of blocks of its window; restored and recomputed in tokens",
     )
     by_fault = {**_by_fault(outcomes), "all": _counted(outcomes)}
     table = Section("by fault", ("fault", *by_fault["all"]))
@@ -200,7 +200,7 @@ def sections(outcomes: Sequence[Outcome]) -> list[Section]:
     return [every, table]
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summary(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     counted = _counted(outcomes)
     return {
         "cases": counted.pop("cases"),
@@ -210,14 +210,14 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _by_fault(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
+def _by_fault(outcomes: Sequence[CaseOutcome]) -> dict[str, dict[str, int]]:
     return {
         fault.value: _counted([outcome for outcome in outcomes if outcome.case.fault is fault])
         for fault in Fault
     }
 
 
-def _counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def _counted(outcomes: Sequence[CaseOutcome]) -> dict[str, int]:
     noticed = Counter(outcome.detector for outcome in outcomes)
     return {
         "cases": len(outcomes),

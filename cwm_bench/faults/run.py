@@ -1,4 +1,4 @@
-"""``cwm bench faults``: damage what a window is stored as, thaw it, and see what is continued from."""
+"""``cwm bench faults``: damage the stored chunks of a window, thaw it, and compare its continuation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -22,9 +22,8 @@ from cwm.adapters.lmcache.hashes import chunk_hashes
 from cwm.domain.engine import Tier
 from cwm.settings import Engine, Settings
 from cwm.stack.local import LocalStack
-from cwm.stack.plan import plan_from_settings
 from cwm_bench.faults import cases as faults
-from cwm_bench.faults.cases import TIERS, Case, Outcome, Place, Signs
+from cwm_bench.faults.cases import TIERS, Case, CaseOutcome, ChunkPosition, Signs
 from cwm_bench.harness.agent import Agent, agent
 from cwm_bench.harness.caches import empty_memory, stored
 from cwm_bench.harness.damage import (
@@ -40,15 +39,15 @@ from cwm_bench.harness.damage import (
     zeroed,
 )
 from cwm_bench.harness.figures import Report
-from cwm_bench.harness.folder import own_folder
+from cwm_bench.harness.folder import own_folder, own_plan
 from cwm_bench.harness.gateway import QUIET, engine_variables, gateway
 
-_COMPARED_TOKENS = 32  # twice a canary: what it did not see is compared too
+_COMPARED_TOKENS = 32  # twice a canary: also tokens that it does not cover
 _SAMPLED = 8
-_VOCABULARY = range(300, 1800)  # no special token of any model that is served here
+_VOCABULARY = range(300, 1800)  # no special token of any model used here
 _REFUSED = "lmcache_mp_l2_prefetch_failure_chunks_total"
 _DURABLE_SECONDS = 60.0
-_TOLD_EVERY = 10
+_PROGRESS_EVERY = 10
 
 
 class Stack(Protocol):
@@ -64,18 +63,14 @@ class Stack(Protocol):
 
 
 async def run(settings: Settings, report: Callable[[str], None], cases: int, seed: int | None) -> Report:
-    """Run ``cases`` random cases on a stack of its own in a temporary folder; ``report`` gets progress."""
+    """Run ``cases`` random cases on a stack of its own in a temporary folder; ``report`` gets progress lines."""
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     report(f"seed {seed}")
     async with own_folder(settings.local_engine.home.absolute(), report) as folder:
-        storage = settings.storage.model_copy(update={"storage_path": folder / "storage", "redis_url": None})
-        plan = plan_from_settings(
-            storage, settings.local_engine, withheld=settings.upstream_variables, log=report
-        )
-        plan = replace(plan, dev_endpoints=True, run_folder=folder / "run")
+        plan = own_plan(settings, folder, report)
 
         def tell(line: str) -> None:
-            # LMCache logs a traceback for each chunk that does not open, and that is what is done to it here.
+            # LMCache logs a traceback for each damaged chunk.
             if not line.startswith("lmcache: "):
                 report(line)
 
@@ -95,25 +90,25 @@ async def run(settings: Settings, report: Callable[[str], None], cases: int, see
 
 async def climb(
     stack: Stack, gateway_url: str, cases: int, seed: int, report: Callable[[str], None]
-) -> list[Outcome]:
-    """Run ``cases`` cases of ``seed`` on a running engine through a running gateway, one after the other.
+) -> list[CaseOutcome]:
+    """Run ``cases`` cases of ``seed`` one after the other, on a running engine through a running gateway.
 
-    Nobody else may use the engine meanwhile, and the gateway's variables hold ``QUIET``: the engine's memory is
-    emptied and what it refuses is counted.
+    Nobody else may use the engine meanwhile, and the gateway needs the variables of ``QUIET``: each case empties the
+    engine's memory and counts the chunks that it refuses.
     """
     random = Random(seed)  # noqa: S311 - repeatable, not secret
     outcomes = []
     async with _ladder(stack, gateway_url, random) as ladder:
         for number, case in enumerate(faults.deal(cases, random), 1):
             outcomes.append(await ladder.outcome(case))
-            if number % _TOLD_EVERY == 0 or number == cases:
+            if number % _PROGRESS_EVERY == 0 or number == cases:
                 report(f"{number} of {cases} cases, {sum(not o.right for o in outcomes)} served wrong")
     return outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class _Frozen:
-    """A window, how its session would have gone on, and what is stored of it in each tier."""
+    """A window, the continuation of its session, and its stored chunks in each tier."""
 
     name: str
     token_ids: list[int]
@@ -126,20 +121,20 @@ async def _ladder(stack: Stack, gateway_url: str, random: Random) -> AsyncIterat
     engine = Engine(lmcache_url=stack.lmcache_url, coordinator_url=stack.coordinator_url)
     async with (
         aclosing(LmcacheTier(engine)) as kv_tier,
-        agent(gateway_url, stack.model_name) as talking,
-        Redis.from_url(stack.redis_url) as client,
+        agent(gateway_url, stack.model_name) as client,
+        Redis.from_url(stack.redis_url) as redis,
     ):
         tiers: dict[Tier, LowerTier] = {
-            Tier.REDIS: InRedis(client),
+            Tier.REDIS: InRedis(redis),
             Tier.DISK: OnDisk(stack.storage_path / "kv"),
         }
         forger = Forger(stack.storage_path / "kv.keys")
-        yield _Ladder(stack, talking, kv_tier, tiers, forger, random)
+        yield _Ladder(stack, client, kv_tier, tiers, forger, random)
 
 
 @dataclass(slots=True)
 class _Ladder:
-    """Windows are used again: after each case what is stored of them is put back, byte for byte."""
+    """Runs cases. Windows are reused: after each case their stored chunks are restored byte for byte."""
 
     stack: Stack
     agent: Agent
@@ -149,7 +144,7 @@ class _Ladder:
     random: Random
     windows: dict[int, _Frozen] = field(default_factory=dict)
 
-    async def outcome(self, case: Case) -> Outcome:
+    async def outcome(self, case: Case) -> CaseOutcome:
         window = await self._window(case.at)
         other = await self._window(case.other) if case.other else window
         if not case.sound_copy:
@@ -159,19 +154,19 @@ class _Ladder:
         signs, session = await self._thaw(window, changed=changed)
         continued = await self.agent.complete(window.token_ids, _COMPARED_TOKENS, session=session)
         if signs.verification == "mismatch":
-            # What was quarantined is stored again under a salt of its own: the window is another one now.
+            # A quarantined window is stored again under a new salt: it cannot be reused.
             await self._durable(window)
             del self.windows[case.at.blocks]
         await stored(self.kv_tier)
         for used in self.windows.values():
             if used in (window, other):
                 await self._put_back(used)
-        return Outcome(case, signs, continued == window.continuation)
+        return CaseOutcome(case, signs, continued == window.continuation)
 
-    async def _window(self, place: Place) -> _Frozen:
-        if place.blocks not in self.windows:
-            self.windows[place.blocks] = await self._freeze(place.blocks)
-        return self.windows[place.blocks]
+    async def _window(self, position: ChunkPosition) -> _Frozen:
+        if position.blocks not in self.windows:
+            self.windows[position.blocks] = await self._freeze(position.blocks)
+        return self.windows[position.blocks]
 
     async def _freeze(self, blocks: int) -> _Frozen:
         tail = self.random.randrange(self.stack.chunk_size)
@@ -182,11 +177,11 @@ class _Ladder:
         await self.agent.tool("window_freeze", session_id=session, window_name=name)
         await stored(self.kv_tier)
         hashes = chunk_hashes(ids, self.stack.chunk_size)
-        held = {tier: await copies(store, hashes) for tier, store in self.tiers.items()}
-        return _Frozen(name, ids, continuation, held)
+        tier_copies = {tier: await copies(store, hashes) for tier, store in self.tiers.items()}
+        return _Frozen(name, ids, continuation, tier_copies)
 
     async def _damage(self, case: Case, mine: Copies, others: Copies) -> bool:
-        """Whether what is stored is another value now."""
+        """Damage the stored value; return whether it changed."""
         tier, name = self.tiers[case.tier], mine.names[case.at.index]
         values = self._damaged(case, mine, others)
         if not values:
@@ -200,10 +195,10 @@ class _Ladder:
         """New values by name; none for a chunk that is deleted."""
         name, value = mine.names[case.at.index], mine.values[case.at.index]
         if case.other is not None:
-            taken, donated = others.names[case.other.index], others.values[case.other.index]
+            other_name, other_value = others.names[case.other.index], others.values[case.other.index]
             if case.fault is Fault.FORGE:
-                return {name: self.forger.forged(donated, taken, name)}
-            return {name: donated, taken: value}
+                return {name: self.forger.forged(other_value, other_name, name)}
+            return {name: other_value, other_name: value}
         match case.fault:
             case Fault.FLIP:
                 return {name: flipped(value, case.share)}
@@ -231,7 +226,7 @@ class _Ladder:
         return signs, thawed["session_id"]
 
     async def _refused(self) -> int:
-        """Chunks that LMCache found in a lower tier and could not load, since it started."""
+        """Chunks that LMCache found in a lower tier and could not load, counted since its start."""
         metrics = (await self.agent.http.get(f"{self.stack.lmcache_url}/metrics")).text
         lines = [line for line in metrics.splitlines() if line.startswith(_REFUSED)]
         families = text_string_to_metric_families("\n".join([*lines, ""]))
@@ -246,6 +241,6 @@ class _Ladder:
                 pass
 
     async def _put_back(self, window: _Frozen) -> None:
-        for tier, held in window.stored.items():
-            for name, value in zip(held.names, held.values, strict=True):
+        for tier, tier_copies in window.stored.items():
+            for name, value in zip(tier_copies.names, tier_copies.values, strict=True):
                 await self.tiers[tier].write(name, value)

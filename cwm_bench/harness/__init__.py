@@ -1,1 +1,1 @@
-"""What benchmarks share: servers, clients, data, figures."""
+"""Servers, clients, data and figures that benchmarks share."""

@@ -1,4 +1,4 @@
-"""An agent as a benchmark needs one: it fills sessions over the OpenAI API and calls tools over MCP."""
+"""A benchmark agent: it fills sessions over the OpenAI API and calls tools over MCP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLED = 8
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A streamed answer: the ids it sampled, and ms until the first of them and until the end."""
+    """A streamed answer: its sampled token ids, and ms until the first one and until the end."""
 
     token_ids: list[int]
     first_ms: float
@@ -30,7 +30,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One client of one gateway. A failed tool raises ToolError, a failed request HTTPStatusError."""
+    """A client of one gateway. A failed tool raises ToolError, a failed request HTTPStatusError."""
 
     url: str
     model: str
@@ -42,20 +42,20 @@ class Agent:
         return dict(result.structured_content or {})
 
     async def timed_tool(self, name: str, **arguments: Any) -> tuple[dict[str, Any], float]:
-        """The answer, and ms until it came."""
+        """The answer, and its ms."""
         started = time.perf_counter()
         answer = await self.tool(name, **arguments)
         return answer, (time.perf_counter() - started) * 1000
 
     async def fill(self, prompt: Sequence[int], sampled: int = _SAMPLED) -> tuple[str, list[int]]:
-        """A new session whose context is ``prompt`` and ``sampled`` tokens more; its id and all its ids."""
+        """Fill a new session with ``prompt`` and ``sampled`` tokens more; its id and all its token ids."""
         session = f"bench_{uuid4().hex[:12]}"
         return session, [*prompt, *await self.complete(prompt, sampled, session=session)]
 
     async def complete(
         self, prompt: Sequence[int], max_tokens: int, *, session: str | None = None
     ) -> list[int]:
-        """The ids of the greedy continuation of ``prompt``."""
+        """The token ids of the greedy continuation of ``prompt``."""
         response = await self.http.post(
             f"{self.url}/v1/completions", json=self._greedy(prompt, max_tokens), headers=_named(session)
         )
@@ -91,7 +91,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent(url: str, model: str) -> AsyncIterator[Agent]:
-    # A server closes a connection after some idle seconds, and a request that meets the close fails.
+    # A server closes a connection after some idle seconds, and a request at that moment fails.
     limits = httpx2.Limits(max_connections=8, keepalive_expiry=2)
     async with (
         httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, limits=limits) as http,

@@ -1,4 +1,4 @@
-"""Clients of a gateway, as agents are: of either protocol era, over a socket."""
+"""Agents of a gateway: MCP clients of either protocol era, over a socket."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RESULT: Final = "dev.cwm/result"
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
-    """What a call brought; ``answer`` as it is on the wire."""
+class ToolResult:
+    """The result of a call; ``answer`` as it is on the wire."""
 
     answer: Answer
     meta: dict[str, Any]
@@ -42,7 +42,7 @@ class Got:
 
 @dataclass(slots=True)
 class ReadBack:
-    """A stored result read from its first page to its last: its parts, and what each page took."""
+    """A stored result read from its first page to its last: its parts, and ms of each page."""
 
     parts: dict[int, bytes] = field(default_factory=dict)
     milliseconds: list[float] = field(default_factory=list)
@@ -53,8 +53,8 @@ class Agent:
     era: str
     client: Client[Any]
 
-    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> Got:
-        """RuntimeError where the tool says no."""
+    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> ToolResult:
+        """Call ``tool``; raises RuntimeError when it reports an error."""
         began = time.perf_counter()
         result = await self.client.call_tool_mcp(tool, arguments or {})
         milliseconds = (time.perf_counter() - began) * 1000
@@ -62,19 +62,19 @@ class Agent:
         answer = Answer(content, result.structured_content, bool(result.is_error))
         if answer.is_error:
             raise RuntimeError(f"{tool}: {content[0].get('text', '')[:300]}")
-        return Got(answer, dict(result.meta or {}), milliseconds)
+        return ToolResult(answer, dict(result.meta or {}), milliseconds)
 
     async def read_back(self, cursor: str) -> ReadBack:
-        """All of a stored result, page by page."""
+        """Read a whole stored result, page by page."""
         back = ReadBack()
         while cursor:
-            got = await self.call("result_read", {"cursor": cursor})
-            page = got.value
+            result = await self.call("result_read", {"cursor": cursor})
+            page = result.value
             body = page["text"].encode()
             if page["encoding"] == "base64":
                 body = base64.b64decode(body)
             back.parts[page["part"]] = back.parts.get(page["part"], b"") + body
-            back.milliseconds.append(got.milliseconds)
+            back.milliseconds.append(result.milliseconds)
             cursor = page.get("next_cursor", "")
         return back
 
@@ -87,7 +87,7 @@ async def agent(url: str, era: str) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def program(line: Sequence[str], variables: Mapping[str, str]) -> AsyncIterator[Agent]:
-    """A client of a program of its own, which speaks stdio and the handshake era."""
+    """A client of a program that it starts, over stdio in the handshake era."""
     transport = StdioTransport(line[0], list(line[1:]), env=dict(variables), keep_alive=False)
     async with Client(transport, mode=LEGACY) as client:
         yield Agent(LEGACY, client)

@@ -1,4 +1,4 @@
-"""vLLM alone, as it is without any cache: no prefix caching, no LMCache; its other flags are those of the stack."""
+"""vLLM without a cache: no prefix caching and no LMCache; its other flags are those of the stack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.stack.ports import LOOPBACK, ReservedPorts
 
 @asynccontextmanager
 async def bare_engine(plan: StackPlan, folder: Path, report: Callable[[str], None]) -> AsyncIterator[str]:
-    """Its URL, once it answered a first request; stopped when the block ends. Raises StackError."""
+    """Yield the engine's URL after its first answer; stop it when the block ends. Raises StackError."""
     with socket_folder(plan.home) as sockets:
         async with _engine(plan, folder, sockets, report) as url:
             yield url
@@ -55,18 +55,18 @@ async def _engine(
 
 
 def without_cache(arguments: Sequence[str]) -> list[str]:
-    """A command line of vLLM that connects it to LMCache, changed to one that caches nothing."""
+    """Change a command line of vLLM: no connection to LMCache, no prefix caching."""
     at = arguments.index("--kv-transfer-config")
     return [*arguments[:at], *arguments[at + 2 :], "--no-enable-prefix-caching"]
 
 
 def _ignore(_name: PartName, _child: Child) -> None:
-    """Whoever stops this process ends its children: no run file."""
+    """No run file: the children end with this process."""
 
 
 async def _look(_name: PartName, _child: Child) -> None:
-    """Nothing of it is shared memory that would have to be known before a crash."""
+    """It has no shared memory that would have to be recorded before a crash."""
 
 
 async def _clear(_name: PartName) -> None:
-    """It is asked to end, and then leaves nothing behind."""
+    """A stopped engine leaves nothing behind."""

@@ -1,4 +1,4 @@
-"""Empty what an engine holds in memory, so that only lower tiers are left to load from."""
+"""Empty an engine's memory, so that it loads from the lower tiers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL_SECONDS = 0.02
 
 
 class Memory(Protocol):
-    """Where an engine with vLLM's development endpoints answers."""
+    """The URLs of an engine with vLLM's development endpoints."""
 
     @property
     def vllm_url(self) -> str: ...
@@ -31,7 +31,7 @@ async def empty_memory(http: httpx2.AsyncClient, engine: Memory) -> None:
 
 
 async def empty_vllm(http: httpx2.AsyncClient, engine: Memory) -> None:
-    """It refuses while a request still holds blocks."""
+    """Repeat until vLLM agrees: it refuses while a request holds blocks."""
     async with asyncio.timeout(_RESET_SECONDS):
         while True:
             response = await http.post(f"{engine.vllm_url}/reset_prefix_cache")
@@ -45,7 +45,7 @@ async def empty_l1(http: httpx2.AsyncClient, engine: Memory) -> None:
 
 
 async def stored(kv_tier: LmcacheTier) -> None:
-    """Return when LMCache has written below L1 what the last turn left there."""
+    """Return when LMCache has written the last turn's chunks below L1."""
     async with asyncio.timeout(_STORE_SECONDS):
         while await kv_tier.storing():  # noqa: ASYNC110 - polled over HTTP
             await asyncio.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Answers of three public web APIs as they came, but for hosts and addresses: the metadata of packages.
+"""Real answers of three public web APIs, with hosts and addresses replaced: the metadata of packages.
 
 ``versions``: an npm package with all its versions; ``files``: the files of a Python package, by the JSON form of the
 simple API; ``project``: a Python package with its description and releases.
@@ -14,7 +14,7 @@ NAMES: Final = ("versions", "files", "project")
 
 
 def answer(name: str) -> str:
-    """JSON of 260 to 360 KB. KeyError for a name that is none of ``NAMES``."""
+    """JSON of 260 to 360 KB. Raises KeyError for a name that is not in ``NAMES``."""
     if name not in NAMES:
         raise KeyError(name)
     packed = resources.files("cwm_bench.harness").joinpath("captured_answers", f"{name}.json.gz").read_bytes()

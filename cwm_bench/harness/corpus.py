@@ -1,4 +1,4 @@
-"""Text to fill contexts with."""
+"""Text that fills contexts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stack(Protocol):
 
 
 async def read_corpus(stack: Stack, size: int) -> TokenIds:
-    """Real text in tokens: the source of the standard library's own modules."""
+    """``size`` tokens of real text: sources of standard library modules."""
     engine = VllmEngine(Engine(vllm_url=stack.vllm_url))
     try:
         ids: TokenIds = ()

@@ -1,4 +1,4 @@
-"""Damage to stored chunks, done on purpose beneath LMCache: in Redis and on disk."""
+"""Deliberate damage to stored chunks in Redis and on disk, beneath LMCache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm import shipped
 
 
 class LowerTier(Protocol):
-    """One tier below L1, as whoever can write to it sees it: sealed chunks by name."""
+    """A tier below L1 as its writers see it: sealed chunks by name."""
 
     async def names(self) -> list[str]: ...
 
@@ -26,7 +26,7 @@ class LowerTier(Protocol):
     async def write(self, name: str, value: bytes) -> None: ...
 
     async def remove(self, names: Sequence[str]) -> None:
-        """All of them are there."""
+        """All of ``names`` must exist."""
         ...
 
 
@@ -79,7 +79,7 @@ class Copies:
 
 
 async def copies(tier: LowerTier, hashes: Sequence[str]) -> Copies:
-    """What the tier holds of these chunks. KeyError when one of them is not there."""
+    """The tier's copies of these chunks. Raises KeyError when one is missing."""
     here = {chunk_hash(name): name for name in await tier.names()}
     names = [here[chunk] for chunk in hashes]
     return Copies(names, [await tier.read(name) for name in names])
@@ -120,7 +120,7 @@ def truncated(value: bytes, share: float = 0.5) -> bytes:
 
 
 class Forger:
-    """Seals the KV of one chunk under the name of another, as only who holds the keyring can."""
+    """Seals the KV of one chunk under the name of another, which takes the keyring."""
 
     def __init__(self, keyring: Path) -> None:
         self._chunk_seal = _chunk_seal()
@@ -135,14 +135,14 @@ class Forger:
 
 
 def sealed_name(stored: str) -> tuple[str, str]:
-    """The name a chunk is sealed under and its salt, from its name in Redis or on disk."""
+    """The name that a chunk is sealed under and its salt, from its name in Redis or on disk."""
     model, rank, group, chunk, salt = stored.removesuffix(".data").rsplit("@", 4)
     model = model.replace("-SEP-", "/")
     return f"{model}@{int(rank, 16):x}@{int(group, 16):x}@{chunk}@{salt}", salt
 
 
 def _chunk_seal() -> ModuleType:
-    """The engine's own module: it is shipped for the engine's environment and is no part of this package."""
+    """The engine's module, which is shipped for the engine's environment and not in this package."""
     spec = importlib.util.spec_from_file_location("chunk_seal", shipped.folder("engine") / "chunk_seal.py")
     if spec is None or spec.loader is None:
         raise RuntimeError("chunk_seal.py is not shipped with this installation")

@@ -1,9 +1,9 @@
-"""Servers with one tool that says everything again: bare FastMCP, and CWM as it is served.
+"""Servers with one echo tool: bare FastMCP, and CWM in several configurations.
 
 ``python -m cwm_bench.harness.echo bare PORT``, ``... gateway PORT UPSTREAM_URL FOLDER`` with the defaults,
-``... replica PORT UPSTREAM_URL FOLDER STORE_URL`` with a store that it shares with others, and
-``... team PORT UPSTREAM_URL FOLDER STORE_URL OTLP_URL`` with what a team has besides; ``... collector PORT`` is where that one's
-traces go. All run under the same uvicorn with the same event loop.
+``... replica PORT UPSTREAM_URL FOLDER STORE_URL`` with a shared store, and
+``... team PORT UPSTREAM_URL FOLDER STORE_URL OTLP_URL`` with the settings of a team; ``... collector PORT`` receives the
+team's traces. All run under the same uvicorn with the same event loop.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NOWHERE: Final = "http://127.0.0.1:9"
 _OUT_OF_REACH: Final = "1000000/minute, 10000000/hour"
 
 
-class Said(TypedDict):
-    said: str
+class Echo(TypedDict):
+    text: str
 
 
-async def echo(text: str) -> Said:
+async def echo(text: str) -> Echo:
     """Say it again."""
-    return {"said": text}
+    return {"text": text}
 
 
 def bare() -> ASGIApp:
@@ -51,17 +51,17 @@ def bare() -> ASGIApp:
 
 
 def gateway(upstream_url: str, folder: str) -> ASGIApp:
-    """Sessions, registry, budgets, upkeep, and the bare server as an upstream."""
+    """CWM with its defaults, and the bare server as its upstream."""
     return _served(_settings(upstream_url, Path(folder)))
 
 
 def replica(upstream_url: str, folder: str, store_url: str) -> ASGIApp:
-    """The same as one of several, any of which may serve a session: what they share is in a store."""
+    """The same as one of several replicas with a shared store: any of them may serve a session."""
     return _served(replace(_settings(upstream_url, Path(folder)), shared=_shared(store_url)))
 
 
 def team(upstream_url: str, folder: str, store_url: str, otlp_url: str) -> ASGIApp:
-    """Besides: API keys, limits of every kind that nobody reaches, a shared store, and a trace of every call."""
+    """The same with API keys, a shared store, limits of every kind that nobody reaches, and a trace of every call."""
     return _served(
         replace(
             _settings(upstream_url, Path(folder)),
@@ -94,21 +94,21 @@ def _shared(store_url: str) -> Shared:
 
 def _served(settings: Settings) -> ASGIApp:
     app = create_app(settings)
-    app.state.face.add_tool(tool(echo, "Echo", Said, read_only=True))
+    app.state.face.add_tool(tool(echo, "Echo", Echo, read_only=True))
     return app
 
 
 def collector() -> ASGIApp:
-    """Takes traces and keeps none; says how many bytes of them came."""
-    taken = 0
+    """Counts the bytes of the traces that it receives."""
+    received_bytes = 0
 
     async def take(request: Request) -> Response:
-        nonlocal taken
-        taken += len(await request.body())
+        nonlocal received_bytes
+        received_bytes += len(await request.body())
         return Response()
 
     async def tell(_: Request) -> Response:
-        return JSONResponse(taken)
+        return JSONResponse(received_bytes)
 
     return Starlette(routes=[Route("/v1/traces", take, methods=["POST"]), Route("/taken", tell)])
 

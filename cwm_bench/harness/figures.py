@@ -1,4 +1,4 @@
-"""What a benchmark reports: rows for people, a summary for machines, medians and ratios in both."""
+"""A benchmark's report: tables for people and a summary for machines, with medians and ratios."""
 
 from __future__ import annotations
 
@@ -15,16 +15,26 @@ from rich.table import Table
 
 @dataclass(slots=True)
 class Section:
-    """One table: a title, column names and rows of figures; ``note`` says how it was measured."""
+    """One table; ``note`` says how its figures were measured."""
 
     title: str
     columns: Sequence[str]
     rows: list[Sequence[Any]] = field(default_factory=list)
     note: str = ""
 
+    def print(self, console: Console) -> None:
+        table = Table(title=self.title, title_justify="left", caption=self.note or None)
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if index == 0 else "right")
+        for row in self.rows:
+            table.add_row(*(_cell_text(cell) for cell in row))
+        console.print(table)
+
 
 @dataclass(slots=True)
 class Report:
+    """What one run of a benchmark measured."""
+
     name: str
     context: dict[str, Any]
     sections: list[Section] = field(default_factory=list)
@@ -32,18 +42,17 @@ class Report:
 
     def print(self, console: Console) -> None:
         for section in self.sections:
-            table = Table(title=section.title, title_justify="left", caption=section.note or None)
-            for index, column in enumerate(section.columns):
-                table.add_column(column, justify="left" if index == 0 else "right")
-            for row in section.rows:
-                table.add_row(*(_shown(cell) for cell in row))
-            console.print(table)
-        summary = Table(title="summary", title_justify="left", show_header=False)
+            section.print(console)
+        self.print_summary(console)
+
+    def print_summary(self, console: Console) -> None:
+        table = Table(title="summary", title_justify="left", show_header=False)
         for name, value in _flat(self.summary):
-            summary.add_row(name, _shown(value))
-        console.print(summary)
+            table.add_row(name, _cell_text(value))
+        console.print(table)
 
     def write(self, path: Path) -> None:
+        """Replace the file at ``path``: a reader sees all of the old document or all of the new one."""
         document = {
             "benchmark": self.name,
             "context": self.context,
@@ -57,7 +66,9 @@ class Report:
             ],
             "summary": self.summary,
         }
-        path.write_text(json.dumps(document, indent=2) + "\n")
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text(json.dumps(document, indent=2) + "\n")
+        fresh.replace(path)
 
 
 def median(values: Sequence[float]) -> float:
@@ -69,7 +80,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Its entries, a table in it row by row."""
+    """Its entries; a nested table becomes one entry per row."""
     for name, value in summary.items():
         if isinstance(value, dict) and all(isinstance(row, dict) for row in value.values()):
             yield from ((f"{name} {row}", figures) for row, figures in value.items())
@@ -77,9 +88,9 @@ def _flat(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _shown(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     if isinstance(cell, dict):
-        return ", ".join(f"{name} {_shown(value)}" for name, value in cell.items())
+        return ", ".join(f"{name} {_cell_text(value)}" for name, value in cell.items())
     if isinstance(cell, float):
         return f"{cell:.3f}" if abs(cell) < 10 else f"{cell:.1f}"
     return str(cell)

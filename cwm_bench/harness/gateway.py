@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, as it would run for users, with its start and its memory measured."""
+"""``cwm serve`` in a process of its own, with its start and its memory measured."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ import httpx2
 from cwm.stack.child import on_leash
 from cwm_bench.harness.servers import free_port
 
-_START_SECONDS = 30.0
-# A gateway that loads what it is asked for, always, and nothing else: what LMCache holds and counts is the benchmark's
-# own doing.
+_START_SECONDS = 60.0
+# Every thaw loads, and no background work does: only the benchmark changes what LMCache holds and counts.
 QUIET = {"CWM_WATCHDOG_SECONDS": "0", "CWM_PATROL_WINDOWS": "0", "CWM_THAW_PLAN": "load"}
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """``start_seconds`` from exec to the first answer of /healthz."""
+    """``start_seconds``: from exec to the first answer of /healthz."""
 
     url: str
     pid: int
     start_seconds: float
 
     def rss_mb(self) -> float:
-        """Resident memory now, in MB."""
+        """Resident memory in MB."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
 
 
 class Stack(Protocol):
-    """Where a running engine answers."""
+    """The URLs of a running engine, and its weights."""
 
     vllm_url: str
     lmcache_url: str
@@ -48,7 +47,7 @@ class Stack(Protocol):
 
 
 def engine_variables(stack: Stack, folder: Path) -> dict[str, str]:
-    """``CWM_*`` of a gateway in front of this engine, with a registry of its own in ``folder``."""
+    """``CWM_*`` variables of a gateway in front of this engine, with its own registry in ``folder``."""
     return {
         "CWM_VLLM_URL": stack.vllm_url,
         "CWM_LMCACHE_URL": stack.lmcache_url,
@@ -61,7 +60,7 @@ def engine_variables(stack: Stack, folder: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gateway]:
-    """Run ``cwm serve`` with these ``CWM_*`` variables on a free port until the block ends."""
+    """Run ``cwm serve`` with these ``CWM_*`` variables, on a free port, until the block ends."""
     port = free_port()
     environ = {k: v for k, v in os.environ.items() if not k.startswith("CWM_")}
     environ |= {"CWM_PORT": str(port), "CWM_LOG_LEVEL": "WARNING", **variables}
@@ -72,7 +71,7 @@ async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gate
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        await _answering(url, process, log)
+        await answering(f"{url}/healthz", process, log)
         yield Gateway(url, process.pid, round(time.monotonic() - started, 2))
     finally:
         if process.returncode is None:
@@ -80,13 +79,14 @@ async def gateway(variables: Mapping[str, str], log: Path) -> AsyncIterator[Gate
         await process.wait()
 
 
-async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+async def answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    """Return when a new server answers at ``url``. Raises RuntimeError with its ``log`` when it ends before."""
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
         while True:
             if process.returncode is not None:
-                raise RuntimeError(f"cwm serve ended at once:\n{_tail(log)}")
+                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
             try:
-                await http.get(f"{url}/healthz")
+                await http.get(url)
             except httpx2.TransportError:
                 await asyncio.sleep(0.01)
             else:

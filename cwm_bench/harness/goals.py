@@ -1,4 +1,4 @@
-"""Figures beside what they are held against: the threshold of the design that asked for it, and our own."""
+"""Figures beside their thresholds: the one of the design that required them (seed), and our own (goal)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ABOUT: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure is held against, and how."""
+    """A threshold, and how figures compare with it."""
 
     sign: str
     value: float
@@ -56,7 +56,7 @@ def at_least(value: float) -> Bound:
 
 
 def about(value: float) -> Bound:
-    """A quarter more or less."""
+    """Within a quarter of ``value``."""
     return Bound("~", value)
 
 
@@ -69,7 +69,7 @@ def summary(figures: list[Figure]) -> dict[str, float]:
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """The smallest of ``values`` that so many of them do not exceed."""
+    """The smallest of ``values`` that ``percent`` % of them do not exceed."""
     ordered = sorted(values)
     return round(ordered[max(0, -(-percent * len(ordered) // 100) - 1)], 4)
 

@@ -1,6 +1,6 @@
-"""An upstream for benchmarks: files of a folder, and answers as large as those of web APIs.
+"""An upstream for benchmarks: files of a folder, and large answers like those of web APIs.
 
-``python -m cwm_bench.harness.library FOLDER`` says its URL once it can be asked.
+``python -m cwm_bench.harness.library FOLDER`` prints its URL once it listens.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _READS = ToolAnnotations(read_only_hint=True)
 
 def library(root: Path) -> FastMCP[Any]:
     server: FastMCP[Any] = FastMCP("library")
-    asked = 0
+    reads = 0
 
     def inside(path: str) -> Path:
-        nonlocal asked
-        asked += 1
-        found = (root / path).resolve()
-        if not found.is_relative_to(root):
+        nonlocal reads
+        reads += 1
+        target = (root / path).resolve()
+        if not target.is_relative_to(root):
             raise ValueError("path: leads out of the library.")
-        return found
+        return target
 
     @server.tool(annotations=_READS)
     def read_file(path: str) -> str:
@@ -56,7 +56,7 @@ def library(root: Path) -> FastMCP[Any]:
     @server.tool
     def count_calls() -> int:
         """How many times files and folders were asked for."""
-        return asked
+        return reads
 
     _add_answers(server)
     return server

@@ -1,4 +1,4 @@
-"""MCP clients of servers that a benchmark started: no proxy of the environment stands between."""
+"""MCP clients of a benchmark's own servers, without the proxies of the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIMEOUT: Final = httpx2.Timeout(30, read=300)
 
 
 def mcp_client(url: str, **options: Any) -> Client[Any]:
-    """Of the server whose MCP ``url`` this is."""
+    """A client of the MCP server at ``url``."""
     return Client(StreamableHttpTransport(url, httpx_client_factory=_straight), **options)
 
 

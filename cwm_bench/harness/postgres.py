@@ -1,4 +1,4 @@
-"""A throw-away Postgres from the ``embedded`` extra's wheel, for as long as a benchmark runs."""
+"""A temporary Postgres from the ``embedded`` extra's wheel."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cwm_bench.harness.servers import free_port
 
 @asynccontextmanager
 async def postgres(home: Path) -> AsyncIterator[str]:
-    """Yield its URL. Durability is as a production server has it: fsync on.
+    """Yield the URL of a new Postgres with the durability of a production server: fsync on.
 
-    It ends with this process; what it kept goes then too, or with the next ``clear_abandoned`` of ``home``.
+    It ends with this process; its data is removed then, or by the next ``clear_abandoned`` of ``home``.
     """
     with temporary_folder(home, "cwm-bench-pg-") as (folder, run):
         data = folder / "data"
@@ -82,7 +82,7 @@ def _binaries() -> Path:
 
 
 def _unprivileged(folder: Path) -> pwd.struct_passwd | None:
-    """Postgres refuses root: then it runs as nobody."""
+    """The account ``nobody`` when this process is root, which Postgres refuses."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody")

@@ -1,4 +1,4 @@
-"""The protocol's own reference servers: programs of others, from npm."""
+"""The protocol's reference servers, third-party programs from npm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_REASON: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ReferenceServers:
-    """Their command lines; ``folder`` holds ``node_modules``."""
+    """Command lines of the reference servers; ``folder`` holds ``node_modules``."""
 
     folder: Path
 
@@ -39,15 +39,15 @@ class ReferenceServers:
 
 
 def installed(folder: Path) -> ReferenceServers:
-    """Install them in ``folder``. StackError says why not, in a few words."""
+    """Install them in ``folder``. Raises StackError with a short reason."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise StackError("npm is not there.")
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [f"{package}@{version}" for package, version in PACKAGES.items()]
+    packages = [f"{package}@{version}" for package, version in PACKAGES.items()]
     try:
-        done = subprocess.run(  # noqa: S603 - npm, with what is pinned here
-            [npm, "install", *_QUIET, "--prefix", str(folder), *wanted],
+        install = subprocess.run(  # noqa: S603 - npm, with what is pinned here
+            [npm, "install", *_QUIET, "--prefix", str(folder), *packages],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -57,12 +57,12 @@ def installed(folder: Path) -> ReferenceServers:
         )
     except subprocess.TimeoutExpired:
         raise StackError(f"npm did not install them in {_INSTALL_SECONDS} s.") from None
-    if done.returncode != 0:
-        reason = " ".join(done.stderr.split())[:_LONGEST_REASON]
+    if install.returncode != 0:
+        reason = " ".join(install.stderr.split())[:_LONGEST_REASON]
         raise StackError(f"npm could not install them: {reason}")
     return ReferenceServers(folder)
 
 
 def environment() -> dict[str, str]:
-    """What they are started with."""
+    """Their environment variables."""
     return {"PATH": os.environ.get("PATH", "")}

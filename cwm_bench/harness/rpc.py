@@ -1,4 +1,4 @@
-"""MCP over HTTP without a client library, for benchmarks that would measure the client otherwise."""
+"""MCP over HTTP without a client library, whose cost benchmarks would measure otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INFO: Final = {"name": "bench", "version": "1"}
 async def opened(
     http: httpx2.AsyncClient, url: str, era: str, credentials: Mapping[str, str] = _NONE
 ) -> dict[str, str]:
-    """The headers of a client of this era, after its handshake if it has one."""
+    """The headers of a client of this era, after the handshake of the older one."""
     if era == MODERN:
         return {**modern(), **credentials}
     hello = {"protocolVersion": era, "capabilities": {}, "clientInfo": _INFO}

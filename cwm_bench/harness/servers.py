@@ -1,4 +1,4 @@
-"""Programs that a benchmark starts: a gateway as ``cwm serve`` runs it, an upstream, a Valkey."""
+"""Programs that a benchmark starts: ``cwm serve`` without an engine, an upstream, a Valkey."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _URL: Final = re.compile(rb"http://[^/\s]+/mcp")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """``url`` is where it speaks MCP."""
+    """A running server; ``url`` is its MCP endpoint."""
 
     url: str
     pid: int
@@ -44,8 +44,8 @@ class Server:
 
 @asynccontextmanager
 async def library(folder: Path) -> AsyncIterator[Server]:
-    """The upstream of ``cwm_bench.harness.library``, with the files of ``folder``."""
-    async with _started(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
+    """Run ``cwm_bench.harness.library`` with the files of ``folder``."""
+    async with _running(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
         yield server
 
 
@@ -53,9 +53,9 @@ async def library(folder: Path) -> AsyncIterator[Server]:
 async def gateway(
     folder: Path, document: Mapping[str, Any], store_url: str | None, database_url: str | None = None
 ) -> AsyncIterator[Server]:
-    """Everything on but the engine, which is not there; ``document`` is its ``cwm.yaml``, in ``folder``.
+    """A gateway without an engine; ``document`` becomes its ``cwm.yaml``, in ``folder``.
 
-    Its registry is ``cwm.db`` in ``folder`` unless it has a URL.
+    Its registry is ``cwm.db`` in ``folder``, or the database at ``database_url``.
     """
     configure(folder, document)
     variables = {
@@ -68,12 +68,12 @@ async def gateway(
         **({} if store_url is None else {"CWM_SHARED_STORE_URL": store_url}),
         **({} if database_url is None else {"CWM_DATABASE_URL": database_url}),
     }
-    async with _started(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
+    async with _running(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
         yield server
 
 
 def configure(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write ``cwm.yaml``: whole or not at all."""
+    """Replace ``cwm.yaml`` atomically."""
     beside = folder / "cwm.yaml.new"
     beside.write_text(yaml.safe_dump(dict(document)), encoding="utf-8")
     beside.replace(folder / "cwm.yaml")
@@ -81,7 +81,7 @@ def configure(folder: Path, document: Mapping[str, Any]) -> None:
 
 @asynccontextmanager
 async def valkey(folder: Path) -> AsyncIterator[str]:
-    """The URL of one of its own that keeps nothing; its log is in ``folder``. Raises StackError where there is none."""
+    """Yield the URL of a new Valkey without persistence; its log is in ``folder``. Raises StackError when none is installed."""
     port = free_port()
     argv = [str(valkey_binary()), "--bind", LOOPBACK, "--port", str(port), "--dir", str(folder), "--save", ""]
     server = await Child.start(argv, {}, folder / "valkey.log")
@@ -96,28 +96,28 @@ async def valkey(folder: Path) -> AsyncIterator[str]:
         await server.stop(_STOP_SECONDS)
 
 
-async def told(module: str, *arguments: str) -> dict[str, Any]:
-    """What a program of ours, run to its end, says as JSON on its last line."""
+async def json_output(module: str, *arguments: str) -> dict[str, Any]:
+    """Run a Python module to its end; return the JSON of its last line."""
     process = await asyncio.create_subprocess_exec(
         *on_leash([sys.executable, "-m", module, *arguments]),
         env=_environment({}),
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
-        await _ended(process)
+        await _stop(process)
     if process.returncode:
         raise RuntimeError(f"{module} ended with {process.returncode}.")
-    figures: dict[str, Any] = json.loads(said.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
     return figures
 
 
 @asynccontextmanager
-async def _started(
+async def _running(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> AsyncIterator[Server]:
-    """A Python program, from when its first line tells its URL."""
+    """Run a Python program that prints its URL on its first line."""
     log = folder / "servers.log"
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
@@ -130,23 +130,23 @@ async def _started(
     try:
         assert process.stdout is not None
         async with asyncio.timeout(_START_SECONDS):
-            found = _URL.search(await process.stdout.readline())
-        if found is None:
+            url = _URL.search(await process.stdout.readline())
+        if url is None:
             raise RuntimeError(f"a server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
-        yield Server(found.group().decode(), process.pid)
+        yield Server(url.group().decode(), process.pid)
     finally:
-        await _ended(process)
+        await _stop(process)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _stop(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.terminate()
     await process.wait()
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
-    return {**kept, "FASTMCP_ENABLE_RICH_LOGGING": "false", **variables}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
+    return {**environ, "FASTMCP_ENABLE_RICH_LOGGING": "false", **variables}
 
 
 def free_port() -> int:

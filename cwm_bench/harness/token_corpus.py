@@ -1,4 +1,4 @@
-"""Texts of the kinds that tools return, as long as asked for and the same every time."""
+"""Texts of the kinds that tools return, of any length and the same every time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PATHS: Final = ("/api/v1/orders", "/healthz", "/static/app.js", "/login", "/api
 
 
 def text(kind: str, chars: int, seed: int = 0) -> str:
-    """``chars`` characters of a kind in ``KINDS``."""
+    """``chars`` characters of the ``kind``, a key of ``KINDS``."""
     parts: list[str] = []
     missing = chars
     for part in KINDS[kind](random.Random(f"{kind} {seed}")):  # noqa: S311 - repeatable, not secret
@@ -53,7 +53,7 @@ def text(kind: str, chars: int, seed: int = 0) -> str:
 
 
 def _prose(r: random.Random) -> Iterator[str]:
-    """Python's own reference manual, from somewhere in it."""
+    """Random topics of Python's reference manual."""
     names = sorted(topics.topics)
     while True:
         yield topics.topics[r.choice(names)]
@@ -117,7 +117,7 @@ def _logs(r: random.Random) -> Iterator[str]:
 
 
 def _mixed(r: random.Random) -> Iterator[str]:
-    """A mailbox export: prose with attachments of any size, tables and logs between."""
+    """Like a mailbox export: prose between attachments of any size, tables and logs."""
     streams = [KINDS[kind](r) for kind in ("prose", "cjk", "base64", "numbers", "logs", "json")]
     while True:
         stream = r.choice(streams)

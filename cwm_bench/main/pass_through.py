@@ -1,38 +1,38 @@
-"""The same requests through the gateway and straight to vLLM, taken in turns."""
+"""The same requests through the gateway and straight to vLLM, in turns."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
 import httpx2
 
 from cwm_bench.harness.figures import Section, median, ratio
+from cwm_bench.main.parts import Repetitions
 
-_PROMPT_WORDS = 40
+_PROMPT_WORDS = 16
 _MAX_TOKENS = 24
-# Batches of the same requests to the same vLLM take 10 % more or less: of fewer a ratio says little.
-_LEAST_ROUNDS = 17
-# One request's first byte varies by 30 ms where the engine computes its prompt.
-_LEAST_REQUESTS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one request: until its first body byte, and whole."""
+    """Seconds of one request: until its first body byte, and until its end."""
 
     first: float
     whole: float
 
 
-async def compare(direct: str, through: str, model: str, requests: int) -> tuple[Section, dict[str, Any]]:
+async def compare(
+    direct: str, through: str, model: str, repetitions: Repetitions, progress: Callable[[str], None]
+) -> tuple[Section, dict[str, Any]]:
     """Latency and throughput, 1 and 16 clients, streaming and not; ratios are through / direct.
 
-    vLLM is also taken twice, as if one of the two were a gateway: what differs then is the noise of the measurement.
+    vLLM is measured twice, as if one of the two were a gateway: their difference is the noise of the measurement.
     """
     section = Section(
         "pass-through: gateway against the same vLLM",
@@ -49,14 +49,16 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
             " ",
             "+ms",
         ),
-        note=f"medians; {_MAX_TOKENS} tokens out; rounds alternate between direct, gateway and direct again; a session "
-        "is recorded; no prompt is asked twice, save where the engine is said to have it. vLLM against itself: latency, "
+        note=f"medians of {repetitions.rounds_of(16) - 1} rounds, with one client of {repetitions.rounds_of(1) - 1}; {_MAX_TOKENS} tokens out; rounds alternate between direct, gateway and direct again; a session "
+        "is recorded; no prompt is sent twice, except where the engine has it. vLLM against itself: latency, "
         "throughput and first byte of one direct arm against the other",
     )
     summary: dict[str, Any] = {}
     async with clients() as http:
         for load in LOADS:
-            figures = _figures(await _alternate(http, direct, through, model, load, requests))
+            progress(load.name)
+            rounds = repetitions.rounds_of(load.clients)
+            figures = _figures(await _alternate(http, direct, through, model, load, rounds))
             section.rows.append((load.name, *figures.values()))
             summary[f"latency_ratio_{load.key}"] = figures["latency_ratio"]
             summary[f"throughput_ratio_{load.key}"] = figures["throughput_ratio"]
@@ -69,16 +71,16 @@ async def compare(direct: str, through: str, model: str, requests: int) -> tuple
 
 
 def clients() -> httpx2.AsyncClient:
-    """Connections for all clients of a load. vLLM closes one after 5 idle seconds, and a request that meets the close fails."""
+    """Connections for all clients. vLLM closes one after 5 idle seconds, and a request at that moment fails."""
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=2)
     return httpx2.AsyncClient(timeout=300, trust_env=False, limits=limits)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """``clients`` ask at once and wait for each other; with ``known``, each always the same.
+class Traffic:
+    """``clients`` send a request each at once and wait for each other; with ``known``, always the same prompts.
 
-    ``nonce`` begins its prompts: an engine may have been measured before.
+    Prompts begin with ``nonce``: an engine may have been measured before.
     """
 
     clients: int
@@ -96,25 +98,21 @@ class Load:
     def key(self) -> str:
         return f"{self.clients}_{'stream' if self.stream else 'whole'}{'_known' if self.known else ''}"
 
-    def rounds(self, requests: int) -> int:
-        """How many batches make ``requests``, or as many more as say something."""
-        return max(_LEAST_ROUNDS, _LEAST_REQUESTS // self.clients, requests // max(self.clients, 2))
-
     def prompt(self, number: int, client: int) -> str:
-        """Of the ``number``-th batch."""
-        asked = client if self.known else number * self.clients + client
-        return f"{self.nonce} {asked} " + " ".join(
-            f"word{(asked * 7 + i) % 997}" for i in range(_PROMPT_WORDS)
+        """The prompt of ``client`` in the ``number``-th batch."""
+        prompt_number = client if self.known else number * self.clients + client
+        return f"{self.nonce} {prompt_number} " + " ".join(
+            f"word{(prompt_number * 7 + i) % 997}" for i in range(_PROMPT_WORDS)
         )
 
 
 LOADS: Final = (
-    Load(1, stream=False),
-    Load(1, stream=True),
-    Load(1, stream=True, known=True),
-    Load(16, stream=False),
-    Load(16, stream=True),
-    Load(16, stream=True, known=True),
+    Traffic(1, stream=False),
+    Traffic(1, stream=True),
+    Traffic(1, stream=True, known=True),
+    Traffic(16, stream=False),
+    Traffic(16, stream=True),
+    Traffic(16, stream=True, known=True),
 )
 
 
@@ -129,28 +127,33 @@ async def _alternate(
     direct: str,
     through: str,
     model: str,
-    load: Load,
-    requests: int,
+    load: Traffic,
+    count: int,
 ) -> _Rounds:
     sides = [("direct", direct), ("gateway", through), ("again", direct)]
     rounds = _Rounds({side: [] for side, _ in sides}, dict.fromkeys(dict(sides), 0.0))
-    batches = count()
-    for number in range(load.rounds(requests)):
+    batches = itertools.count()
+    for number in range(count):
         turn = number % len(sides)
         for side, url in (*sides[turn:], *sides[:turn]):
-            asked = next(batches)
+            batch_number = next(batches)
             started = time.perf_counter()
-            batch = await asyncio.gather(
-                *(_one(http, url, model, load, asked, client) for client in range(load.clients))
-            )
+            timings = await batch(http, url, model, load, batch_number)
             if number:  # the first round warms connections up
                 rounds.seconds[side] += time.perf_counter() - started
-                rounds.timings[side].extend(batch)
+                rounds.timings[side].extend(timings)
     return rounds
 
 
+async def batch(http: httpx2.AsyncClient, url: str, model: str, load: Traffic, number: int) -> list[Timing]:
+    """One request of each client, all at once."""
+    return await asyncio.gather(
+        *(_one(http, url, model, load, number, client) for client in range(load.clients))
+    )
+
+
 async def _one(
-    http: httpx2.AsyncClient, url: str, model: str, load: Load, number: int, client: int
+    http: httpx2.AsyncClient, url: str, model: str, load: Traffic, number: int, client: int
 ) -> Timing:
     body = body_of(load, model, number, client)
     started = time.perf_counter()
@@ -166,8 +169,8 @@ async def _one(
     return Timing(first or whole, whole)
 
 
-def body_of(load: Load, model: str, number: int, client: int) -> dict[str, Any]:
-    """What ``client`` asks in the ``number``-th batch."""
+def body_of(load: Traffic, model: str, number: int, client: int) -> dict[str, Any]:
+    """The request of ``client`` in the ``number``-th batch."""
     return {
         "model": model,
         "prompt": load.prompt(number, client),

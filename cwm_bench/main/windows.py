@@ -1,10 +1,10 @@
-"""Freeze and thaw on the real engine, by size and by tier, beside a cold prefill of the same tokens."""
+"""Freeze and thaw on the real engine, by size and tier, compared with a cold prefill of the same tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -12,25 +12,27 @@ from uuid import uuid4
 
 import httpx2
 import redis.asyncio as redis
-from fastmcp import Client
 
-from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.prefix import TokenIds, stored_chunks
+from cwm_bench.harness.agent import Agent
 from cwm_bench.harness.caches import empty_l1, empty_vllm
 from cwm_bench.harness.figures import Section, median, ratio
+from cwm_bench.main.parts import Repetitions
 
-_COLD = 3
-_FROZEN = 5
-_THAWS = 5
+SIZES = (1024, 2048, 4096, 8064)
+TIERS = ("cpu", "redis", "disk")
 _SETTLE_SECONDS = 60.0
 _POLL_SECONDS = 0.01
-# One other engine's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
+# llama.cpp's slot restore on the same kind of machine (2 cores, 135 M model, Q4_1): restore and one token.
 _SLOT_RESTORE_MS = {1024: 30, 4096: 64}
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """How a context is frozen: once its turn is stored or at once; half a block longer, to a block's end, or not."""
+class _FreezeCase:
+    """How a context is frozen: right after its last turn, or ``settled``, once the lower tiers have that turn.
+
+    A settled one has the tokens of the one before it: the engine need not compute them again.
+    """
 
     key: str
     column: str
@@ -40,10 +42,10 @@ class _Kind:
 
 
 _FREEZES = (
-    _Kind("freeze_ms", "durable ms"),
-    _Kind("freeze_settled_ms", "settled ms", settled=True),
-    _Kind("freeze_canary_ms", "with canary ms", settled=True, canary=True),
-    _Kind("freeze_block_end_ms", "at a block's end ms", at_end=True),
+    _FreezeCase("freeze_ms", "durable ms"),
+    _FreezeCase("freeze_settled_ms", "settled ms", settled=True),
+    _FreezeCase("freeze_canary_ms", "with canary ms", settled=True, canary=True),
+    _FreezeCase("freeze_block_end_ms", "at a block's end ms", at_end=True),
 )
 
 
@@ -57,51 +59,49 @@ class Stack(Protocol):
 
 @dataclass(slots=True)
 class Bench:
-    """A gateway, its engine, and the tokens to fill contexts with."""
+    """A gateway, its engine, and the tokens that fill contexts."""
 
     stack: Stack
-    gateway_url: str
-    http: httpx2.AsyncClient
-    mcp: Client[Any]
-    kv_tier: LmcacheTier
+    agent: Agent
     corpus: TokenIds
 
     async def freezes(
-        self, sizes: list[int], report: Callable[[str], None]
+        self, repetitions: Repetitions, report: Callable[[str], None]
     ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "freeze: until proven by prefetch, and until acknowledged",
             ("tokens", "blocks", *(kind.column for kind in _FREEZES), "acknowledged ms"),
-            note=f"medians of {_FROZEN}, after a freeze that is not counted; each a context of its own, frozen right after "
-            "its last turn or (settled, and with a canary) once the engine had stored that turn. At a block's end, half a "
-            "block longer: the last token, sampled and not computed, would complete one",
+            note=f"medians of {_each(repetitions.freezes)}, after a freeze that is not counted; a context that nothing was stored of, "
+            "frozen right after its last turn, and the same one frozen (settled, and with a canary) once the engine had stored "
+            "that turn. At a block's end, half a block longer and another context: the last token, sampled and not computed, "
+            "would complete one",
         )
         summary: dict[str, Any] = {}
-        report("freezing once before it counts: a gateway's first tool call loads its token vocabulary")
-        first, _ = await self._freeze(self._in_block(sizes[0]), _FREEZES[0])
-        await self._delete(first["window_name"])
-        for size in sizes:
-            taken: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
+        report("an uncounted freeze: a gateway's first tool call loads its token vocabulary")
+        await self._freeze(self._in_block(SIZES[0]), _FREEZES[0], windows := list[str]())
+        for size, rounds in zip(SIZES, repetitions.freezes, strict=True):
+            milliseconds: dict[str, list[float]] = {kind.key: [] for kind in _FREEZES}
             acknowledged: list[float] = []
             in_block = self._in_block(size)
             blocks = 0
             report(f"freezing {in_block} tokens")
-            for _ in range(_FROZEN):
+            for _ in range(rounds):
                 for kind in _FREEZES:
-                    frozen, ms = await self._freeze(size if kind.at_end else in_block, kind)
-                    taken[kind.key].append(ms)
+                    frozen, ms = await self._freeze(size if kind.at_end else in_block, kind, windows)
+                    milliseconds[kind.key].append(ms)
                     if kind is _FREEZES[0]:
                         blocks = frozen["block_count"]
-                        acknowledged.append(await self._acknowledge(frozen["window_name"]))
-                    else:
-                        await self._delete(frozen["window_name"])
-            medians = {key: median(times) for key, times in taken.items()}
+                        acknowledged.append(await self._acknowledge(frozen["window_name"], windows))
+            medians = {key: median(times) for key, times in milliseconds.items()}
             section.rows.append((in_block, blocks, *medians.values(), median(acknowledged)))
             summary |= {f"{key}_{size}": ms for key, ms in medians.items()}
             summary[f"freeze_acknowledged_ms_{size}"] = median(acknowledged)
+        await self._delete(windows)
         return section, summary
 
-    async def thaws(self, sizes: list[int], report: Callable[[str], None]) -> tuple[Section, dict[str, Any]]:
+    async def thaws(
+        self, repetitions: Repetitions, report: Callable[[str], None]
+    ) -> tuple[Section, dict[str, Any]]:
         section = Section(
             "thaw against a cold prefill of the same tokens",
             (
@@ -115,24 +115,25 @@ class Bench:
                 "verified ms",
                 "slot restore ms",
             ),
-            note=f"medians of {_THAWS}, taken in turns, of the cold ones {_COLD}; vLLM's own cache reset before each. "
+            note=f"medians of {repetitions.thaws}, taken in turns, of the cold ones {_each(repetitions.cold_prefills)}; vLLM's own cache reset before each. "
             "Half a block is left to compute, as on average. Slot restore: llama.cpp, measured apart",
         )
         summary: dict[str, Any] = {}
-        for size in sizes:
+        for size, cold_prefills in zip(SIZES, repetitions.cold_prefills, strict=True):
             name = f"bench-{uuid4().hex[:8]}"
             tokens = self._in_block(size)
             session, ids = await self._fill(tokens)
-            await self._tool("window_freeze", session_id=session, window_name=name)
+            await self.agent.tool("window_freeze", session_id=session, window_name=name)
             report(f"computing {tokens} tokens")
-            (cold,) = await _medians(_COLD, partial(self._cold, ids))
-            for tier in ("cpu", "redis", "disk"):
+            cold = partial(cold_prefill, self.agent.http, self.stack.vllm_url, self.stack.model_name, ids)
+            (cold_ms,) = await _medians(cold_prefills, cold)
+            for tier in TIERS:
                 report(f"thawing {tokens} tokens from {tier}")
                 prepare = partial(self._only, tier, name)
                 thaw, alone, verified = await _medians(
-                    _THAWS,
+                    repetitions.thaws,
                     partial(self._thaw, name),
-                    partial(self._engine_alone, ids),
+                    partial(self.agent.complete, ids, 1),
                     partial(self._thaw, name, verify=True),
                     before=prepare,
                 )
@@ -140,18 +141,18 @@ class Bench:
                     (
                         tokens,
                         tier,
-                        cold,
+                        cold_ms,
                         thaw,
-                        ratio(cold, thaw),
+                        ratio(cold_ms, thaw),
                         alone,
                         ratio(thaw, alone),
                         verified,
                         _SLOT_RESTORE_MS.get(size, "-"),
                     )
                 )
-                summary[f"speed_up_{tier}_{size}"] = ratio(cold, thaw)
+                summary[f"speed_up_{tier}_{size}"] = ratio(cold_ms, thaw)
                 summary[f"thaw_to_engine_{tier}_{size}"] = ratio(thaw, alone)
-                summary[f"speed_up_verified_{tier}_{size}"] = ratio(cold, verified)
+                summary[f"speed_up_verified_{tier}_{size}"] = ratio(cold_ms, verified)
         return section, summary
 
     def _in_block(self, size: int) -> int:
@@ -159,111 +160,87 @@ class Bench:
 
     async def _fill(self, size: int) -> tuple[str, list[int]]:
         """A session of exactly ``size`` tokens, the last one sampled; its id and its tokens."""
-        session = f"bench_{uuid4().hex[:12]}"
-        response = await self.http.post(
-            f"{self.gateway_url}/v1/completions",
-            json={
-                "model": self.stack.model_name,
-                "prompt": list(self.corpus[: size - 1]),
-                "max_tokens": 1,
-                "temperature": 0,
-                "return_token_ids": True,
-            },
-            headers={"CWM-Session-Id": session},
-        )
-        choice = response.raise_for_status().json()["choices"][0]
-        return session, choice["prompt_token_ids"] + choice["token_ids"]
+        return await self.agent.fill(self.corpus[: size - 1], 1)
 
-    async def _freeze(self, size: int, kind: _Kind) -> tuple[dict[str, Any], float]:
-        """Freeze a context that nothing shares with an earlier one, right after it was computed or stored."""
-        self.corpus = self.corpus[7:] + self.corpus[:7]
+    async def _freeze(self, size: int, kind: _FreezeCase, windows: list[str]) -> tuple[dict[str, Any], float]:
+        """The answer, and ms until it came; ``windows`` are those of the context so far, which goes with them."""
+        if not kind.settled:
+            # A full tier would be what this freeze measures.
+            await self._delete(windows)
+            self.corpus = self.corpus[7:] + self.corpus[:7]
         session, _ = await self._fill(size)
         if kind.settled:
             await self._settled(session, stored_chunks(size, self.stack.chunk_size))
-        started = time.perf_counter()
-        frozen = await self._tool(
-            "window_freeze",
-            session_id=session,
-            window_name=f"bench-{uuid4().hex[:12]}",
-            canary=kind.canary,
+        windows.append(f"bench-{uuid4().hex[:12]}")
+        return await self.agent.timed_tool(
+            "window_freeze", session_id=session, window_name=windows[-1], canary=kind.canary
         )
-        return frozen, (time.perf_counter() - started) * 1000
 
     async def _settled(self, session: str, blocks: int) -> None:
-        """Return when both lower tiers have every block: what the turn left in the engine is computed and stored."""
+        """Return when both lower tiers have every block: the engine has computed and stored the whole turn."""
         async with asyncio.timeout(_SETTLE_SECONDS):
             while True:
-                tiers = (await self._tool("window_status", session_id=session))["kv_cache"].get("tiers", {})
+                status = await self.agent.tool("window_status", session_id=session)
+                tiers = status["kv_cache"].get("tiers", {})
                 if tiers.get("redis") == tiers.get("disk") == blocks:
                     return
                 await asyncio.sleep(_POLL_SECONDS)
 
-    async def _acknowledge(self, window: str) -> float:
-        """Freeze the same context once more without waiting: the time until that is answered."""
-        session = (await self._tool("window_thaw", window_name=window))["session_id"]
-        again = f"bench-{uuid4().hex[:12]}"
-        started = time.perf_counter()
-        await self._tool("window_freeze", session_id=session, window_name=again, wait=False)
-        ms = (time.perf_counter() - started) * 1000
-        while (await self._status(again))["durability"] == "pending":
+    async def _acknowledge(self, window: str, windows: list[str]) -> float:
+        """Milliseconds until a freeze of the same context without ``wait`` is answered."""
+        session = (await self.agent.tool("window_thaw", window_name=window))["session_id"]
+        windows.append(name := f"bench-{uuid4().hex[:12]}")
+        _, ms = await self.agent.timed_tool("window_freeze", session_id=session, window_name=name, wait=False)
+        while (await self.agent.tool("window_status", window_name=name))["durability"] == "pending":
             pass
-        await self._delete(window)
-        await self._delete(again)
         return ms
 
-    async def _delete(self, window: str) -> None:
-        """A full tier would be what the next freeze measures."""
-        await self._tool("window_delete", window_name=window, force=True)
+    async def _delete(self, windows: list[str]) -> None:
+        while windows:
+            await self.agent.tool("window_delete", window_name=windows.pop(), force=True)
 
     async def _thaw(self, name: str, *, verify: bool = False) -> None:
-        thawed = await self._tool("window_thaw", window_name=name, verify=verify)
+        thawed = await self.agent.tool("window_thaw", window_name=name, verify=verify)
         if thawed["partial"]:
             raise RuntimeError(f"a block is missing: {thawed['warning']}")
         if verify and thawed["verification"] != "exact":
             raise RuntimeError(f"the replay was not exact: {thawed['receipt']['verification']}")
 
-    async def _cold(self, ids: list[int]) -> None:
-        """Straight to vLLM under a salt that nothing is stored for."""
-        await self._complete(self.stack.vllm_url, ids, cache_salt=f"bench-{uuid4().hex}")
-
-    async def _engine_alone(self, ids: list[int]) -> None:
-        """The bare request under the tenant's salt, without the window around it."""
-        await self._complete(self.gateway_url, ids)
-
-    async def _complete(self, url: str, ids: list[int], **more: Any) -> None:
-        body = {"model": self.stack.model_name, "prompt": ids, "max_tokens": 1, "temperature": 0, **more}
-        (await self.http.post(f"{url}/v1/completions", json=body)).raise_for_status()
-
     async def _only(self, tier: str, name: str) -> None:
-        """Leave the window's chunks in this tier and those below it."""
+        """Leave the window's chunks only in this tier and those below it."""
         if tier == "cpu":
             await self._thaw(name)
-        await empty_vllm(self.http, self.stack)
+        await empty_vllm(self.agent.http, self.stack)
         if tier == "cpu":
             return
-        await empty_l1(self.http, self.stack)
+        await empty_l1(self.agent.http, self.stack)
         if tier == "disk":
             async with redis.Redis.from_url(self.stack.redis_url) as shared:
                 await shared.flushdb()
 
-    async def _status(self, name: str) -> dict[str, Any]:
-        return await self._tool("window_status", window_name=name)
 
-    async def _tool(self, name: str, **arguments: Any) -> dict[str, Any]:
-        result = await self.mcp.call_tool(name, arguments)
-        return dict(result.structured_content or {})
+async def cold_prefill(http: httpx2.AsyncClient, vllm_url: str, model: str, ids: Sequence[int]) -> None:
+    """Straight on vLLM, under a salt that nothing is stored for."""
+    salt = f"bench-{uuid4().hex}"
+    body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "cache_salt": salt}
+    (await http.post(f"{vllm_url}/v1/completions", json=body)).raise_for_status()
 
 
 async def _medians(
-    rounds: int, *actions: Callable[[], Awaitable[None]], before: Callable[[], Awaitable[None]] | None = None
+    rounds: int, *actions: Callable[[], Awaitable[Any]], before: Callable[[], Awaitable[None]] | None = None
 ) -> list[float]:
-    """Median duration in ms of each action, taken in turns; ``before`` each, which is not timed."""
-    taken: list[list[float]] = [[] for _ in actions]
+    """Median ms of each action, in turns; ``before`` runs before each, untimed."""
+    milliseconds: list[list[float]] = [[] for _ in actions]
     for _ in range(rounds):
-        for action, times in zip(actions, taken, strict=True):
+        for action, times in zip(actions, milliseconds, strict=True):
             if before is not None:
                 await before()
             started = time.perf_counter()
             await action()
             times.append((time.perf_counter() - started) * 1000)
-    return [median(times) for times in taken]
+    return [median(times) for times in milliseconds]
+
+
+def _each(counts: Sequence[int]) -> str:
+    """Of several sizes, in their order; one number where all have the same."""
+    return str(counts[0]) if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} by size"

@@ -1,4 +1,4 @@
-"""Filling a registry in bulk: rows written as its adapters would, but many at once, and indexes made afterwards."""
+"""Fill a registry in bulk: the rows that its adapters would write, many at once, with indexes made afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INSERT INTO window_counts (tenant, term, windows)
 SELECT tenant, '', count(*) FROM window_search GROUP BY tenant
 UNION ALL SELECT tenant, term, count(*) FROM window_terms GROUP BY tenant, term
 """
-_TELL_EVERY: Final = 100_000
+_PROGRESS_EVERY: Final = 100_000
 
 
 class _Bulk(Protocol):
@@ -48,25 +48,25 @@ class _Bulk(Protocol):
     async def run(self, statement: str) -> None: ...
 
     async def settle(self) -> None:
-        """What a server or a checkpoint does in its own time."""
+        """Finish the work that a server or a checkpoint would do later."""
 
 
 async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
-    """Make the schema in an empty database, and ``count`` windows with all that belongs to them."""
+    """Make the schema in an empty database, and ``count`` windows with their sessions, tokens and chunks."""
     await schema.upgrade(url)
     async with _bulk(url) as bulk:
         for index in _indexes():
             await bulk.run(f"DROP INDEX {index.name}")
-        written, told = 0, 0
+        count_written, last_report = 0, 0
         for batch in batches(count):
             rows = dict(batch.rows)
             rows[window_grams] = _grams(rows, bulk.dialect)
             for table in _TABLES:
                 await _write(bulk, table, rows.get(table, []))
-            written += len(rows[windows])
-            if written - told >= _TELL_EVERY:
-                told = written
-                progress(f"{written:,} windows written")
+            count_written += len(rows[windows])
+            if count_written - last_report >= _PROGRESS_EVERY:
+                last_report = count_written
+                progress(f"{count_written:,} windows written")
         progress("indexes")
         await bulk.run(_COUNTS)
         for index in _indexes():
@@ -75,20 +75,20 @@ async def fill(url: str, count: int, progress: Callable[[str], None]) -> None:
 
 
 def _indexes() -> list[Index]:
-    """All that Postgres and SQLite have in common; FTS5 keeps its own."""
+    """The indexes that Postgres and SQLite have in common; FTS5 has its own."""
     mine = [index for table in (*_TABLES, window_counts) for index in table.indexes]
     return sorted(mine, key=lambda index: str(index.name))
 
 
 def _grams(rows: dict[Table, list[dict[str, Any]]], dialect: Dialect) -> list[dict[str, Any]]:
-    named: dict[tuple[str, str], list[str]] = {}
+    terms: dict[tuple[str, str], list[str]] = {}
     for row in rows[window_terms]:
-        named.setdefault((row["tenant"], row["name"]), []).append(row["term"])
-    made = []
+        terms.setdefault((row["tenant"], row["name"]), []).append(row["term"])
+    gram_rows = []
     for row in rows[window_search]:
-        grams = grams_of(row["tenant"], row["words"], named[row["tenant"], row["name"]])
-        made.append({"id": row["id"], "grams": spelled(grams) if dialect.name == "sqlite" else grams})
-    return made
+        grams = grams_of(row["tenant"], row["words"], terms[row["tenant"], row["name"]])
+        gram_rows.append({"id": row["id"], "grams": spelled(grams) if dialect.name == "sqlite" else grams})
+    return gram_rows
 
 
 async def _write(bulk: _Bulk, table: Table, rows: list[dict[str, Any]]) -> None:
@@ -96,7 +96,7 @@ async def _write(bulk: _Bulk, table: Table, rows: list[dict[str, Any]]) -> None:
         return
     columns = list(rows[0])
     as_written = [tuple(row.values()) for row in rows]
-    if table is not window_grams:  # whose rows are made for the database that they go to
+    if table is not window_grams:  # its rows are made for the target database
         binds = [
             table.c[name].type.dialect_impl(bulk.dialect).bind_processor(bulk.dialect) for name in columns
         ]
@@ -119,7 +119,7 @@ async def _bulk(url: str) -> AsyncIterator[_Bulk]:
         return
     postgres = await asyncpg.connect(url.replace("+asyncpg", ""), command_timeout=3600)
     try:
-        # Rows that refer to each other are made together: looking each up would take most of the time.
+        # References between rows hold by construction: checking each would take most of the time.
         await postgres.execute("SET session_replication_role = replica")
         yield _Postgres(postgres)
     finally:

@@ -1,4 +1,4 @@
-"""Lists, searches, filters and statuses of a large registry, asked of the services and of a gateway."""
+"""Lists, searches, filters and statuses of a large registry, through the services and through a gateway."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Ask = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of question. ``deep`` marks offsets far into a list, which take the longer the farther."""
+    """One kind of query. ``deep`` marks offsets far into a list, which take longer the farther they are."""
 
     name: str
     query: WindowQuery
@@ -44,8 +44,8 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """Of one question, in ms; ``cpu`` is the median of processor time, which tells what a busy machine hides."""
+class QueryTimes:
+    """Milliseconds of one query; ``cpu`` is its median processor time, which holds on a busy machine too."""
 
     name: str
     p50: float
@@ -56,19 +56,25 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Asks each question ``rounds`` times. ``pids`` are the processes whose processor time counts."""
+    """Runs each query ``rounds`` times. ``pids`` are the processes whose processor time counts."""
 
     rounds: int
     pids: Sequence[int]
 
-    async def __call__(self, name: str, ask: Ask, *, deep: bool = False) -> Timed:
-        taken, cpu = [], []
+    async def __call__(self, name: str, ask: Ask, *, deep: bool = False) -> QueryTimes:
+        ms, cpu = [], []
         for _ in range(_WARM + self.rounds):
             began, used = time.perf_counter(), self._used_ms()
             await ask()
-            taken.append((time.perf_counter() - began) * 1000)
+            ms.append((time.perf_counter() - began) * 1000)
             cpu.append(self._used_ms() - used)
-        return Timed(name, median(taken[_WARM:]), percentile(taken[_WARM:], 99), median(cpu[_WARM:]), deep)
+        return QueryTimes(
+            name,
+            median(ms[_WARM:]),
+            percentile(ms[_WARM:], 99),
+            median(cpu[_WARM:]),
+            deep,
+        )
 
     def _used_ms(self) -> float:
         return sum(_thread_ns(tid) for pid in self.pids for tid in _threads(pid)) / 1e6
@@ -83,7 +89,7 @@ def _thread_ns(thread: Path) -> int:
 
 
 async def servers_of(parts: Parts) -> list[int]:
-    """The processes in which Postgres works for gateways; none for SQLite."""
+    """The processes of Postgres that serve gateways; none for SQLite."""
     working = text("SELECT pid FROM pg_stat_activity WHERE application_name = 'cwm'")
 
     def read(connection: Connection) -> list[int]:
@@ -94,7 +100,7 @@ async def servers_of(parts: Parts) -> list[int]:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Parts]:
-    """All of a gateway but its face, on the registry at ``url``, without an engine."""
+    """All parts of a gateway except its HTTP side, on the registry at ``url``, without an engine."""
     at = (
         {"db_path": Path(url.removeprefix("sqlite:///"))}
         if url.startswith("sqlite")
@@ -111,7 +117,7 @@ async def opened(url: str) -> AsyncIterator[Parts]:
 
 
 def cases(count: int) -> list[Case]:
-    """What is asked of ``count`` windows; half-way pages are asked for by cursor and by offset."""
+    """The queries over ``count`` windows; pages half-way are reached by cursor and by offset."""
     half = count * 9 // 20
     orders = [
         Case(
@@ -163,7 +169,7 @@ def cases(count: int) -> list[Case]:
     ]  # fmt: skip
 
 
-async def through_services(parts: Parts, count: int, rounds: int) -> list[Timed]:
+async def through_services(parts: Parts, count: int, rounds: int) -> list[QueryTimes]:
     browse = parts.services.browse
     await browse.windows(WHO, WindowQuery())
     time_of = Stopwatch(rounds, [os.getpid(), *await servers_of(parts)])
@@ -190,7 +196,7 @@ async def through_services(parts: Parts, count: int, rounds: int) -> list[Timed]
     return timed
 
 
-async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[int]) -> list[Timed]:
+async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[int]) -> list[QueryTimes]:
     calls: dict[str, tuple[str, dict[str, Any]]] = {
         "window_list": ("window_list", {}),
         "window_list, tag of 30 %, by name": ("window_list", {"tags": ["coding"], "sort_by": "name"}),
@@ -206,31 +212,31 @@ async def through_gateway(agent: Agent, count: int, rounds: int, pids: Sequence[
 
 
 async def plans(parts: Parts, count: int) -> list[tuple[str, str]]:
-    """Of every statement of every question: what is asked, and the database's plan for it."""
-    told = []
+    """For every statement of every query: the query's name, and the database's plan."""
+    plan_texts = []
     for case in cases(count):
-        with _heard() as statements:
+        with _statements() as statements:
             await parts.services.browse.windows(WHO, case.query)
         for statement, parameters in statements:
-            told.append((case.name, await parts.database.read(partial(_plan, statement, parameters))))
-    return told
+            plan_texts.append((case.name, await parts.database.read(partial(_plan, statement, parameters))))
+    return plan_texts
 
 
 def _frozen(count: int) -> str:
-    """A window of the asking tenant that has chunk references."""
+    """A window of the querying tenant that has chunk references."""
     return name_of(count // 2000 * 1000 + 100)
 
 
 def _plan(statement: str, parameters: Any, connection: Connection) -> str:
     sqlite = connection.dialect.name == "sqlite"
-    asked = f"EXPLAIN QUERY PLAN {statement}" if sqlite else f"EXPLAIN (ANALYZE, BUFFERS) {statement}"
-    rows = connection.exec_driver_sql(asked, parameters).all()
+    explain = f"EXPLAIN QUERY PLAN {statement}" if sqlite else f"EXPLAIN (ANALYZE, BUFFERS) {statement}"
+    rows = connection.exec_driver_sql(explain, parameters).all()
     return "\n".join(str(row[-1]) for row in rows)
 
 
 @contextmanager
-def _heard() -> Iterator[list[tuple[str, Any]]]:
-    """Every SELECT that is sent meanwhile, with its parameters."""
+def _statements() -> Iterator[list[tuple[str, Any]]]:
+    """The SELECT statements sent during the block, with their parameters."""
     statements: list[tuple[str, Any]] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:

@@ -1,7 +1,7 @@
-"""A steady rate of tool calls against gateways of one team: what fails, how long calls take, and whether memory stays.
+"""A steady rate of tool calls to the gateways of one team: errors, durations, and growth of memory.
 
-Calls begin when they are due, whether those before have ended or not, and are timed from when they were due: a gateway that
-falls behind shows it. Gateways have their turns one after the other, as behind a plain proxy.
+Calls start when they are due, also while earlier ones run, and are timed from that moment: a gateway that falls behind
+shows it. Gateways take turns, as behind a plain proxy.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cwm_bench.scale.rows import TENANT, WINDOWS_A_SESSION, name_of, session_id_
 
 CALLS_PER_SECOND: Final = 200
 _SAMPLE_SECONDS: Final = 5.0
-# More would not make gateways on two cores faster, and httpcore goes through all that it has for every call.
+# More would not make gateways on two cores faster, and httpcore walks all its connections for every call.
 _MOST_AT_ONCE: Final = 32
 _BIG_CHARS: Final = 120_000
 _TIMEOUTS: Final = {"timeout": dict.fromkeys(("pool", "connect", "read", "write"), 60.0)}
 _BROKEN: Final = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 _KEYS: Final = 500
 _FEWEST_CLONES: Final = 20
-# Of a hundred calls.
+# Calls of each kind in a hundred.
 _MIX: Final = (
     ("window_list", 25),
     ("window_list, filtered", 15),
@@ -60,8 +60,8 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Load:
-    """``memory`` is resident MB of all gateways, by seconds since the start."""
+class CallFigures:
+    """Durations and errors of the calls; ``memory`` is resident MB of all gateways, by seconds since the start."""
 
     seconds: float = 0.0
     milliseconds: dict[str, list[float]] = field(default_factory=dict)
@@ -70,23 +70,23 @@ class Load:
 
     @property
     def calls(self) -> int:
-        return sum(len(taken) for taken in self.milliseconds.values())
+        return sum(len(times) for times in self.milliseconds.values())
 
     @property
     def errors(self) -> int:
         return sum(self.faults.values())
 
     def p(self, percent: int) -> float:
-        return percentile([ms for taken in self.milliseconds.values() for ms in taken], percent)
+        return percentile([ms for times in self.milliseconds.values() for ms in times], percent)
 
     def megabytes(self, share: float) -> float:
-        """What they had when so much of the time was over."""
+        """Resident MB at this ``share`` of the time."""
         at = share * self.seconds
         return round(min(self.memory, key=lambda sample: abs(sample[0] - at))[1], 1)
 
     @property
     def slope(self) -> float:
-        """MB a minute, over the second half: by then what is warmed up is."""
+        """MB per minute over the second half, when the gateways have warmed up."""
         half = [sample for sample in self.memory if sample[0] >= self.seconds / 2]
         if len(half) < 2:
             return 0.0
@@ -96,28 +96,28 @@ class Load:
 
 async def measure(
     gateways: Sequence[Server], count: int, rate: Rate, progress: Callable[[str], None]
-) -> Load:
-    """Mixed calls at a registry of ``count`` windows that ``gateways`` share, as all else."""
+) -> CallFigures:
+    """Make mixed calls to ``gateways``, which share a registry of ``count`` windows and everything else."""
     async with httpcore2.AsyncConnectionPool(
         max_connections=_MOST_AT_ONCE * len(gateways), keepalive_expiry=30, network_backend=AsyncioBackend()
     ) as http:
         urls = itertools.cycle(gateway.url for gateway in gateways)
         caller = _Caller(http, urls, asyncio.Semaphore(_MOST_AT_ONCE))
         calls = _calls(count, await _prepared(caller))
-        load = Load()
-        sampling = asyncio.create_task(_sample(gateways, load))
+        figures = CallFigures()
+        sampling = asyncio.create_task(_sample(gateways, figures))
         try:
-            await _drive(caller, calls, load, rate, progress)
+            await _drive(caller, calls, figures, rate, progress)
         finally:
             sampling.cancel()
-        return load
+        return figures
 
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """It shares the machine with what is measured, so it is no more than it must be.
+    """A minimal client, as it shares the machine with the gateways.
 
-    What waits for ``turns`` waits for the gateway: it is timed all the same.
+    ``turns`` bounds the calls at once; a wait for it counts as time of the gateway.
     """
 
     http: httpcore2.AsyncConnectionPool
@@ -125,7 +125,7 @@ class _Caller:
     turns: asyncio.Semaphore
 
     async def __call__(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What the tool answers; RuntimeError for anything but success."""
+        """The tool's answer. Raises RuntimeError for anything but success."""
         body = rpc.request(rpc.MODERN, "tools/call", {"name": tool, "arguments": arguments})
         content = json.dumps(body).encode()
         url = next(self.urls)
@@ -138,7 +138,7 @@ class _Caller:
             raise RuntimeError(f"HTTP {answer.status}")
         result: dict[str, Any] = _message(answer).get("result", {})
         if not result or result.get("isError"):
-            raise RuntimeError(_told(result))
+            raise RuntimeError(_error_text(result))
         return result
 
 
@@ -148,7 +148,7 @@ def _framing(url: str, content: bytes) -> dict[str, str]:
 
 
 def _message(answer: httpcore2.Response) -> dict[str, Any]:
-    """Of an answer in JSON, or the last event of a stream."""
+    """The message of a JSON answer, or of the last event of a stream."""
     content = answer.content
     if dict(answer.headers).get(b"content-type", b"").startswith(b"text/event-stream"):
         content = content.rpartition(b"data: ")[2]
@@ -156,73 +156,73 @@ def _message(answer: httpcore2.Response) -> dict[str, Any]:
     return message
 
 
-def _told(result: dict[str, Any]) -> str:
+def _error_text(result: dict[str, Any]) -> str:
     texts = [str(item.get("text", "")) for item in result.get("content", [])]
     return (texts or ["no result"])[0][:160]
 
 
 async def _prepared(caller: _Caller) -> str:
-    """Fill what calls read; the handle of a stored result."""
+    """Store the values that calls read; return the handle of a stored result."""
     for key in range(_KEYS):
         await caller("context_set", {"key": f"key/{key}", "value": {"number": key}})
     words = " ".join(f"word{number}" for number in range(_BIG_CHARS // 9))
     await caller("context_set", {"key": "big", "value": words})
-    shown = await caller("context_get", {"key": "big"})
-    return str(shown["_meta"]["dev.cwm/result"]["handle"])
+    result = await caller("context_get", {"key": "big"})
+    return str(result["_meta"]["dev.cwm/result"]["handle"])
 
 
 async def _drive(
     caller: _Caller,
     calls: Iterator[tuple[str, str, dict[str, Any]]],
-    load: Load,
+    figures: CallFigures,
     rate: Rate,
     progress: Callable[[str], None],
 ) -> None:
     under_way: set[asyncio.Task[None]] = set()
     began = time.perf_counter()
-    told = 0
+    last_minute = 0
     for number in range(int(rate.seconds * rate.calls_per_second)):
         due = began + number / rate.calls_per_second
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        task = asyncio.create_task(_call(caller, *next(calls), due, load))
+        task = asyncio.create_task(_call(caller, *next(calls), due, figures))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
         minute = int((due - began) // 60)
-        if minute > told:
-            told = minute
-            progress(f"minute {minute}: {load.calls:,} calls, {load.errors} errors")
+        if minute > last_minute:
+            last_minute = minute
+            progress(f"minute {minute}: {figures.calls:,} calls, {figures.errors} errors")
     await asyncio.gather(*under_way)
-    load.seconds = time.perf_counter() - began
+    figures.seconds = time.perf_counter() - began
 
 
 async def _call(
-    caller: _Caller, kind: str, tool: str, arguments: dict[str, Any], due: float, load: Load
+    caller: _Caller, kind: str, tool: str, arguments: dict[str, Any], due: float, figures: CallFigures
 ) -> None:
     try:
         await caller(tool, arguments)
     except (RuntimeError, ValueError, *_BROKEN) as fault:
-        load.faults[f"{kind}: {str(fault) or type(fault).__name__}"] += 1
-    load.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
+        figures.faults[f"{kind}: {str(fault) or type(fault).__name__}"] += 1
+    figures.milliseconds.setdefault(kind, []).append((time.perf_counter() - due) * 1000)
 
 
-async def _sample(gateways: Sequence[Server], load: Load) -> None:
+async def _sample(gateways: Sequence[Server], figures: CallFigures) -> None:
     began = time.perf_counter()
     while True:
-        load.memory.append((time.perf_counter() - began, sum(each.rss_mb() for each in gateways)))
+        figures.memory.append((time.perf_counter() - began, sum(each.rss_mb() for each in gateways)))
         await asyncio.sleep(_SAMPLE_SECONDS)
 
 
 def _calls(count: int, handle: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Kinds of calls, their tools and arguments, for ever."""
-    made = _Made(count, handle)
+    """Endless calls: kind, tool and arguments."""
+    arguments = _Arguments(count, handle)
     kinds, weights = zip(*_MIX, strict=True)
     while True:
-        kind: str = made.chance.choices(kinds, weights)[0]
-        yield kind, *made.call(kind)
+        kind: str = arguments.chance.choices(kinds, weights)[0]
+        yield kind, *arguments.call(kind)
 
 
-class _Made:
-    """Arguments at random, and what was cloned: a deletion takes the oldest clone, or clones if there are too few."""
+class _Arguments:
+    """Random arguments, and the clones so far: a deletion takes the oldest clone, or makes one if there are too few."""
 
     def __init__(self, count: int, handle: str) -> None:
         self.chance = random.Random(1)  # noqa: S311 - nothing is guarded by it
@@ -271,5 +271,5 @@ class _Made:
         return arguments[kind]
 
     def _window(self) -> str:
-        """One that was frozen, not cloned."""
+        """The name of a window that was frozen, not cloned."""
         return name_of(self.chance.choice(self._sessions) * WINDOWS_A_SESSION + 25 * self.chance.randrange(4))

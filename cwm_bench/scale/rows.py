@@ -1,7 +1,7 @@
-"""A large team's registry, row by row: what it is made of follows from the number of its windows alone.
+"""The rows of a large team's registry, which depend only on the number of its windows.
 
 One tenant has nine tenths of everything, nine others share the rest. A session has a hundred windows: four snapshots, each
-frozen once and cloned 24 times. Models come and go with the years, a few tags are on many windows and most on few.
+frozen once and cloned 24 times. Models change over the years; a few tags are on many windows and most on few.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RARE_TAGS: Final = 2_000
 
 @dataclass(slots=True)
 class Batch:
-    """Rows by table, in the order in which they can be written."""
+    """Rows by table, in an order in which they can be written."""
 
     rows: dict[Any, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -54,15 +54,15 @@ class Batch:
 def batches(count: int) -> Iterator[Batch]:
     """``count`` windows and a hundredth as many sessions, in batches of whole sessions."""
     number = 0
-    made = 0
+    session = 0
     while number < count:
         batch = Batch()
         for _ in range(50):
             if number >= count:
                 break
-            _add_session(batch, made, number, min(WINDOWS_A_SESSION, count - number), count)
+            _add_session(batch, session, number, min(WINDOWS_A_SESSION, count - number), count)
             number += WINDOWS_A_SESSION
-            made += 1
+            session += 1
         yield batch
 
 
@@ -71,7 +71,7 @@ def tenant_of(session: int) -> str:
 
 
 def name_of(number: int) -> str:
-    """The name of one window, by its number among all."""
+    """The name of the ``number``-th window."""
     project, task = _PROJECTS[number // 25 % 8], _TASKS[number // 200 % 8]
     return f"{project}-{task}-{number:07d}"
 
@@ -201,7 +201,7 @@ def _tags(project: str, chance: random.Random) -> tuple[str, ...]:
 
 
 def _model(share: float, chance: random.Random) -> str:
-    """The one of its time, or sometimes the next."""
+    """The model of that time, or sometimes the next."""
     at = int(share * len(_MODELS)) + (chance.random() < 0.15)
     return _MODELS[min(at, len(_MODELS) - 1)]
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# secrets.sh [FOLDER]: makes the secrets that compose.yaml mounts, where they are missing; changes none that is there.
+# secrets.sh [FOLDER]: creates the secrets that compose.yaml mounts, if they are missing; never changes an existing one.
 #
-# The folder is yours alone; the files in it can be read by the containers' users, who see no more than the files.
+# Only you can enter the folder. The files are readable by all, because each is mounted for a container's own user.
 set -eu
 folder=${1:-secrets}
 mkdir -p "$folder"
@@ -19,9 +19,9 @@ keep postgres_password "$(random)"
 keep valkey_password "$(random)"
 keep cwm_secret "$(random)"
 keep grafana_password "$(random)"
-# Seals the KV that engines store: without it what is stored is lost. The first line seals, all lines open.
+# Seals the KV that engines store; without it the stored KV is lost. The first key seals, all keys open.
 keep kv_keys "$(random)"
-# Made of the ones above: to change a password remove those that hold it as well.
+# Derived from the secrets above: to change a password, also remove the files that contain it.
 keep database_url "postgresql://cwm:$(cat postgres_password)@postgres:5432/cwm"
 keep shared_store_url "redis://:$(cat valkey_password)@valkey:6379/0"
 keep kv_valkey_url "redis://:$(cat valkey_password)@valkey-kv:6379/0"

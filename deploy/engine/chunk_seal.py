@@ -1,7 +1,7 @@
-"""Seals stored chunks: encrypted, authenticated, and bound to the name they are stored under.
+"""Seals stored chunks: encrypts and authenticates them, and binds each to the name it is stored under.
 
-Whoever can write to Redis or to the disk tier can flip a bit, cut a value short, or put one chunk's value
-under another chunk's name. None of these opens: the name is authenticated with the content.
+A writer to Redis or to the disk tier can flip a bit, truncate a value, or store one chunk's value under
+another chunk's name. None of these can be opened, because the name is authenticated with the content.
 
 A sealed chunk is ``[1 byte format][4 bytes key id][12 bytes nonce][ciphertext][16 bytes tag]``, AES-256-GCM.
 Its key is derived from a keyring's key and the chunk's cache_salt, so tenants have different keys.
@@ -31,18 +31,18 @@ _PURPOSE = b"cwm-chunk-seal-v2 "
 
 
 class KeyringError(Exception):
-    """The keyring's file cannot be used; the message tells why and nothing of its keys."""
+    """The keyring's file cannot be used; the message gives the reason and no key."""
 
 
 class SealError(Exception):
-    """What is stored is not what was sealed under this name."""
+    """The stored value is not the one that was sealed under this name."""
 
 
 class Keyring:
-    """The keys of a file: one a line, 64 hexadecimal digits, blank lines and ``#`` comments apart.
+    """The keys in a file: one per line, 64 hexadecimal digits; blank lines and ``#`` comments are ignored.
 
-    The first seals, all of them open. The file is read again when it changes, so keys are rotated by
-    writing a new first line; a key is dropped when nothing sealed with it is needed any more.
+    The first key seals, all keys open. The file is read again when it changes: rotate keys by adding a new
+    first line, and remove a key when no chunk sealed with it is needed any more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,13 +54,13 @@ class Keyring:
         self._refresh()
 
     def first(self) -> tuple[bytes, bytes]:
-        """The id and the key that seals."""
+        """The id of the sealing key, and the key."""
         self._refresh_if_changed()
         with self._lock:
             return self._first, self._keys[self._first]
 
     def key(self, key_id: bytes) -> bytes:
-        """Raises SealError when no line of the file has this id."""
+        """The key with this id. Raises SealError if the file has none."""
         self._refresh_if_changed()
         with self._lock:
             found = self._keys.get(key_id)
@@ -69,7 +69,7 @@ class Keyring:
         return found
 
     def _refresh_if_changed(self) -> None:
-        """A file that cannot be read any more changes nothing: what it held goes on."""
+        """Read the file again if it changed; if it cannot be read any more, keep the last keys."""
         try:
             if _version(self._path) != self._read_as:
                 self._refresh()
@@ -85,7 +85,7 @@ class Keyring:
         lines = [line.strip() for line in text.splitlines()]
         keys = [_parse(line, self._path) for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise KeyringError(f"{self._path} holds no key")
+            raise KeyringError(f"{self._path} contains no key")
         with self._lock:
             self._keys = {_id(key): key for key in keys}
             self._first = _id(keys[0])
@@ -93,7 +93,7 @@ class Keyring:
 
 
 def seal(ring: Keyring, name: str, salt: str, plain: memoryview, out: memoryview) -> int:
-    """Write the sealed chunk to the front of ``out``; returns its bytes, ``len(plain) + OVERHEAD_BYTES``."""
+    """Write the sealed chunk to the start of ``out``; return its size, ``len(plain) + OVERHEAD_BYTES``."""
     key_id, key = ring.first()
     nonce = os.urandom(_NONCE_BYTES)
     size = len(plain) + OVERHEAD_BYTES
@@ -103,9 +103,9 @@ def seal(ring: Keyring, name: str, salt: str, plain: memoryview, out: memoryview
 
 
 def unseal(ring: Keyring, name: str, salt: str, sealed: memoryview, out: memoryview) -> None:
-    """Fill ``out`` with what was sealed under ``name``; ``sealed`` may be longer than the sealed chunk.
+    """Fill ``out`` with the content that was sealed under ``name``; ``sealed`` may be longer than the sealed chunk.
 
-    Raises SealError, and what ``out`` holds then is worthless.
+    Raises SealError; the content of ``out`` is then invalid.
     """
     size = len(out) + OVERHEAD_BYTES
     if len(sealed) < size or sealed[0] != _FORMAT:
@@ -134,7 +134,7 @@ def _parse(line: str, path: Path) -> bytes:
     except ValueError:
         key = b""
     if len(key) != _KEY_BYTES:
-        raise KeyringError(f"{path} holds a line that is no key of {2 * _KEY_BYTES} hexadecimal digits")
+        raise KeyringError(f"{path} contains a line that is not a key of {2 * _KEY_BYTES} hexadecimal digits")
     return key
 
 

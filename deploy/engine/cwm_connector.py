@@ -1,15 +1,15 @@
-"""LMCache's connector for vLLM, hardened against disconnecting clients, with a limit on what a request loads.
+"""LMCache's connector for vLLM, hardened against disconnecting clients, with a limit on the tokens that a request loads.
 
-vLLM's scheduler asserts that every request a connector reports as finished is still known to it. When a
+vLLM's scheduler asserts that it still knows every request that a connector reports as finished. When a
 request is aborted during a load, LMCache reports its id more than once: as received, as sent, and again
-after vLLM has forgotten it. Stock code then dies on the assertion, and the whole engine with it. This
-subclass passes each report on only while the scheduler still waits for it.
+after vLLM has dropped it. The stock connector then fails the assertion, which ends the whole engine. This
+subclass passes on each report only while the scheduler still waits for it.
 
 A request with ``"kv_transfer_params": {"cwm.load_tokens": n}`` loads at most ``n`` tokens from LMCache, in
-whole chunks; with less than a chunk LMCache is not even asked. What is computed instead is stored as ever. Its
-answer, and that of a request with ``"cwm.tell_loaded": true``, says under ``"cwm.loaded_tokens"`` how many
-were loaded on top of what vLLM still had. Where LMCache broke the load off and vLLM computed instead
-(``kv_load_failure_policy: recompute``), ``"cwm.failed_tokens"`` says how many vLLM still counts as cached.
+whole chunks; below one chunk it does not ask LMCache at all. Tokens that are computed instead are stored as usual. Its
+response, and that of a request with ``"cwm.tell_loaded": true``, has in ``"cwm.loaded_tokens"`` the number of tokens
+loaded beyond those that vLLM still had. If LMCache aborted the load and vLLM computed the tokens
+(``kv_load_failure_policy: recompute``), ``"cwm.failed_tokens"`` is the number that vLLM still counts as cached.
 
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_connector"`` with this folder on PYTHONPATH. The
 class keeps the name of its base because both vLLM and LMCache look connectors up by that name.
@@ -30,7 +30,7 @@ _FAILED = "cwm.failed_tokens"
 
 
 class _Ledger:
-    """Which requests the scheduler knows, and which of those have ended but still hold their blocks."""
+    """The requests that the scheduler knows, and those of them that have ended but still hold their blocks."""
 
     __slots__ = ("awaiting_send", "known")
 
@@ -48,13 +48,13 @@ class _Ledger:
             self.known.discard(request_id)
 
     def received(self, reported: set[str] | None) -> set[str] | None:
-        """Loads to pass on. A load of an ended request makes the scheduler free it, so it is settled here."""
+        """The loads to pass on. For an ended request the scheduler then frees the blocks, so it is removed here."""
         passed = (reported or set()) & self.known
         self._settle(passed & self.awaiting_send)
         return passed or None
 
     def sent(self, reported: set[str] | None) -> set[str] | None:
-        """Stores to pass on: only those of ended requests that nobody has freed yet."""
+        """The stores to pass on: those of ended requests whose blocks are not freed yet."""
         passed = (reported or set()) & self.awaiting_send
         self._settle(passed)
         return passed or None
@@ -65,7 +65,7 @@ class _Ledger:
 
 
 class LMCacheMPConnector(_Stock):
-    """The stock connector, its reports filtered and its loads limited. Runs in the scheduler and in every worker."""
+    """The stock connector with filtered reports and limited loads. Runs in the scheduler and in every worker."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         self._requests = _Ledger()
@@ -75,7 +75,7 @@ class LMCacheMPConnector(_Stock):
         super().__init__(vllm_config, role, kv_cache_config)
 
     def on_new_request(self, request: Any) -> None:
-        # The stock connector may look up ahead of time, and knows no limit.
+        # The stock connector may start its lookup here, without the limit.
         if _load_limit(request) is None:
             super().on_new_request(request)
 
@@ -85,7 +85,7 @@ class LMCacheMPConnector(_Stock):
         if limit is not None:
             tracker = self._get_or_create_request_tracker(request)
             if limit < self.scheduler_adapter.lmcache_tokens_per_chunk:
-                # Stores count from what vLLM has, as after a lookup that found nothing.
+                # Stores start after the tokens that vLLM has, as after a lookup without hits.
                 aligned = num_computed_tokens // self._hit_alignment_tokens * self._hit_alignment_tokens
                 tracker.num_vllm_hit_tokens = aligned
                 return 0, False
@@ -94,11 +94,11 @@ class LMCacheMPConnector(_Stock):
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 
     def _look_up(self, tracker: Any, limit: int) -> None:
-        """Ask for the first ``limit`` tokens only, before the stock connector asks for all of them.
+        """Look up the first ``limit`` tokens, before the stock connector looks up all of them.
 
-        A lookup locks what it finds, so a shorter one leaves no locks behind that nobody gives back. The
-        adapter submits one lookup a request: the stock connector's own is then left out. The ids stay
-        whole, because LMCache compares them with those of the load.
+        A lookup locks the chunks that it finds, so a shorter one leaves no locks that are never released. The
+        adapter submits one lookup per request and then skips the stock connector's. The list of ids stays
+        complete, because LMCache compares it with the ids of the load.
         """
         token_ids = tracker.get_token_ids()
         self.scheduler_adapter.maybe_submit_lookup_request(
@@ -106,7 +106,7 @@ class LMCacheMPConnector(_Stock):
             token_ids=token_ids,
             cache_salt=tracker.cache_salt,
             request_configs=tracker.request_configs,
-            # A flag to its callers, but a count of tokens left out where it is used.
+            # Its callers pass a flag, but LMCache subtracts it as a number of tokens.
             reserve_last_token=max(len(token_ids) - limit, int(self._reserve_last_token_for_lookup)),
         )
 
@@ -123,15 +123,15 @@ class LMCacheMPConnector(_Stock):
         return blocks_held, transfer_params
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Called by the scheduler just before it acts on the reports, so what is dropped here never reaches it."""
+        """Filter the reports. The scheduler calls this just before it acts on them."""
         super().update_connector_output(connector_output)
         self._note_failed(connector_output.invalid_block_ids or set())
-        # Received first: a request in both lists is freed by the first and must be gone from the second.
+        # Received first: for a request in both lists, the first report frees it, and the second must be dropped.
         connector_output.finished_recving = self._requests.received(connector_output.finished_recving)
         connector_output.finished_sending = self._requests.sent(connector_output.finished_sending)
 
     def _note_failed(self, invalid_block_ids: set[int]) -> None:
-        """LMCache gives up a load as a whole. vLLM, where it had a part itself, counts the rest as cached nevertheless."""
+        """Record failed loads. LMCache fails a load as a whole; vLLM may count its tokens as cached nevertheless."""
         if invalid_block_ids:
             self._failed |= {
                 request_id
@@ -141,7 +141,7 @@ class LMCacheMPConnector(_Stock):
 
 
 def _load_limit(request: Any) -> int | None:
-    """In tokens; None for a request that sets none."""
+    """The request's limit in tokens; None if it sets none."""
     limit = _params(request).get(_LIMIT)
     return limit if isinstance(limit, int) and limit >= 0 else None
 
@@ -151,6 +151,6 @@ def _tells(request: Any) -> bool:
 
 
 def _params(request: Any) -> dict[str, Any]:
-    """Of whatever a client put there: vLLM passes it on unchecked."""
+    """The request's ``kv_transfer_params``; empty if not an object, since vLLM passes on any client's value unchecked."""
     params = request.kv_transfer_params
     return params if isinstance(params, dict) else {}

@@ -1,7 +1,7 @@
-"""LMCache's way to :mod:`chunk_seal`: the serde ``cwm-seal``, for every adapter below L1.
+"""The LMCache serde ``cwm-seal`` for every adapter below L1: seals chunks with :mod:`chunk_seal`.
 
-Takes the place of LMCache's own ``aesgcm``, which opens a value under any name and copies each chunk four
-times. Importing this module registers it: ``"serde": {"type": "cwm-seal", "keyring_path": ...}``.
+Replaces LMCache's own ``aesgcm``, which opens a value under any name and copies each chunk four times.
+Importing this module registers it: ``"serde": {"type": "cwm-seal", "keyring_path": ...}``.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class _Unsealer(Deserializer):
 
 
 def _name(key: ObjectKey) -> str:
-    """All that tells one chunk from another. Neither a model's name nor a salt can hold an ``@``."""
+    """The fields that identify a chunk. Neither a model's name nor a salt can contain an ``@``."""
     return f"{key.model_name}@{key.kv_rank:x}@{key.object_group_id:x}@{key.chunk_hash.hex()}@{key.cache_salt}"
 
 
 def _bytes(chunk: MemoryObj) -> memoryview:
-    """A chunk's memory itself, not a copy: LMCache hands it out in a format that cannot be sliced."""
+    """A chunk's memory without a copy, cast to bytes because LMCache's format cannot be sliced."""
     return memoryview(chunk.byte_array).cast("B")
 
 

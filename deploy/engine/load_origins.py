@@ -1,7 +1,7 @@
-"""Has LMCache say of a prefetch how many of its chunks it loaded from which adapter.
+"""Makes LMCache report for each prefetch how many keys it loaded from which adapter.
 
-As published it only counts: the loads of everybody together, in the one thread that also posts to the coordinator, which
-may be seconds after they have ended.
+Stock LMCache only counts the loads of all requests together, in the thread that also posts to the coordinator, possibly
+seconds after the loads have ended.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _KEPT: Final = 4096
 
 
 class _Loads:
-    """Keys loaded by prefetch and adapter, of the latest prefetches.
+    """Numbers of loaded keys by prefetch and adapter, for the latest prefetches.
 
-    LMCache tells of every load that ended in two events, one after the other in the one thread that loads: the adapter's name
-    first, then how many keys it gave.
+    LMCache publishes two events for every finished load, in succession in the loading thread: first the adapter's
+    name, then the number of keys.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class _Loads:
 
 
 def tell_origins() -> None:
-    """Before LMCache starts: a completed prefetch has ``cwm_loaded``, its keys that L1 did not have by adapter."""
+    """Add ``cwm_loaded`` to completed prefetches: keys that L1 did not have, by adapter. Call it before LMCache starts."""
     loads = _Loads()
     publish, status = EventBus.publish, PrefetchService.status
 
@@ -56,7 +56,7 @@ def tell_origins() -> None:
         publish(bus, event)
 
     def status_and_origins(service: PrefetchService, request_id: str) -> dict[str, Any]:
-        handle = service._jobs._jobs.get(request_id)  # noqa: SLF001 - completed, it is gone from there
+        handle = service._jobs._jobs.get(request_id)  # noqa: SLF001 - read first: status() removes a completed one
         told: dict[str, Any] = status(service, request_id)
         if handle is not None and told["status"] == COMPLETED:
             told[LOADED] = loads.of(handle.prefetch_request_id)

@@ -1,7 +1,7 @@
 """LMCache's command line for containers: ``serve_lmcache.py server --l2-adapter JSON ...``.
 
-A string ``@/run/secrets/name`` in an adapter's JSON stands for what that file holds, so that no password is among
-the arguments. CWM's serde is registered first, under the name ``cwm-seal``.
+A string ``@/run/secrets/name`` in an adapter's JSON is replaced by that file's content, so that the arguments contain
+no password. First registers CWM's serde, ``cwm-seal``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FROM_FILE = "@/"
 
 
 def filled(arguments: Sequence[str]) -> list[str]:
-    """``arguments`` with the secrets in their places. Raises OSError for a file that cannot be read."""
+    """``arguments`` with secrets filled in. Raises OSError if a file cannot be read."""
     after_adapter = [False, *(argument == _ADAPTER for argument in arguments)]
     return [
         json.dumps(_with_secrets(json.loads(argument))) if is_adapter else argument
@@ -39,7 +39,9 @@ if __name__ == "__main__":
     import cwm_serde  # noqa: F401 - importing it registers the serde
     from lmcache.cli.main import main
     from load_origins import tell_origins
+    from valkey_login import name_credentials
 
     sys.argv = ["lmcache", *filled(sys.argv[1:])]
+    name_credentials()
     tell_origins()
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""Populates LMCache's L1, the shared memory it is given at start, before the first load has to.
+"""Populates the shared memory of LMCache's L1 at start, before the first load writes to it.
 
-The kernel hands shared memory out page by page, when a page is first written. Left to that, the first load
-into every new part of L1 takes three times as long as the ones after it.
+The kernel allocates shared memory page by page, at the first write to a page. Without this, the first load
+into each new part of L1 takes three times as long as later ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _POLL_SECONDS = 0.1
 
 
 def populate() -> int:
-    """Wait until this process has mapped its pool and populate it; returns the bytes that were.
+    """Wait until this process has mapped its pool, and populate it; return the number of populated bytes.
 
-    0 where there is no pool or the kernel does not know how: then pages come as they are written.
+    0 if there is no pool or the kernel does not support it: then pages are allocated as they are written.
     """
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not (pools := _mapped()):
@@ -37,7 +37,7 @@ def _mapped() -> list[tuple[int, int]]:
 
 
 def _populate(start: int, end: int) -> int:
-    """In slices: the whole of it at once would keep every other thread from mapping memory."""
+    """Populate in slices: one call for the whole range would block memory mapping in every other thread."""
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for at in range(start, end, _SLICE_BYTES):

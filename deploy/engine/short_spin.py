@@ -1,8 +1,8 @@
-"""Has vLLM's processes wait for each other without keeping a core busy.
+"""Makes vLLM's processes wait for each other without keeping a core busy.
 
-A process of vLLM that waits for a message looks for it in a loop for a second before it sleeps. On a machine that
-computes on its cores that second is taken from LMCache and Redis just when they store or load what a request was
-about: 8,064 tokens took 690 ms to load right after a request and 440 ms a second later.
+A vLLM process that waits for a message polls in a busy loop for a second before it sleeps. On a CPU engine that
+second is taken from LMCache and Redis just when they store or load the request's KV: 8,064 tokens took 690 ms to
+load right after a request, and 440 ms a second later.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
-# Not 0: a wake-up that follows the last one within about a millisecond can be lost.
+# Not 0: a wake-up within about a millisecond of the previous one can be lost.
 SPIN_SECONDS = 0.02
-# vLLM would notice a lost one after 5 s.
+# Bounds the delay of a lost wake-up, which vLLM would notice after 5 s.
 SLEEP_MS = 50
 
 
 def spin_shortly() -> None:
-    """From now on, in this process."""
+    """Shorten the busy loop in this process from now on."""
     wait = SpinCondition.wait
 
     def wait_shortly(condition: Any, timeout_ms: int | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Container health of vLLM: ``warm.py URL CHUNK_SIZE`` succeeds once it answers and has stored its first chunk.
+"""Health check of the vLLM container: ``warm.py URL CHUNK_SIZE`` succeeds once vLLM answers and has stored a chunk.
 
-LMCache's connector begins to watch LMCache's server with its first request; without one, a server that restarts
-takes vLLM with it. The request is made once in a container's run, which a file in a tmpfs remembers: a restart empties it.
+LMCache's connector starts to monitor LMCache's server with its first request; before that, a restart of the server
+ends vLLM. The request is sent once per run of the container, recorded by a file in a tmpfs, which a restart empties.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _ask(url: str, body: object = None, *, seconds: float = _ANSWER_SECONDS) -> 
 
 
 def warm(url: str, chunk_size: int) -> None:
-    """Raises OSError while vLLM is not there or refuses."""
+    """Send the first request if it has not been sent. Raises OSError while vLLM is down or refuses it."""
     _ask(f"{url}/health")
     if _WARM.exists():
         return

@@ -49,7 +49,7 @@ def upgrade() -> None:
     op.add_column("windows", sa.Column("proven_at", sa.DateTime(timezone=True), nullable=True))
     op.create_index("ix_windows_expires_at", "windows", ["expires_at"])
     op.create_index("ix_sessions_state_updated_at", "sessions", ["state", "updated_at"])
-    # A freeze that was under way when this ran is one whose gateway is gone.
+    # Pending freezes get an intent without a holder, as if their gateway had stopped.
     op.execute(
         "INSERT INTO intents (tenant, id, operation, window_name, session_id, cache_salt, snapshot_id, holder, "
         "begun_at, details) SELECT tenant, uid, 'freeze', name, session_id, cache_salt, snapshot_id, '', "

@@ -23,7 +23,7 @@ _TEXTS = ("tenant", "subject", "event", "outcome", "session_id", "window_name", 
 
 
 def upgrade() -> None:
-    """Rows that exist are carried over, in their order, under a key that is no secret."""
+    """Carry existing rows over, in their order, chained under a public key."""
     op.drop_index("ix_audit_log_tenant_timestamp_id", table_name="audit_log")
     op.rename_table("audit_log", "audit_log_unchained")
     if op.get_bind().dialect.name == "postgresql":
@@ -74,7 +74,7 @@ def upgrade() -> None:
 
 
 def _carry(connection: sa.Connection) -> None:
-    """A chain under a known key: as soon as a gateway appends to it, its own key vouches for all of it."""
+    """Chain the rows under a public key: once a gateway appends a record, its own key vouches for the whole chain."""
     ends: dict[str, Place] = {}
     chained = sa.table(
         "audit_log",

@@ -101,7 +101,7 @@ def _tables() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """The windows that there are already, all of it from what they were found by before."""
+    """Fill the new tables with the existing windows, from the table that lists used before."""
     columns = "tenant, name, model, created_at, token_count, total_size_bytes, tags, words"
     connection.execute(
         sa.text(

@@ -19,7 +19,7 @@ from cwm_bench.harness import captured, reference_servers, responses, servers
 from cwm_bench.harness.reference_servers import ReferenceServers
 from tests.node.programs import Programs, environment
 
-TINY = context.Effort(
+TINY = context.ContextRun(
     operations=20,
     megabytes=1,
     filled_megabytes=2,

@@ -17,7 +17,6 @@ from cwm.stack.local import LocalStack
 from cwm.stack.models import Model
 from cwm.stack.plan import StackPlan, plan_from_settings
 from cwm_bench.harness import bare_engine
-from cwm_bench.main import run as main
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +33,6 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: str) -> Stac
         raise StackError("no engine today.")
 
     monkeypatch.setattr(local.LocalStack, "__aenter__", refuse)
-    monkeypatch.setattr(main, "_STARTS", 0)
-    monkeypatch.setattr(main, "median", lambda _: 0.0)
     monkeypatch.setattr(planning, "_shm_free_gb", lambda: 32.0)
     monkeypatch.setenv("CWM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CWM_DEVICE", "cpu")

@@ -7,10 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.engine import Tier
-from cwm_bench.faults.cases import TIERS, Case, Detector, Outcome, Place, Signs, deal, detector, summary
+from cwm_bench.faults.cases import (
+    TIERS,
+    Case,
+    CaseOutcome,
+    ChunkPosition,
+    Detector,
+    Signs,
+    deal,
+    detector,
+    summary,
+)
 from cwm_bench.harness.damage import Fault, flipped, truncated
 
-CASE = Case(Fault.FLIP, Tier.REDIS, sound_copy=True, at=Place(3, 1), other=None, share=0.5)
+CASE = Case(Fault.FLIP, Tier.REDIS, sound_copy=True, at=ChunkPosition(3, 1), other=None, share=0.5)
 
 
 def signs(
@@ -87,7 +97,9 @@ def test_the_detector_is_told_from_what_the_thaw_left_behind(seen: Signs, expect
 
 
 def test_the_summary_counts_what_was_served_wrong_and_who_noticed() -> None:
-    counted = summary([Outcome(CASE, signs(found=2), right=True), Outcome(CASE, signs(), right=False)])
+    counted = summary(
+        [CaseOutcome(CASE, signs(found=2), right=True), CaseOutcome(CASE, signs(), right=False)]
+    )
     assert (counted["cases"], counted["wrong_served"]) == (2, 1)
     assert counted["detected_at"] == {
         "seal": 0,

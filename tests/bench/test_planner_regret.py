@@ -9,8 +9,8 @@ from cwm_bench.planner import Cell
 
 
 def cell(loads: list[float], recomputes: list[float], planned: list[float], **decisions: int) -> Cell:
-    taken = {Choice.LOAD: loads, Choice.RECOMPUTE: recomputes, Choice.AUTO: planned}
-    return Cell(taken, Counter(decisions))
+    times = {Choice.LOAD: loads, Choice.RECOMPUTE: recomputes, Choice.AUTO: planned}
+    return Cell(times, Counter(decisions))
 
 
 def test_timing_the_same_choice_twice_is_no_regret_of_the_decision() -> None:

@@ -15,7 +15,7 @@ from cwm_bench.scale import fill as scale_fill
 from cwm_bench.scale import lists as scale_lists
 from cwm_bench.scale import rows as scale_rows
 from cwm_bench.scale import run as scale
-from cwm_bench.scale.run import Effort
+from cwm_bench.scale.run import ScaleRun
 
 PROMISED = {"windows", "worst_median_ms", "errors", "p99_ms"}
 
@@ -54,7 +54,7 @@ async def test_what_is_filled_in_is_found_as_what_gateways_write(empty_database_
 async def test_every_promised_figure_is_measured(tmp_path: Path) -> None:
     told: list[str] = []
     report = await scale.run(
-        told.append, Effort(1_000, minutes=0.05, rounds=5, plans=True, calls_per_second=20), tmp_path
+        told.append, ScaleRun(1_000, minutes=0.05, rounds=5, plans=True, calls_per_second=20), tmp_path
     )
     assert report.summary.keys() >= PROMISED
     assert report.summary["windows"] == 1_000

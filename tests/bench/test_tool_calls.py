@@ -52,7 +52,7 @@ async def test_what_a_team_has_on_is_on(tmp_path: Path, redis_url: str) -> None:
             refused = await http.post(cwm.url, json=call, headers=headers)
             assert refused.status_code == HTTPStatus.UNAUTHORIZED
             answered = await http.post(cwm.url, json=call, headers={**headers, **credentials})
-            assert answered.json()["result"]["structuredContent"] == {"said": "here"}
+            assert answered.json()["result"]["structuredContent"] == {"text": "here"}
             with redis.Redis.from_url(redis_url) as store:
                 counted = [key for key in store.scan_iter() if b":limit" in key]
             assert len(counted) == len(("session", "principal", "tenant")) * len(("minute", "hour"))

@@ -84,7 +84,7 @@ async def test_what_cannot_be_kept_is_said_and_goes_on(tmp_path: Path) -> None:
     async with room(tmp_path, CWM_STORAGE_PATH=str(tmp_path), CWM_REDIS_URL=nobody) as process:
         assert process.stdout is not None
         async with asyncio.timeout(60):
-            while b"no room can be kept in Valkey for now: ConnectionError" not in (
+            while b"Valkey cannot be kept below its limit for now: ConnectionError" not in (
                 line := await process.stdout.readline()
             ):
                 assert line

@@ -112,7 +112,7 @@ def test_the_memory_of_a_demo_that_was_killed_is_given_back_before_sizes_are_cho
     try:
         run = CliRunner().invoke(app, [*command])
 
-        assert "holds no window" in run.output
+        assert "too little for a window" in run.output
         assert not pool.exists()
         assert not left.exists()
     finally:

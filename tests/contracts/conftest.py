@@ -1,9 +1,9 @@
-"""No statement that the contracts run may leave open whose rows it means."""
+"""What holds for all contracts: no statement that they run may leave open whose rows it means."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,6 +14,7 @@ from sqlalchemy import ClauseElement, Engine, event
 
 import cwm.adapters.sql
 from tests.adapters.sql.scoping import unscoped
+from tests.contracts.engine_side import EngineSide, in_memory, real
 
 PACKAGE = str(Path(cwm.adapters.sql.__file__).parent)
 TESTS = str(Path(__file__).parent.parent)
@@ -26,6 +27,14 @@ def _every_statement_names_its_tenant() -> Iterator[None]:
     event.listen(Engine, "before_execute", _look)
     yield
     event.remove(Engine, "before_execute", _look)
+
+
+@pytest.fixture(params=["in memory", pytest.param("real", marks=pytest.mark.live)])
+async def engine_side(request: pytest.FixtureRequest) -> AsyncIterator[EngineSide]:
+    """Of each engine with its cache in turn; the real one is the run's own."""
+    opened = in_memory() if request.param == "in memory" else real(request.getfixturevalue("live_engine"))
+    async with opened as side:
+        yield side
 
 
 def _look(_connection: Any, statement: Any, *_: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from cwm.domain.errors import CwmError
 from cwm.domain.injection import Injection, injection_of
 from cwm.domain.names import require_session_id, require_tags, require_window_name
-from cwm.domain.origin import MAX_USER_AGENT_CHARS, shown_user_agent
+from cwm.domain.origin import MAX_USER_AGENT_CHARS, safe_user_agent
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_refusal_knows_the_class_and_neither_keeps_nor_tells_the_value() -> No
 
 
 def test_a_user_agent_is_written_down_short_and_without_control_characters() -> None:
-    assert shown_user_agent("agent/1.0 (x)") == "agent/1.0 (x)"
-    assert shown_user_agent("a\x1b[2Jb\nc") == "a?[2Jb?c"
-    assert shown_user_agent("é" * 500) == "é" * MAX_USER_AGENT_CHARS
-    assert shown_user_agent("  ") is None
+    assert safe_user_agent("agent/1.0 (x)") == "agent/1.0 (x)"
+    assert safe_user_agent("a\x1b[2Jb\nc") == "a?[2Jb?c"
+    assert safe_user_agent("é" * 500) == "é" * MAX_USER_AGENT_CHARS
+    assert safe_user_agent("  ") is None

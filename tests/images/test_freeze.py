@@ -13,14 +13,14 @@ import pytest
 from cwm.domain.prefix import restorable_tokens
 from tests.images.doorway import doorway
 from tests.images.stack import Stack, stack
-from tests.live.conftest import LiveEngine, live_engine  # noqa: F401 - a fixture
+from tests.live.engine import LiveEngine
 from tests.live.talk import talk, words
 
 pytestmark = [pytest.mark.images, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def engine(live_engine: LiveEngine) -> LiveEngine:  # noqa: F811
+def engine(live_engine: LiveEngine) -> LiveEngine:
     return live_engine
 
 

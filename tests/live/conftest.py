@@ -1,108 +1,19 @@
-"""One real engine (vLLM + LMCache + Valkey with the tiny model) for the whole run, and gateways in front of it."""
+"""Gateways in front of the real engine."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
-import httpx2
 import pytest
 
-from cwm.adapters.lmcache.hashes import chunk_hashes, kv_ranks
-from cwm.settings import LocalEngine, Storage
-from cwm.stack.local import LocalStack, PartName
-from cwm.stack.plan import plan_from_settings
-
-T = TypeVar("T")
-
-
-class LiveEngine:
-    """A :class:`LocalStack` in a thread and a loop of its own, so that tests of any loop may use it."""
-
-    def __init__(self, stack: LocalStack, loop: asyncio.AbstractEventLoop) -> None:
-        self._stack, self._loop = stack, loop
-        self.vllm_url, self.lmcache_url = stack.vllm_url, stack.lmcache_url
-        self.coordinator_url, self.redis_url = stack.coordinator_url, stack.redis_url
-        self.model_name, self.model_root = stack.model_name, stack.model_root
-        self.chunk_size, self.weights_digest = stack.chunk_size, stack.weights_digest
-        self.storage_path = stack.storage_path
-        self.max_model_len = httpx2.get(f"{self.vllm_url}/v1/models").json()["data"][0]["max_model_len"]
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(400)
-
-    def kill(self, part: PartName) -> None:
-        """SIGKILL, as a crash; the stack starts the part again."""
-        self._wait(self._stack.kill(part))
-
-    def wait_ready(self) -> None:
-        self._wait(self._stack.wait_ready(300))
-
-    def pids(self, part: PartName) -> list[int]:
-        return self._stack.pids(part)
-
-    def restarts(self, part: PartName) -> int:
-        return self._stack.restarts[part]
-
-    def logged(self, part: PartName, words: str) -> int:
-        """How often the part has said so."""
-        log = self._stack.plan.logs / f"{part}.log"
-        return log.read_text(errors="replace").count(words)
-
-    @contextmanager
-    def held_down(self, part: PartName) -> Iterator[None]:
-        """An outage of one part for as long as the block lasts."""
-        self._wait(self._stack.hold_down(part))
-        try:
-            yield
-        finally:
-            self._loop.call_soon_threadsafe(self._stack.let_up, part)
-            self.wait_ready()
-
-    async def forget_gpu_cache(self) -> None:
-        """Empty vLLM's own prefix cache; it refuses while a request still holds blocks."""
-        async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(30):
-            while True:
-                answer = await http.post(f"{self.vllm_url}/reset_prefix_cache")
-                if answer.json().get("success"):
-                    return
-
-    async def drop_l1(self) -> None:
-        async with httpx2.AsyncClient(trust_env=False) as http:
-            (await http.post(f"{self.lmcache_url}/cache/clear", json={})).raise_for_status()
-
-    async def read_locks(self) -> int:
-        """Chunks in L1 that somebody still says to be reading."""
-        async with httpx2.AsyncClient(trust_env=False) as http:
-            status = (await http.get(f"{self.lmcache_url}/status")).raise_for_status().json()
-        return sum(l1["read_locked_count"] for l1 in status["storage_manager"]["l1_managers"].values())
-
-    async def lose_chunks(self, token_ids: list[int], salt: str, *, keep: int) -> None:
-        """Remove every copy of the chunks behind the first ``keep``, as a lost disk and a lost Redis would."""
-        keys = [
-            {"chunk_hash_hex": name, "model_name": self.model_root, "kv_rank": rank, "cache_salt": salt}
-            for name in chunk_hashes(token_ids, self.chunk_size)[keep:]
-            for rank in kv_ranks(1)
-        ]
-        async with httpx2.AsyncClient(trust_env=False) as http:
-            for tier in (
-                {"tier": "l1"},
-                {"tier": "l2", "adapter": "valkey"},
-                {"tier": "l2", "adapter": "fs_native"},
-            ):
-                answer = await http.request(
-                    "DELETE", f"{self.lmcache_url}/cache/objects", json={"keys": keys, **tier}
-                )
-                answer.raise_for_status()
+from tests.live.engine import LiveEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +24,6 @@ class LiveGateway:
     tenant: str
     model: str
     db_path: Path
-
-
-@pytest.fixture(scope="session")
-def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
-    folder = tmp_path_factory.mktemp("engine")
-    storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
-    plan = plan_from_settings(
-        storage, LocalEngine(model="tiny", kv_cache_gb=1), withheld=frozenset(), log=_tell
-    )
-    # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
-    stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False), report=_tell)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(stack.__aenter__(), loop).result(600)
-        yield LiveEngine(stack, loop)
-        asyncio.run_coroutine_threadsafe(stack.__aexit__(None, None, None), loop).result(120)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
 
 
 @pytest.fixture(scope="session")
@@ -186,10 +75,6 @@ def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iter
     finally:
         process.terminate()
         process.communicate(timeout=60)
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(line + "\n")
 
 
 def _free_port() -> int:

@@ -18,7 +18,7 @@ from cwm.domain.upkeep import Outcome
 from cwm.domain.window import Durability, Window, WindowQuery
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.wiring.parts import Parts, build_parts
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 from tests.live.talk import words
 
 AGENT = Principal("acme", "agent")

@@ -11,7 +11,8 @@ from cwm_bench.faults.cases import TIERS, Case, Detector, summary
 from cwm_bench.faults.run import climb
 from cwm_bench.harness.damage import Fault
 from cwm_bench.harness.gateway import QUIET
-from tests.live.conftest import LiveEngine, served
+from tests.live.conftest import served
+from tests.live.engine import LiveEngine
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from cwm.adapters.lmcache.hashes import chunk_hashes
 from cwm.domain.canary import Verification
 from cwm.domain.prefix import restorable_tokens
 from cwm.services.turns.generate import Generated, TurnInput
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 from tests.live.house import AGENT, House, house
 
 pytestmark = pytest.mark.live

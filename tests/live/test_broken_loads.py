@@ -16,7 +16,7 @@ import pytest
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.ports.engine import Completion, Generation
 from cwm.settings import Engine
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 from tests.live.talk import words
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]

@@ -14,7 +14,8 @@ from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.engine import TOKEN_FIELDS
 from cwm.domain.prefix import restorable_tokens
-from tests.live.conftest import LiveEngine, LiveGateway, served
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
 from tests.live.talk import RefusedError, cached, talk, words
 
 pytestmark = pytest.mark.live

@@ -17,7 +17,7 @@ import pytest
 
 from cwm.settings import LocalEngine
 from cwm.stack.environment import Pins, prepare_environment
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 
 pytestmark = pytest.mark.live
 

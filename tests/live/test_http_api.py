@@ -17,7 +17,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cwm.transport.http.description import description
-from tests.live.conftest import LiveEngine, LiveGateway, served
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
 
 pytestmark = pytest.mark.live
 

@@ -23,7 +23,8 @@ from cwm_bench.harness.damage import (
     truncated,
     zeroed,
 )
-from tests.live.conftest import LiveEngine, LiveGateway
+from tests.live.conftest import LiveGateway
+from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk, words
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]

@@ -10,8 +10,8 @@ import pytest
 
 from cwm.domain.session import SessionState
 from cwm.domain.window import Retention
-from tests.live.conftest import LiveEngine
 from tests.live.crasher import Crasher, crasher
+from tests.live.engine import LiveEngine
 from tests.live.house import AGENT, House, house
 from tests.live.talk import words
 

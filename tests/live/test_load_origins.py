@@ -13,7 +13,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.domain.engine import Tier
 from cwm.ports.kv_tier import Prefetched, PrefixKey
 from cwm.settings import Engine
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 
 pytestmark = pytest.mark.live
 
@@ -74,7 +74,3 @@ async def test_what_others_load_at_the_same_time_is_theirs(
             await cache.drop_l1(prefix)
         told = await asyncio.gather(*map(cache.prefetch, prefixes))
         assert [each.loaded for each in told] == [{}, {Tier.REDIS: CHUNKS}, {Tier.REDIS: CHUNKS}]
-
-
-async def test_a_prefetch_of_nothing_finds_nothing(cache: LmcacheTier, live_engine: LiveEngine) -> None:
-    assert await cache.prefetch(PrefixKey(live_engine.model_root, 1, (), uuid4().hex)) == Prefetched(0, 0)

@@ -12,7 +12,8 @@ from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.prefix import full_chunks, restorable_tokens, stored_chunks
 from cwm.stack.local import PartName
-from tests.live.conftest import LiveEngine, LiveGateway
+from tests.live.conftest import LiveGateway
+from tests.live.engine import LiveEngine
 from tests.live.talk import RefusedError, Talk, cached, talk, words
 
 pytestmark = pytest.mark.live

@@ -22,7 +22,7 @@ from cwm.domain.upkeep import Outcome
 from cwm.domain.window import Durability, Window
 from cwm.services.kv.prefix import Prefix, fitting
 from tests import postgres
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 from tests.live.house import AGENT, House, house
 from tests.live.talk import words
 

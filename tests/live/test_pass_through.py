@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from cwm.domain.prefix import TokenIds
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.live

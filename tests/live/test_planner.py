@@ -20,7 +20,8 @@ from cwm.domain.prefix import restorable_tokens, stored_chunks
 from cwm.domain.window import Window
 from cwm.ports.engine import Generation
 from cwm.settings import Engine
-from tests.live.conftest import LiveEngine, LiveGateway, served
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk, words
 
 pytestmark = pytest.mark.live

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.conftest import LiveEngine, LiveGateway, served
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
 from tests.live.talk import RefusedError, Talk, talk, words
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]

@@ -20,7 +20,7 @@ from redis import Redis
 
 from cwm.adapters.lmcache.hashes import chunk_hashes, kv_ranks
 from cwm.stack import proc, shm
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 

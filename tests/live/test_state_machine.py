@@ -25,8 +25,8 @@ from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability, Retention, WindowQuery
-from tests.live.conftest import LiveEngine
 from tests.live.crasher import Crasher, crasher
+from tests.live.engine import LiveEngine
 from tests.live.house import House, house
 from tests.live.talk import words
 

@@ -15,7 +15,8 @@ from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.services.results.token_drift import TokenDrift
 from cwm.settings import Engine
-from tests.live.conftest import LiveEngine, LiveGateway, served
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
 from tests.live.talk import talk
 
 pytestmark = pytest.mark.live

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from cwm.settings import Engine
-from tests.live.conftest import LiveEngine
+from tests.live.engine import LiveEngine
 from tests.live.talk import talk
 from tests.traces.gateway import Caller, caller, traced_gateway
 from tests.traces.sink import Sink, sink

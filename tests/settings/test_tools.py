@@ -96,19 +96,19 @@ def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern
     ("document", "said"),
     [
         ("results: 3", "results in cwm.yaml: must hold fields by name."),
-        ("results: {max_token: 5}", "results.max_token in cwm.yaml: is no field of 'results'."),
-        ("results: {keywords: [a]}", "results.keywords in cwm.yaml: is no field of 'results'."),
+        ("results: {max_token: 5}", "results.max_token in cwm.yaml: is not a field of 'results'."),
+        ("results: {keywords: [a]}", "results.keywords in cwm.yaml: is not a field of 'results'."),
         (
             "results: {max_tokens: many}",
-            "results.max_tokens in cwm.yaml: must be a whole number of tokens from 500 on, or 'unlimited'.",
+            "results.max_tokens in cwm.yaml: must be a whole number of at least 500 tokens, or 'unlimited'.",
         ),
         (
             "results: {max_tokens: true}",
-            "results.max_tokens in cwm.yaml: must be a whole number of tokens from 500 on, or 'unlimited'.",
+            "results.max_tokens in cwm.yaml: must be a whole number of at least 500 tokens, or 'unlimited'.",
         ),
         (
             "results: {preview_tokens: unlimited}",
-            "results.preview_tokens in cwm.yaml: must be a whole number of tokens from 500 on.",
+            "results.preview_tokens in cwm.yaml: must be a whole number of at least 500 tokens.",
         ),
         (
             "results: {max_tokens: 600, preview_tokens: 601}",
@@ -116,10 +116,10 @@ def test_a_tool_goes_by_its_own_name_before_any_pattern_and_by_the_first_pattern
         ),
         ("results: {window_share: 1.5}", "results.window_share in cwm.yaml: "),
         ("results: {references: {most: 0}}", "results.references.most in cwm.yaml: "),
-        ("tools: [a]", "'tools' in cwm.yaml must hold policies by name of a tool."),
+        ("tools: [a]", "'tools' in cwm.yaml must contain policies by tool name."),
         ("tools: {1: {}}", "tools.1 in cwm.yaml: must be the name of a tool, or a pattern"),
         ("tools: {echo: 3}", "tools.echo in cwm.yaml: must hold fields by name."),
-        ("tools: {echo: {maximum: 3}}", "tools.echo.maximum in cwm.yaml: is no field of a tool's policy."),
+        ("tools: {echo: {maximum: 3}}", "tools.echo.maximum in cwm.yaml: is not a field of a tool's policy."),
         (
             "tools: {echo: {preview: middle}}",
             "tools.echo.preview in cwm.yaml: input should be 'auto', 'page', ",

@@ -161,8 +161,8 @@ EXCHANGE = "token_url: 'https://id.example/t', client_id: c"
         ("{url: 'https://a:99999'}", "docs.url", "http:// or https://"),
         ("{url: 'https://user:hunter2@docs.example'}", "docs.url", "user or a password"),
         ("{command: npx -y x}", "docs.command", "[npx, -y, some-server]"),
-        ("{command: []}", "docs.command", "begin with a program"),
-        ("{command: ['']}", "docs.command", "begin with a program"),
+        ("{command: []}", "docs.command", "start with a program"),
+        ("{command: ['']}", "docs.command", "start with a program"),
         ("{command: x, args: y}", "docs.args", "must be a list"),
         ("{command: x, args: [1]}", "docs.args.0", "put it in quotes"),
         ("{command: x, env: {A: 1}}", "docs.env.A", "put it in quotes"),
@@ -179,7 +179,7 @@ EXCHANGE = "token_url: 'https://id.example/t', client_id: c"
         (f"{{{HTTPS}, headers: {{X-Key: '${{KEY}}'}}}}", "docs.headers.X-Key", "the variable KEY is not set"),
         (f"{{{HTTPS}, headers: {{X-Key: 'hunter2 '}}}}", "docs.headers.X-Key", "one line"),
         (f'{{{HTTPS}, headers: {{X-Key: "hunter2\\r\\nEvil: 1"}}}}', "docs.headers.X-Key", "one line"),
-        (f"{{{HTTPS}, headers: {{X Key: a}}}}", "docs.headers", "name of a header"),
+        (f"{{{HTTPS}, headers: {{X Key: a}}}}", "docs.headers", "cannot be a header name"),
         (f"{{{HTTPS}, headers: {{X-Key: a, x-key: b}}}}", "docs.headers", "'x-key' stands here twice"),
         (f"{{{HTTPS}, headers: {{Mcp-Session-Id: a}}}}", "docs.headers", "by the connection itself"),
         (f"{{{HTTPS}, headers: {{Host: a}}}}", "docs.headers", "by the connection itself"),
@@ -212,7 +212,7 @@ EXCHANGE = "token_url: 'https://id.example/t', client_id: c"
         (f"{{{HTTPS}, stateless: perhaps}}", "docs.stateless", "boolean"),
         (f"{{{HTTPS}, tools: [a]}}", "docs.tools", "must hold fields by name"),
         (f"{{{HTTPS}, tools: {{allow: read_*}}}}", "docs.tools.allow", "must be a list"),
-        (f"{{{HTTPS}, prompts: {{hide: [a]}}}}", "docs.prompts.hide", "no field of an upstream"),
+        (f"{{{HTTPS}, prompts: {{hide: [a]}}}}", "docs.prompts.hide", "is not a field of an upstream"),
         (
             f"{{{HTTPS}, tools: {{override: {{echo: {{name: say it}}}}}}}}",
             "docs.tools.override.echo.name",
@@ -225,7 +225,7 @@ EXCHANGE = "token_url: 'https://id.example/t', client_id: c"
         ),
         (f"{{{HTTPS}, transport: http}}", "docs.transport", "is not needed"),
         ("{command: x, type: stdio}", "docs.type", "is not needed"),
-        (f"{{{HTTPS}, header: {{}}}}", "docs.header", "no field of an upstream"),
+        (f"{{{HTTPS}, header: {{}}}}", "docs.header", "is not a field of an upstream"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_its_place_and_no_secret(fields: str, place: str, wrong: str) -> None:

@@ -34,7 +34,7 @@ ENGINE, TRACES, ISSUER = "CWM_VLLM_URL", "CWM_OTLP_ENDPOINT", "CWM_OAUTH_JWKS_UR
         (DATABASE, "postgresql://cwm:12/ss:Zq8@db/cwm", "percent-encode special characters in its user and"),
         (DATABASE, "postgresql://cwm:pa#ss:Zq8@db/cwm", "percent-encode special characters in its user and"),
         (DATABASE, "postgresql://cwm:pa[ss:Zq8@db/cwm", "percent-encode special characters in its user and"),
-        (DATABASE, "postgresql://db:Zq8/cwm", "is no URL: its host or port cannot be read."),
+        (DATABASE, "postgresql://db:Zq8/cwm", "is not a URL: its host or port cannot be read."),
         (DATABASE, "passwordZq8", "must be a URL such as postgresql://user:password@host/db."),
         (DATABASE, "mysql://cwm:Zq8@db/cwm", "has the scheme 'mysql'; use postgresql:// or leave it unset"),
         (DATABASE, "postgresql://db/cwm?channel_binding=Zq8", "has the parameter 'channel_binding', which "),
@@ -43,32 +43,36 @@ ENGINE, TRACES, ISSUER = "CWM_VLLM_URL", "CWM_OTLP_ENDPOINT", "CWM_OAUTH_JWKS_UR
         (
             DATABASE,
             "postgresql://db/cwm?port=Zq8",
-            "has a value of the parameter 'port' that makes no sense.",
+            "has an invalid value of the parameter 'port'.",
         ),
         (STORE, "redis://:hun/ter2Zq8@127.0.0.1:9", "percent-encode special characters in its user and pass"),
-        (STORE, "redis://h:Zq8", "is no URL: its host or port cannot be read."),
+        (STORE, "redis://h:Zq8", "is not a URL: its host or port cannot be read."),
         (STORE, "foo://h:9/Zq8", "must be a redis://, rediss://, valkey://, valkeys:// or unix:// URL."),
-        (STORE, "redis://h:9?bogus=Zq8", "has the parameter 'bogus', which CWM does not take; leave it out."),
-        (STORE, "redis://h:9?db=Zq8", "has a value of the parameter 'db' that makes no sense."),
+        (
+            STORE,
+            "redis://h:9?bogus=Zq8",
+            "has the parameter 'bogus', which CWM does not accept; leave it out.",
+        ),
+        (STORE, "redis://h:9?db=Zq8", "has an invalid value of the parameter 'db'."),
         (STORE, "redis://h:9/Zq8", "must end in host:port or host:port/database, both numbers."),
         (
             STORE,
             "redis://h:9?ssl_cert_reqs=Zq8",
-            "has the parameter 'ssl_cert_reqs', which CWM does not take",
+            "has the parameter 'ssl_cert_reqs', which CWM does not accept",
         ),
         (
             TIER,
             "redis://:hun/ter2Zq8@127.0.0.1:9",
             "percent-encode special characters in its user and password",
         ),
-        (ENGINE, "http://[::1Zq8", "is no URL: its host or port cannot be read."),
-        (ENGINE, "http://h:Zq8", "is no URL: its host or port cannot be read."),
+        (ENGINE, "http://[::1Zq8", "is not a URL: its host or port cannot be read."),
+        (ENGINE, "http://h:Zq8", "is not a URL: its host or port cannot be read."),
         (ENGINE, "http:///Zq8", "must be an http:// or https:// URL."),
-        (ENGINE, "http://h/ Zq8", "must have no spaces and no control characters in it."),
-        (TRACES, "http://[::1Zq8", "is no URL: its host or port cannot be read."),
-        (TRACES, "http://h:Zq8", "is no URL: its host or port cannot be read."),
-        (ISSUER, "http://[::1Zq8", "is no URL: its host or port cannot be read."),
-        (ISSUER, "https://h:Zq8", "is no URL: its host or port cannot be read."),
+        (ENGINE, "http://h/ Zq8", "must not contain spaces or control characters."),
+        (TRACES, "http://[::1Zq8", "is not a URL: its host or port cannot be read."),
+        (TRACES, "http://h:Zq8", "is not a URL: its host or port cannot be read."),
+        (ISSUER, "http://[::1Zq8", "is not a URL: its host or port cannot be read."),
+        (ISSUER, "https://h:Zq8", "is not a URL: its host or port cannot be read."),
     ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_repeating_it(
@@ -126,7 +130,7 @@ async def test_a_database_is_the_file_that_was_named(tmp_path: Path, name: str) 
 
 
 async def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageWriteError, match=f"{tmp_path} cannot be made or opened: Is a directory"):
+    with pytest.raises(StorageWriteError, match=f"{tmp_path} cannot be created or opened: Is a directory"):
         open_database(load({"CWM_DB_PATH": str(tmp_path)}).database.url())
 
 
@@ -159,7 +163,7 @@ async def test_a_database_without_tls_is_refused_where_its_url_requires_that(
 
 
 def test_a_root_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="sslrootcert that is not there"):
+    with pytest.raises(SettingsError, match="sslrootcert that does not exist"):
         load({DATABASE: f"postgresql://h/d?sslmode=verify-full&sslrootcert={tmp_path}/none.pem"})
 
 

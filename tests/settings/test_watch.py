@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from cwm.settings import Limits, Settings, load
-from cwm.settings.watch import Outcome, watch
+from cwm.settings.watch import ReloadOutcome, watch
 
 _BOUND_SECONDS = 20
 
@@ -52,7 +52,7 @@ class Heard:
     """What a watch handed on, told and logged, as a test waits for it."""
 
     applied: list[Settings] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ReloadOutcome] = field(default_factory=list)
     logged: list[EventDict] = field(default_factory=list)
     refuse: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,7 +63,7 @@ class Heard:
         self.applied.append(new)
         self.news.set()
 
-    def told(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: ReloadOutcome) -> None:
         self.outcomes.append(outcome)
 
     def log(self, _logger: object, _method: str, event: EventDict) -> EventDict:
@@ -100,7 +100,7 @@ async def watching(config: Path, current: Settings | None = None) -> AsyncIterat
     current = current or load({"CWM_CONFIG": str(config)})
     with capture_logs([heard.log]) as heard.logged:
         task = asyncio.create_task(
-            watch(current, heard.apply, environ={}, config=config, told=heard.told), name="watch"
+            watch(current, heard.apply, environ={}, config=config, on_outcome=heard.on_outcome), name="watch"
         )
         try:
             yield heard
@@ -125,7 +125,7 @@ async def test_a_file_written_in_place_is_applied(config: Path) -> None:
         save(config, naming("second"))
         await heard.upstreams("second")
 
-    assert heard.outcomes == [Outcome.APPLIED] * 2
+    assert heard.outcomes == [ReloadOutcome.APPLIED] * 2
     assert [entry["changed"] for entry in heard.logged] == [["upstreams.second"], ["upstreams.first"]]
 
 
@@ -267,7 +267,7 @@ async def test_a_bad_file_keeps_what_is_in_force_and_the_next_good_one_is_applie
         save(config, naming("second"))
         await heard.upstreams("second")
 
-    assert heard.outcomes == [Outcome.REFUSED, Outcome.REFUSED, Outcome.APPLIED]
+    assert heard.outcomes == [ReloadOutcome.REFUSED, ReloadOutcome.REFUSED, ReloadOutcome.APPLIED]
 
 
 async def test_a_bad_file_that_is_put_back_is_told_and_applies_nothing(config: Path) -> None:
@@ -307,7 +307,7 @@ async def test_a_file_that_was_always_empty_is_no_fault(config: Path) -> None:
         save(config, naming("first"))
         await heard.upstreams("first")
 
-    assert heard.outcomes == [Outcome.APPLIED]
+    assert heard.outcomes == [ReloadOutcome.APPLIED]
 
 
 async def test_a_bad_upstream_keeps_the_good_ones_beside_it_from_being_applied(config: Path) -> None:
@@ -324,7 +324,7 @@ async def test_quick_writes_end_with_the_last_one_applied(config: Path) -> None:
             save(config, naming(f"number-{number}"))
         await heard.upstreams("number-19")
 
-    assert Outcome.REFUSED not in heard.outcomes
+    assert ReloadOutcome.REFUSED not in heard.outcomes
     assert all(len(applied.upstreams) == 1 for applied in heard.applied)
 
 
@@ -342,10 +342,10 @@ async def test_what_says_the_same_is_not_applied(config: Path) -> None:
 async def test_the_log_level_changes_while_the_gateway_runs(config: Path) -> None:
     async with watching(config) as heard:
         save(config, naming("second") + "logging: {log_level: debug}\n")
-        told = await heard.event("settings_applied")
+        entry = await heard.event("settings_applied")
 
     assert heard.applied[0].logging.log_level == "DEBUG"
-    assert told["changed"] == ["upstreams.first", "upstreams.second", "logging.log_level"]
+    assert entry["changed"] == ["upstreams.first", "upstreams.second", "logging.log_level"]
 
 
 async def test_budgets_and_policies_of_tools_change_while_the_gateway_runs(config: Path) -> None:
@@ -359,7 +359,7 @@ async def test_budgets_and_policies_of_tools_change_while_the_gateway_runs(confi
         save(config, naming("first"))
         third = await heard.event("settings_applied", times=3)
 
-    assert [told["changed"] for told in (first, second, third)] == [
+    assert [entry["changed"] for entry in (first, second, third)] == [
         ["results", "tools.a", "tools.b"],
         ["tools"],
         ["results", "tools.a", "tools.b"],
@@ -411,4 +411,4 @@ async def test_what_could_not_be_applied_is_told_and_tried_with_the_next_change(
         save(config, naming("second") + "# again\n")
         await heard.upstreams("second")
 
-    assert heard.outcomes == [Outcome.FAILED, Outcome.APPLIED]
+    assert heard.outcomes == [ReloadOutcome.FAILED, ReloadOutcome.APPLIED]

@@ -111,7 +111,7 @@ async def test_an_installation_that_was_killed_is_done_again(
 
     environment = await prepare_environment(home, pins, said.append)
 
-    assert "removing an engine environment whose installation was broken off" in said
+    assert "removing an engine environment whose installation was interrupted" in said
     assert environment.complete
     assert answer(environment) == b"42\n"
 

@@ -85,7 +85,9 @@ def test_a_gateway_is_refused_the_port_that_another_s_is_yet_to_listen_on(
     wanted: Ports, tmp_path: Path
 ) -> None:
     first = ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
-    with pytest.raises(StackError, match=rf"{wanted.vllm} is kept for the gateway .*{os.getpid()}.*--port"):
+    with pytest.raises(
+        StackError, match=rf"{wanted.vllm} is reserved for the gateway .*{os.getpid()}.*--port"
+    ):
         ReservedPorts.take(wanted, tmp_path, gateway=wanted.vllm)
     first.end()
 
@@ -98,7 +100,7 @@ def test_a_gateway_is_refused_the_port_of_another_stack_s_part_that_does_not_lis
 ) -> None:
     reserved.release(*Ports().as_dict())
 
-    with pytest.raises(StackError, match="is kept for the engine of another"):
+    with pytest.raises(StackError, match="is reserved for the engine of another"):
         ReservedPorts.take(Ports(), tmp_path, gateway=reserved.chosen.vllm, host=host)
     ReservedPorts.take(Ports(), tmp_path, gateway=reserved.chosen.vllm, host="192.0.2.1").end()
 

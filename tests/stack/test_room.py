@@ -48,19 +48,19 @@ def test_a_chunk_without_a_salt_is_one_too_and_a_stranger_is_none() -> None:
 def test_what_was_not_used_for_longest_goes_first_and_no_more_than_needed() -> None:
     there = [stored(1, idle=5), stored(2, idle=50), stored(3, idle=500)]
 
-    assert victims(there, kept=set(), spare=set(), need=150) == [chunk(3), chunk(2)]
-    assert victims(there, kept=set(), spare=set(), need=0) == []
+    assert victims(there, frozen=set(), spare=set(), need=150) == [chunk(3), chunk(2)]
+    assert victims(there, frozen=set(), spare=set(), need=0) == []
 
 
 def test_a_frozen_chunk_goes_last_and_only_if_it_has_another_copy() -> None:
     there = [stored(1, idle=900), stored(2, idle=800), stored(3, idle=1)]
     frozen = {chunk(1), chunk(2)}
 
-    assert victims(there, kept=frozen, spare={chunk(2)}, need=1000) == [chunk(3), chunk(2)]
+    assert victims(there, frozen=frozen, spare={chunk(2)}, need=1000) == [chunk(3), chunk(2)]
 
 
 def test_a_pin_keeps_a_chunk_in_every_object_group() -> None:
-    assert victims([Stored(chunk(1, group=2), 100, 9)], kept={chunk(1)}, spare=set(), need=100) == []
+    assert victims([Stored(chunk(1, group=2), 100, 9)], frozen={chunk(1)}, spare=set(), need=100) == []
 
 
 @pytest.fixture(scope="module")

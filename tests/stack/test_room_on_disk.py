@@ -170,5 +170,5 @@ async def test_answers_of_the_coordinator_that_are_none_are_told_and_it_is_asked
 
     assert there(tmp_path) == [0, 4, 5, 6, 7, 8, 9]
     (sentence,) = said
-    assert "no room can be kept in the disk tier for now" in sentence
+    assert "the disk tier cannot be kept below its limit for now" in sentence
     assert "the coordinator" in sentence

@@ -15,6 +15,7 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.app import assemble
 from cwm.domain.access import EVERY
 from cwm.domain.principal import Principal
+from cwm.services.context.upkeep import ContextUpkeep
 from cwm.services.turns.generate import TurnInput
 from cwm.services.turns.pass_through import PassThrough
 from cwm.settings import Database, Http, Settings
@@ -42,9 +43,12 @@ class Watched:
         self.draining.set()
 
 
-@dataclass
-class FailingUpkeep:
-    ran: asyncio.Event = field(default_factory=asyncio.Event)
+class FailingUpkeep(ContextUpkeep):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(
+            parts.services.shared_context, parts.shared.agent_sessions, parts.shared.changes, LONG
+        )
+        self.ran = asyncio.Event()
 
     async def run(self) -> None:
         self.ran.set()
@@ -137,8 +141,9 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
 
 async def test_what_fails_of_its_upkeep_takes_no_running_work_along(tmp_path: Path) -> None:
     watched, of = Watched(), settings(tmp_path)
-    failing = FailingUpkeep()
-    parts = replace(watched_parts(of, watched), context_upkeep=cast("Any", failing))
+    parts = watched_parts(of, watched)
+    failing = FailingUpkeep(parts)
+    parts = replace(parts, context_upkeep=failing)
     with pytest.raises(ZeroDivisionError):
         async with running(of, parts, Drain(LONG, HandClock())):
             await failing.ran.wait()

@@ -1,1 +1,1 @@
-"""What every HTTP client of the gateway needs of its connections."""
+"""Connections for the gateway's HTTP clients."""

@@ -1,7 +1,8 @@
-"""Connections for httpx that cost a busy gateway less than its own.
+"""Connections for httpx that take less CPU time than httpcore's own.
 
-httpcore writes the head and the body of a request apart, a packet each, which costs both ends; here they leave
-together. And there every read and write goes through anyio with a deadline; here nothing is waited for that is there.
+httpcore writes a request's head and body separately, one packet each, which costs both ends; here they leave
+together. httpcore also runs every read and write through anyio with a deadline; here data that has already arrived
+is returned at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _MOST_HELD_BYTES: Final = 64 * 1024
 _MOST_UNREAD_BYTES: Final = 256 * 1024
 
 
+# Bypass (decision 0028): connections over asyncio in place of httpcore's own over anyio.
 class AsyncioBackend(httpcore2.AsyncNetworkBackend):
     """TCP and TLS over the running loop's own transports."""
 
@@ -41,12 +43,12 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
         return _Connection(wire)
 
     async def sleep(self, seconds: float) -> None:
-        """Between httpcore's own attempts to connect."""
+        """Pause between two of httpcore's attempts to connect."""
         await asyncio.sleep(seconds)
 
 
 class _Wire(asyncio.Protocol):
-    """What came and was not read, and whether more can come or go."""
+    """The received bytes that are still unread, and whether the connection can receive and send."""
 
     def __init__(self) -> None:
         self.unread = bytearray()
@@ -60,7 +62,7 @@ class _Wire(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are of no class of asyncio's.
+        # A cast, because uvloop's transports are not of an asyncio class.
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -86,7 +88,7 @@ class _Wire(asyncio.Protocol):
         self._writable.set()
 
     async def something(self) -> None:
-        """Returns when there is something to read, or never will be."""
+        """Wait until there are bytes to read, or the connection has ended."""
         if not self.unread and not self.ended:
             self._awaited = asyncio.get_running_loop().create_future()
             await self._awaited
@@ -113,7 +115,7 @@ class _Wire(asyncio.Protocol):
 
 
 class _Connection(httpcore2.AsyncNetworkStream):
-    """What is written is held until the request is complete, an answer is awaited, or it is much."""
+    """Buffers writes until the request is complete, the response is read, or the buffer has 64 KiB."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
@@ -121,7 +123,7 @@ class _Connection(httpcore2.AsyncNetworkStream):
         self._timeout: float | None = None
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - as above
-        # A peer that hangs up early may have said why, and httpcore reads that after a write that failed.
+        # A peer that closes early may have sent an error response: read it even if the write failed.
         with suppress(httpcore2.WriteError):
             await self._let_go()
         wire = self._wire
@@ -134,14 +136,14 @@ class _Connection(httpcore2.AsyncNetworkStream):
         return wire.take(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
-        """What ends a body of a known length is empty."""
+        """Add to the buffer. httpcore ends a body of known length with an empty write, which flushes it."""
         self._held += buffer
         self._timeout = timeout
         if not buffer or len(self._held) >= _MOST_HELD_BYTES:
             await self._let_go()
 
     async def aclose(self) -> None:
-        # Nobody waits for a peer to take leave; one round of the loop closes the socket.
+        # Close without waiting for the peer; one iteration of the loop closes the socket.
         if not self._wire.lost:
             self._wire.transport.abort()
             await asyncio.sleep(0)
@@ -171,7 +173,8 @@ class _Connection(httpcore2.AsyncNetworkStream):
     def get_extra_info(self, info: str) -> Any:
         match info:
             case "is_readable":
-                # An idle connection is: its peer has closed it, or speaks out of turn. The loop may not know yet.
+                # A readable idle connection is unusable: its peer has closed it, or sent data without a request.
+                # Poll, because the event loop may not have noticed yet.
                 return self._wire.ended or bool(self._wire.unread) or self._has_arrived()
             case "server_addr":
                 return self._wire.transport.get_extra_info("peername")
@@ -200,7 +203,7 @@ class _Connection(httpcore2.AsyncNetworkStream):
 
 
 def on_asyncio(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
-    """``transport`` over these connections; httpx has no parameter for that."""
+    """``transport`` with these connections, set on its pool because httpx has no parameter for it."""
     transport._pool._network_backend = AsyncioBackend()  # noqa: SLF001
     return transport
 

@@ -1,6 +1,6 @@
-"""Counting with the ``limits`` library, over whatever storage of its kind is handed in.
+"""The port ``RequestCounts`` with the ``limits`` library, over one of its storages.
 
-The library is imported with the first request that is counted: a gateway without limits starts without it.
+The library is imported when the first request is counted, so a gateway without limits never loads it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from limits import RateLimitItem
     from limits.aio.strategies import FixedWindowRateLimiter
 
-# At the very moment there is not quite room yet; the library rounds to milliseconds.
+# Added to each wait: the library rounds to milliseconds, so a request at the exact moment may still be refused.
 _EDGE_SECONDS: Final = 0.002
 
 
 @dataclass
 class LimitsRequestCounts:
-    """``make_storage`` makes the library's storage, which has ``acquire_in_order`` as well; ``guard`` tells its failures as CWM-4001."""
+    """``make_storage`` creates the library's storage, extended by ``acquire_in_order``; ``guard`` maps its failures to CWM-4001."""
 
     make_storage: Callable[[], Any]
     guard: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
@@ -65,9 +65,10 @@ class LimitsRequestCounts:
 
 
 def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, now_ends_in: float) -> float:
-    """Until one more fits. ``before`` requests of the last window weigh less the nearer the end of this one is.
+    """Seconds until one more request fits.
 
-    A window of the library's lives for two of its times, the second of them as the one before.
+    ``before`` is the number of requests in the previous window; their weight falls to 0 by the end of this window.
+    The library keeps a window for two periods: one as the current window, one as the previous window.
     """
     room = rate.amount - now
     if room <= 0:

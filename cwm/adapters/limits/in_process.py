@@ -1,6 +1,6 @@
-"""Storage of the ``limits`` library for one process, of bounded size.
+"""A storage of the ``limits`` library for one process, with a bounded number of keys.
 
-The library's own keeps every key that was ever counted until it looks through all of them, at every request.
+The library's own in-process storage keeps expired keys until it scans all keys, which it does at every request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from limits.aio.storage import SlidingWindowCounterSupport, Storage
 
 @dataclass(slots=True)
 class _Window:
-    """Counted since ``began_at``, and in the window before that."""
+    """Requests since ``began_at`` (``count``), and in the previous window (``before``)."""
 
     began_at: float
     count: int = 0
@@ -24,7 +24,7 @@ class _Window:
 
 
 class InProcessStorage(Storage, SlidingWindowCounterSupport):
-    """At ``most`` keys the one that was not counted for longest is forgotten."""
+    """Holds at most ``most`` keys: a new key evicts the one that was counted least recently."""
 
     STORAGE_SCHEME = None
 
@@ -55,7 +55,7 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         return True
 
     async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
-        """Count one for each key, limit and seconds, up to the first without room: which that is, or None."""
+        """Count one request for each (key, limit, seconds) in order; stop at the first that is full, and return its index."""
         for at, (key, limit, expiry) in enumerate(entries):
             if not await self.acquire_sliding_window_entry(key, limit, expiry):
                 return at
@@ -99,12 +99,12 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         self._counters.pop(key, None)
 
     def _rolled(self, key: str, expiry: int, now: float) -> _Window | None:
-        """The window as it is now; None where nothing that was counted counts any more."""
+        """The window at ``now``; None if all its requests are too old to count."""
         window = self._windows.get(key)
         if window is None:
             return None
         passed = int((now - window.began_at) // expiry)
-        # A clock that was set back makes no window older.
+        # A negative value means that the clock was set back.
         if passed < 0 or passed > 1:
             del self._windows[key]
             return None

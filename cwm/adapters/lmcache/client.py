@@ -1,4 +1,4 @@
-"""LMCache's server and coordinator over HTTP, as ``ports.kv_tier`` needs them."""
+"""The port ``ports.kv_tier`` over HTTP to LMCache's server and coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cwm.settings import Engine
 _LOADED: Final = "cwm_loaded"  # of deploy/engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
-_PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache tells nobody that a prefetch is done
+_PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache does not signal the end of a prefetch
 _PROBE_SALT: Final = "cwm1-doctor"
 _PROBE_TOKENS: Final = 8192
 _MAX_KEYS_PER_DELETE: Final = 10_000
@@ -42,7 +42,7 @@ _PEER: Final = "lmcache"
 class LmcacheTier:
     """One coordinator and the LMCache servers registered with it.
 
-    Connections are pooled; a call that changes nothing is repeated once on a broken connection.
+    Connections are pooled. A call that may run twice is repeated once if its connection breaks.
     """
 
     def __init__(self, settings: Engine, tracer: Tracer = UNTRACED) -> None:
@@ -50,7 +50,7 @@ class LmcacheTier:
         self._present = settings.has_lmcache
         self._server = settings.lmcache_url
         self._coordinator = settings.coordinator_url
-        self._only: str | None = None
+        self._instance: str | None = None
         self._last_facts: KvTierFacts | None = None
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(_CALL_TIMEOUT_SECONDS, connect=settings.connect_timeout_seconds),
@@ -90,20 +90,20 @@ class LmcacheTier:
         return self._last_facts
 
     async def on(self, instance: str) -> Self:
-        registered = {found["instance_id"]: found for found in await self._instances()}
-        if instance not in registered:
+        instances = {entry["instance_id"]: entry for entry in await self._instances()}
+        if instance not in instances:
             raise EngineConnectionError(f"LMCache '{instance}' is not registered with the coordinator.")
-        one = copy.copy(self)
-        one._only = instance  # noqa: SLF001 - a copy of itself
-        if len(registered) > 1:
-            one._server = _node_url(registered[instance])  # noqa: SLF001
-        return one
+        clone = copy.copy(self)
+        clone._instance = instance  # noqa: SLF001 - a copy of itself
+        if len(instances) > 1:
+            clone._server = _node_url(instances[instance])  # noqa: SLF001
+        return clone
 
     async def registered(self) -> int | None:
         return len(await self._instances()) if self._present else None
 
     async def coordinator_chunk_size(self) -> int | None:
-        """Tokens in the coordinator's chunk: it tells only how many chunks it makes of a prefix."""
+        """Tokens per chunk in the coordinator, measured by a pin: it only reports the number of chunks in a prefix."""
         probe = PrefixKey("cwm-probe", 1, tuple([0] * _PROBE_TOKENS), _PROBE_SALT)
         chunks = await self.pin(probe)
         await self.unpin(probe)
@@ -113,14 +113,16 @@ class LmcacheTier:
         if not self._present:
             return []
         answer = await self._post(f"{self._coordinator}/directory/lookup", _body(prefix))
-        merged: dict[str, tuple[int, set[Tier]]] = {}
+        entries: dict[str, tuple[int, set[Tier]]] = {}
         for result in answer["results"]:
-            known = merged.setdefault(result["key"]["chunk_hash_hex"], (0, set()))
-            sizes = [place["size_bytes"] for place in result["placements"]]
-            tiers = known[1] | {tier for place in result["placements"] if (tier := _tier(place)) is not None}
-            merged[result["key"]["chunk_hash_hex"]] = (max([known[0], *sizes]), tiers)
-        names = self.expected_hashes(prefix) or list(merged)
-        return [Placement(name, *_found(merged.get(name))) for name in names]
+            entry = entries.setdefault(result["key"]["chunk_hash_hex"], (0, set()))
+            sizes = [placement["size_bytes"] for placement in result["placements"]]
+            tiers = entry[1] | {
+                tier for placement in result["placements"] if (tier := _tier(placement)) is not None
+            }
+            entries[result["key"]["chunk_hash_hex"]] = (max([entry[0], *sizes]), tiers)
+        names = self.expected_hashes(prefix) or list(entries)
+        return [Placement(name, *_size_and_tiers(entries.get(name))) for name in names]
 
     def lower_tiers(self) -> tuple[Tier, ...]:
         return self._last_facts.lower_tiers if self._last_facts is not None else ()
@@ -172,25 +174,25 @@ class LmcacheTier:
         if submitted["status"] == "noop":
             return Prefetched(0, 0)
         url = f"{self._server}/cache/prefetches/{submitted['request_id']}"
-        # However often it is asked for, to a trace it is one wait.
+        # One span for the whole wait, whatever the number of polls.
         with self._tracer.call("prefetch", {"service.peer.name": _PEER, "cwm.chunks.total": total}) as span:
             try:
                 async with asyncio.timeout(_PREFETCH_TIMEOUT_SECONDS):
-                    done = await self._completed(url, total, span)
-            except TimeoutError as late:
+                    result = await self._completed(url, total, span)
+            except TimeoutError as error:
                 raise EngineTimeoutError(
                     f"LMCache did not finish a prefetch of {total} blocks in {_PREFETCH_TIMEOUT_SECONDS:.0f} s."
-                ) from late
-            span.note({"cwm.chunks.found": done.found})
-            return done
+                ) from error
+            span.note({"cwm.chunks.found": result.found})
+            return result
 
     async def _completed(self, url: str, chunks: int, span: Span) -> Prefetched:
-        started = time.monotonic()
+        start = time.monotonic()
         while True:
-            polled = _json(await self._exchange("GET", url, None, span, repeat=False))
-            if polled["status"] == "completed":
-                return _prefetched(polled, chunks)
-            await asyncio.sleep(pause_seconds(time.monotonic() - started, _PREFETCH_POLL_SECONDS))
+            answer = _json(await self._exchange("GET", url, None, span, repeat=False))
+            if answer["status"] == "completed":
+                return _prefetched(answer, chunks)
+            await asyncio.sleep(pause_seconds(time.monotonic() - start, _PREFETCH_POLL_SECONDS))
 
     async def storing(self) -> bool:
         if not self._present:
@@ -205,8 +207,8 @@ class LmcacheTier:
         if not self._present:
             return
         for instance in await self._instances():
-            where = {"instance_id": instance["instance_id"], "tier": "l1", "force": False}
-            await self._post(f"{self._coordinator}/cache/delete", {**_body(prefix), **where})
+            selection = {"instance_id": instance["instance_id"], "tier": "l1", "force": False}
+            await self._post(f"{self._coordinator}/cache/delete", {**_body(prefix), **selection})
 
     async def delete(self, prefix: PrefixKey, hashes: Sequence[str]) -> int:
         if not self._present or not hashes:
@@ -231,27 +233,27 @@ class LmcacheTier:
             return []
         answer = await self._get(f"{self._coordinator}/instances/usage")
         modules = [m for instance in answer["instances"] for m in instance["modules"]]
-        used: dict[Tier, tuple[int, int]] = {}
+        totals: dict[Tier, tuple[int, int]] = {}
         for module in [*modules, *answer.get("shared_modules", [])]:
             tier = _tier(module)
             if tier is not None:
-                before = used.get(tier, (0, 0))
-                used[tier] = (before[0] + module["used_bytes"], before[1] + (module["capacity_bytes"] or 0))
-        return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in used.items()]
+                total = totals.get(tier, (0, 0))
+                totals[tier] = (total[0] + module["used_bytes"], total[1] + (module["capacity_bytes"] or 0))
+        return [TierUsage(tier, use, capacity or None) for tier, (use, capacity) in totals.items()]
 
     async def _delete_on(self, node: str, keys: list[dict[str, Any]]) -> None:
-        """From L1 and from each adapter by name: without one LMCache takes the first only."""
+        """Delete from L1 and from each adapter by name: without a name LMCache deletes from the first adapter only."""
         adapters = (await self._get(f"{node}/config/adapters"))["adapters"]
         for start in range(0, len(keys), _MAX_KEYS_PER_DELETE):
-            some = keys[start : start + _MAX_KEYS_PER_DELETE]
-            await self._call("DELETE", f"{node}/cache/objects", {"keys": some, "tier": "l1"})
+            batch = keys[start : start + _MAX_KEYS_PER_DELETE]
+            await self._call("DELETE", f"{node}/cache/objects", {"keys": batch, "tier": "l1"})
             for adapter in adapters:
-                body = {"keys": some, "tier": "l2", "adapter": adapter["type_name"]}
+                body = {"keys": batch, "tier": "l2", "adapter": adapter["type_name"]}
                 await self._call("DELETE", f"{node}/cache/objects", body)
 
     async def _instances(self) -> list[dict[str, Any]]:
         instances: list[dict[str, Any]] = (await self._get(f"{self._coordinator}/instances"))["instances"]
-        return [i for i in instances if self._only in {None, i["instance_id"]}]
+        return [i for i in instances if self._instance in {None, i["instance_id"]}]
 
     async def _get(self, url: str) -> Any:
         return await self._call("GET", url)
@@ -269,8 +271,8 @@ class LmcacheTier:
     ) -> httpx2.Response:
         if not self._tracer.on:
             return await self._exchange(method, url, body, NO_SPAN, repeat=repeat)
-        parsed = httpx2.URL(url)
-        with self._tracer.call(f"{method} {parsed.path}", _described(method, parsed)) as span:
+        target = httpx2.URL(url)
+        with self._tracer.call(f"{method} {target.path}", _span_attributes(method, target)) as span:
             response = await self._exchange(method, url, body, span, repeat=repeat)
             span.note({"http.response.status_code": response.status_code})
             return response
@@ -280,16 +282,16 @@ class LmcacheTier:
     ) -> httpx2.Response:
         try:
             response = await self._http.request(method, url, json=body, headers=dict(span.carrier))
-        except httpx2.TimeoutException as late:
-            if isinstance(late, httpx2.ConnectTimeout):
-                raise _unreachable(url, late) from late
-            raise EngineTimeoutError("LMCache did not answer in time.", url=url) from late
-        except httpx2.RemoteProtocolError as broken:
+        except httpx2.TimeoutException as error:
+            if isinstance(error, httpx2.ConnectTimeout):
+                raise _unreachable(url, error) from error
+            raise EngineTimeoutError("LMCache did not answer in time.", url=url) from error
+        except httpx2.RemoteProtocolError as error:
             if repeat:
                 return await self._exchange(method, url, body, span, repeat=False)
-            raise _unreachable(url, broken) from broken
-        except httpx2.TransportError as broken:
-            raise _unreachable(url, broken) from broken
+            raise _unreachable(url, error) from error
+        except httpx2.TransportError as error:
+            raise _unreachable(url, error) from error
         if response.is_error:
             raise EngineResponseError(
                 f"LMCache answered {response.status_code}: {_detail(response)}",
@@ -299,27 +301,27 @@ class LmcacheTier:
         return response
 
 
-def _prefetched(told: Mapping[str, Any], chunks: int) -> Prefetched:
-    """LMCache counts keys: each chunk has as many as the engine has ranks.
+def _prefetched(answer: Mapping[str, Any], chunks: int) -> Prefetched:
+    """Convert LMCache's key counts to chunks: each chunk has one key per rank of the engine.
 
-    Of an adapter that CWM does not know nobody can say which tier it is.
+    ``loaded`` is None if LMCache reports none, or names an adapter whose tier CWM does not know.
     """
-    keys = int(told["total_keys"]) // chunks
+    keys = int(answer["total_keys"]) // chunks
     loaded = None
-    if _LOADED in told and all(name in TIER_OF_ADAPTER for name in told[_LOADED]):
-        loaded = {TIER_OF_ADAPTER[name]: int(n) // keys for name, n in told[_LOADED].items() if n}
-    return Prefetched(int(told["found_keys"]) // keys, chunks, loaded)
+    if _LOADED in answer and all(name in TIER_OF_ADAPTER for name in answer[_LOADED]):
+        loaded = {TIER_OF_ADAPTER[name]: int(n) // keys for name, n in answer[_LOADED].items() if n}
+    return Prefetched(int(answer["found_keys"]) // keys, chunks, loaded)
 
 
 def _json(response: httpx2.Response) -> Any:
     try:
         return response.json()
-    except ValueError as garbled:
-        raise EngineResponseError("LMCache's answer is not JSON.", url=str(response.url)) from garbled
+    except ValueError as error:
+        raise EngineResponseError("LMCache's answer is not JSON.", url=str(response.url)) from error
 
 
-def _described(method: str, url: httpx2.URL) -> dict[str, str | int]:
-    """Without the query, which can hold a salt."""
+def _span_attributes(method: str, url: httpx2.URL) -> dict[str, str | int]:
+    """Span attributes of a call. They omit the query, which may contain a salt."""
     return {
         "http.request.method": method,
         "server.address": url.host,
@@ -329,8 +331,8 @@ def _described(method: str, url: httpx2.URL) -> dict[str, str | int]:
     }
 
 
-def _found(known: tuple[int, set[Tier]] | None) -> tuple[int, frozenset[Tier]]:
-    return (0, frozenset()) if known is None else (known[0], frozenset(known[1]))
+def _size_and_tiers(entry: tuple[int, set[Tier]] | None) -> tuple[int, frozenset[Tier]]:
+    return (0, frozenset()) if entry is None else (entry[0], frozenset(entry[1]))
 
 
 def _body(prefix: PrefixKey) -> dict[str, Any]:
@@ -342,23 +344,23 @@ def _body(prefix: PrefixKey) -> dict[str, Any]:
     }
 
 
-def _tier(place: Mapping[str, Any]) -> Tier | None:
-    if place["tier"] == "l1":
+def _tier(placement: Mapping[str, Any]) -> Tier | None:
+    if placement["tier"] == "l1":
         return Tier.CPU
-    return TIER_OF_ADAPTER.get(place["backend"])
+    return TIER_OF_ADAPTER.get(placement["backend"])
 
 
 def _node_url(instance: Mapping[str, Any]) -> str:
-    """Where an instance says that it is; whoever may register one is not to send CWM anywhere."""
+    """The URL that an instance registered. A link-local address is refused: an instance may not aim CWM at one."""
     if is_link_local(str(instance["ip"])):
         raise EngineResponseError("An LMCache server is registered at a link-local address.")
     return f"http://{instance['ip']}:{instance['http_port']}"
 
 
 def _unreachable(url: str, cause: httpx2.TransportError) -> EngineConnectionError:
-    if (wrong := certificates.fault(cause)) is not None:
+    if (fault := certificates.fault(cause)) is not None:
         return EngineConnectionError(
-            f"LMCache at {url} {wrong}. Check CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+            f"LMCache at {url} {fault}. Check CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
             url=url,
         )
     return EngineConnectionError(

@@ -1,1 +1,1 @@
-"""The local machine: clock, secrets, identity on loopback, and subprocesses."""
+"""The local machine: clock, secrets, identity on loopback, processes and queries of results."""

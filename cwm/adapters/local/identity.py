@@ -1,4 +1,4 @@
-"""The caller of a gateway without authentication: whoever can reach its loopback socket."""
+"""The caller of a gateway without authentication: anyone who can reach its loopback socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cwm.domain.principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class LocalIdentity:
-    """Everyone is the same principal of one tenant and may do everything; only right on a loopback address."""
+    """Every caller is the same principal of one tenant with all scopes; only safe on a loopback address."""
 
     tenant: str
 

@@ -1,7 +1,7 @@
-"""Evaluates one JMESPath expression in a process of its own: an expression can ask for more than there is.
+"""Evaluates one JMESPath expression in its own process, because an expression can use unbounded time and memory.
 
-Standard input is a line of JSON, ``{"expression", "cpu_seconds", "memory_bytes", "answer_bytes"}``, and then
-the document. Standard output is ``=`` and the answer as compact JSON, or ``!`` and a sentence.
+Standard input: a line of JSON, ``{"expression", "cpu_seconds", "memory_bytes", "answer_bytes"}``, then the
+document. Standard output: ``=`` and the answer as compact JSON, or ``!`` and an error message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _answered(expression: str, most_bytes: int) -> bytes:
 
 
 def _compact(value: Any, most_bytes: int) -> bytes:
-    """Half of a surrogate pair can be spelled in JSON, but stands in no text: then all is spelled."""
+    """Compact UTF-8 JSON; ASCII with escapes if the value has a lone surrogate, which UTF-8 cannot encode."""
     try:
         return b"".join(_pieces(value, most_bytes, ensure_ascii=False))
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A name for this process that no other ever has, and whether another one of this machine has ended."""
+"""A unique name for this process, and a check whether another process of this machine has ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import cache
 from pathlib import Path
 
 _PROC = Path("/proc")
-# Places in /proc/<pid>/stat behind the command, which may itself hold spaces.
+# Field positions in /proc/<pid>/stat after the command, which may contain spaces.
 _STATE, _START = 0, 19
 _DEAD = {"Z", "X"}
 
 
 def holder() -> str:
-    """``<machine>:<pid>:<start>:<random>``; the first three are empty where the kernel does not tell them."""
+    """``<machine>:<pid>:<start>:<random>``; machine and start are empty if the kernel does not provide them."""
     return f"{_machine()}:{os.getpid()}:{_started(os.getpid()) or ''}:{secrets.token_hex(4)}"
 
 
 def has_ended(name: str) -> bool | None:
-    """Whether the process of a :func:`holder` is gone; None for another machine's, or another container's."""
+    """Whether the process of a :func:`holder` has ended; None if it is of another machine or container."""
     machine, _, rest = name.partition(":")
     pid, _, rest = rest.partition(":")
     started, _, _ = rest.partition(":")
@@ -30,7 +30,7 @@ def has_ended(name: str) -> bool | None:
 
 @cache
 def _machine() -> str:
-    """A boot and a pid namespace: within both, a pid and its start time name one process."""
+    """Boot id and pid namespace: within both, a pid and its start time identify one process."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"

@@ -1,4 +1,4 @@
-"""JMESPath in a process of its own that is killed when it takes too much, regular expressions by RE2 in a thread."""
+"""Runs JMESPath in a process that is killed above its limits, and regular expressions by RE2 in a thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS_AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LocalQueryEngine:
-    """``cwm.ports.query_engine.QueryEngine`` on this machine."""
+    """The port :class:`cwm.ports.query_engine.QueryEngine` on this machine."""
 
     cpu_seconds: int = 2
     wall_seconds: float = 20.0
@@ -55,8 +55,8 @@ class LocalQueryEngine:
         return await self._matches(text, f"(?i){re2.escape(words)}", limit, "search")
 
     async def _run(self, given: bytes) -> bytes:
-        """What the program says; nothing when it was killed."""
-        # Isolated: neither the variables nor the folder that this process runs in decide what it imports.
+        """The program's output; empty if it was killed or failed."""
+        # -I: neither environment variables nor the current folder decide what the program imports.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -84,13 +84,13 @@ class LocalQueryEngine:
         except re2.error as wrong:
             raise InvalidParameterError(f"{name}: {_said(wrong)}", field=name) from None
         finally:
-            # It would keep what it compiled, many megabytes each.
+            # RE2 caches compiled patterns of many megabytes each.
             re2.purge()
         async with self._threads:
             return await asyncio.to_thread(self._scan, compiled, text, limit, name)
 
     def _scan(self, compiled: Any, text: bytes, limit: int, name: str) -> Matches:
-        """Each step takes time linear in the text; between steps the clock is looked at."""
+        """Find matches until the limit or the deadline. Each match takes time linear in the text."""
         spans: list[Span] = []
         deadline = time.monotonic() + self.wall_seconds
         for match in compiled.finditer(text):
@@ -113,7 +113,7 @@ def _options() -> Any:
 
 
 def _said(wrong: Exception) -> str:
-    """RE2 says what is wrong in bytes."""
+    """RE2's error message, which is bytes."""
     (told,) = wrong.args
     return told.decode(errors="replace") if isinstance(told, bytes) else str(told)
 

@@ -1,4 +1,4 @@
-"""The key that cache salts and signatures are derived with: given, or made once and kept in a file."""
+"""The secret key of cache salts and signatures: configured, or generated once and stored in a file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BYTES = 32
 
 
 def load_secret(settings: Isolation, *, make: bool = True) -> bytes:
-    """``CWM_SECRET``, else the content of ``CWM_SECRET_FILE``, which is made (mode 0600) when missing.
+    """``CWM_SECRET``, otherwise the content of ``CWM_SECRET_FILE``, which is created (mode 0600) if missing.
 
-    Raises SettingsError, also for a file that is missing and not to be made.
+    Raises SettingsError, also if the file is missing and ``make`` is False.
     """
     if settings.secret is not None:
         return settings.secret.get_secret_value().encode()
@@ -34,19 +34,19 @@ def load_secret(settings: Isolation, *, make: bool = True) -> bytes:
 
 
 def signing_secrets(settings: Isolation, *, make: bool = True) -> tuple[bytes, ...]:
-    """The key in force, which signs, and the one before it, whose signatures still hold."""
+    """The current key, which signs, and the previous one, whose signatures remain valid."""
     previous = settings.previous_secret
     current = load_secret(settings, make=make)
     return (current,) if previous is None else (current, previous.get_secret_value().encode())
 
 
 def audit_keys(settings: Isolation, *older: bytes, make: bool = True) -> ChainKeys:
-    """What the audit log is chained with; ``older`` secrets only verify."""
+    """The keys that chain the audit log; ``older`` secrets only verify."""
     return ChainKeys((*signing_secrets(settings, make=make), *older))
 
 
 def _create(path: Path) -> None:
-    """Write aside and link into place: of two gateways starting at once, one key wins whole."""
+    """Write a temporary file and link it into place: if two gateways start at once, both use the first one's key."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.touch(mode=0o600)

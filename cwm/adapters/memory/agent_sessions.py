@@ -21,9 +21,9 @@ class _Kept:
 
 @dataclass(slots=True)
 class InProcessAgentSessions:
-    """At ``limit`` keys the one that was idle longest is dropped, of the tenant that has most of them.
+    """Holds at most ``limit`` keys: a new key evicts the longest idle one of the tenant with the most keys.
 
-    Keys that are no ids count as one tenant's.
+    Keys that are not session ids have no owner and count as one tenant.
     """
 
     ttl_seconds: float = 1800.0
@@ -112,7 +112,7 @@ class InProcessAgentSessions:
         kept = _Kept(owner, self.monotonic())
         tenant = _tenant(kept)
         while len(self._kept) >= self.limit:
-            # With the one that is to come.
+            # Counts the new key too.
             most = max(self._of, key=lambda each: len(self._of[each]) + (each == tenant))
             self._drop(next(iter(self._of[most])))
         self._kept[key] = kept

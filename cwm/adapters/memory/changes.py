@@ -11,7 +11,7 @@ Listener = Callable[[Change], None]
 
 class InProcessChanges:
     def __init__(self) -> None:
-        # By a token of its own, so that one listener may subscribe twice.
+        # Each subscription has its own token, so that one listener may subscribe twice.
         self._listeners: dict[object, Listener] = {}
 
     async def publish(self, change: Change) -> None:
@@ -31,7 +31,7 @@ class InProcessChanges:
         return end
 
     async def read(self) -> None:
-        """There is nobody else to hear."""
+        """Does nothing: there are no other processes to read from."""
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Does nothing: there is no connection to close."""

@@ -40,5 +40,5 @@ class InProcessRunningRequests:
                 del self._running[place.key]
 
     async def keep(self) -> None:
-        """Nothing to do: they end with the process."""
+        """Waits for ever: requests of this process need no renewal, because they end with it."""
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""What must hold of the claims of any token, whichever way they came."""
+"""Checks the claims of an access token, signed or introspected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm.domain.errors import UnauthenticatedError
 _CHECKED: Final = frozenset({"iss", "aud", "exp", "nbf", "iat", "sub"})
 _WHY: Final = {
     "aud": ("wrong_audience", "The access token is not for this gateway."),
-    "iss": ("wrong_issuer", "The access token is not of the issuer that this gateway trusts."),
+    "iss": ("wrong_issuer", "The access token is not from the issuer that this gateway trusts."),
     "nbf": ("not_yet_valid", "The access token is not valid yet."),
     "iat": ("not_yet_valid", "The access token is not valid yet."),
     "exp": ("no_expiry", "The access token does not say when it expires."),
@@ -26,46 +26,49 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """``audiences`` are the names that this gateway goes by; one of them must be in the token."""
+    """The claims that a token must have. ``audiences`` are this gateway's names; the token must contain one of them."""
 
     issuer: str
     audiences: tuple[str, ...]
     leeway_seconds: float
 
-    def token(self, claims: Mapping[str, Any], now: datetime, *, issuer_told: bool = True) -> AccessToken:
-        """Raises UnauthenticatedError. Without ``issuer_told`` the claims need not repeat whom they were asked of."""
-        told = dict(claims)
+    def token(self, claims: Mapping[str, Any], now: datetime, *, issuer_required: bool = True) -> AccessToken:
+        """The token of valid claims. Raises UnauthenticatedError.
+
+        Without ``issuer_required`` issuer and expiry may be missing: the issuer itself sent the claims.
+        """
+        contents = dict(claims)
         registry = JWTClaimsRegistry(
             now=math.floor(now.timestamp()),
             leeway=math.floor(self.leeway_seconds),
-            iss={"essential": issuer_told, "value": self.issuer},
+            iss={"essential": issuer_required, "value": self.issuer},
             aud={"essential": True, "values": list(self.audiences)},
-            exp={"essential": issuer_told},
+            exp={"essential": issuer_required},
         )
         try:
-            registry.validate({name: value for name, value in told.items() if name in _CHECKED})
-        except ExpiredTokenError as expired:
-            raise UnauthenticatedError("The access token has expired.", why="expired") from expired
-        except ClaimError as wrong:
+            registry.validate({name: value for name, value in contents.items() if name in _CHECKED})
+        except ExpiredTokenError as error:
+            raise UnauthenticatedError("The access token has expired.", why="expired") from error
+        except ClaimError as error:
             why, message = _WHY.get(
-                str(wrong.claim).split(",")[0], ("malformed", "The access token is malformed.")
+                str(error.claim).split(",")[0], ("malformed", "The access token is malformed.")
             )
-            raise UnauthenticatedError(message, why=why) from wrong
-        subject, client = told.get("sub"), told.get("client_id", told.get("azp"))
+            raise UnauthenticatedError(message, why=why) from error
+        subject, client = contents.get("sub"), contents.get("client_id", contents.get("azp"))
         return AccessToken(
             self.issuer,
             subject if isinstance(subject, str) else None,
             client if isinstance(client, str) else "",
-            _scopes(told),
-            told,
+            _scopes(contents),
+            contents,
         )
 
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    """``scope`` as RFC 9068 has it, or ``scp`` as some servers do; a list where it should be one text is taken, too."""
-    told = claims.get("scope", claims.get("scp"))
-    if isinstance(told, str):
-        return frozenset(told.split())
-    if isinstance(told, list):
-        return frozenset(name for name in told if isinstance(name, str))
+    """Scopes from ``scope`` (RFC 9068) or ``scp`` (some servers), as one string or as a list."""
+    value = claims.get("scope", claims.get("scp"))
+    if isinstance(value, str):
+        return frozenset(value.split())
+    if isinstance(value, list):
+        return frozenset(name for name in value if isinstance(name, str))
     return frozenset()

@@ -1,4 +1,4 @@
-"""Where an issuer keeps its keys: OpenID Connect Discovery, else RFC 8414."""
+"""Finds the URL of an issuer's keys by OpenID Connect Discovery, otherwise by RFC 8414."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OAUTH: Final = "/.well-known/oauth-authorization-server"
 
 
 async def jwks_url(issuer: str, fetch: Fetch) -> str:
-    """Only within the issuer's own origin: another's address is the operator's to give. CWM-5005."""
+    """The ``jwks_uri``, if it has the issuer's own origin; only a setting may name another origin. Raises CWM-5005."""
     try:
         metadata = await fetch.get(issuer.rstrip("/") + _OPENID)
     except AuthorityUnavailableError:
@@ -21,16 +21,16 @@ async def jwks_url(issuer: str, fetch: Fetch) -> str:
         metadata = await fetch.get(f"{origin(issuer)}{_OAUTH}{parts.path.rstrip('/')}")
     if metadata.get("issuer") != issuer:
         raise AuthorityUnavailableError("The authorization server's metadata names another issuer.")
-    told = metadata.get("jwks_uri")
-    if not isinstance(told, str) or origin(told) != origin(issuer):
+    url = metadata.get("jwks_uri")
+    if not isinstance(url, str) or origin(url) != origin(issuer):
         raise AuthorityUnavailableError(
             "The authorization server's metadata has no jwks_uri within its own origin: set CWM_OAUTH_JWKS_URL."
         )
-    return told
+    return url
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port; of what is no URL, something that equals no origin of one."""
+    """Scheme, host and port; a string that equals no URL's origin if ``url`` is not a URL."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -1,4 +1,4 @@
-"""Asking an authorization server, which may be down, slow or lying."""
+"""HTTP requests to an authorization server, which may be down, slow or malicious."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ _MOST_BYTES: Final = 256 * 1024
 
 
 class Fetch:
-    """JSON objects from URLs that the settings name or vouch for. No redirects, ``seconds`` in all, 256 KiB."""
+    """Fetches JSON objects from URLs in the settings, or of a configured issuer.
+
+    Follows no redirects. A whole request takes at most ``seconds``, a response has at most 256 KiB.
+    """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
         self._http = httpx2.AsyncClient(timeout=seconds, trust_env=False, follow_redirects=False)
 
     async def get(self, url: str) -> dict[str, Any]:
-        """Raises CWM-5005 for whatever is no JSON object within the bounds."""
+        """The JSON object at ``url``. Raises CWM-5005 if there is none within the limits."""
         return await self._ask("GET", url)
 
     async def post(
@@ -38,21 +41,21 @@ class Fetch:
     async def _ask(self, method: str, url: str, **request: Any) -> dict[str, Any]:
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         try:
-            # The client's own timeout begins anew with every byte.
+            # Needed beside the client's own timeout, which starts again with every byte.
             async with (
                 asyncio.timeout(self._seconds),
                 self._http.stream(method, url, headers=headers, **request) as answer,
             ):
                 if answer.status_code != 200:
-                    raise _away(url, f"answers {answer.status_code}")
-                told = json.loads(await _body(answer, url))
-        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as failed:
-            raise _away(url, certificates.fault(failed) or "does not answer") from failed
-        except (ValueError, RecursionError) as failed:
-            raise _away(url, "answers something that is not JSON") from failed
-        if not isinstance(told, dict):
-            raise _away(url, "answers no JSON object")
-        return told
+                    raise _unavailable(url, f"answers {answer.status_code}")
+                document = json.loads(await _body(answer, url))
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as error:
+            raise _unavailable(url, certificates.fault(error) or "does not answer") from error
+        except (ValueError, RecursionError) as error:
+            raise _unavailable(url, "answers with something that is not JSON") from error
+        if not isinstance(document, dict):
+            raise _unavailable(url, "does not answer with a JSON object")
+        return document
 
 
 async def _body(answer: httpx2.Response, url: str) -> bytes:
@@ -60,12 +63,12 @@ async def _body(answer: httpx2.Response, url: str) -> bytes:
     async for chunk in answer.aiter_raw():
         body += chunk
         if len(body) > _MOST_BYTES:
-            raise _away(url, f"answers more than {_MOST_BYTES} bytes")
+            raise _unavailable(url, f"answers with more than {_MOST_BYTES} bytes")
     return bytes(body)
 
 
-def _away(url: str, how: str) -> AuthorityUnavailableError:
-    """The caller learns that it is not their fault, the log where to look."""
-    where = url.partition("://")[2].partition("/")[0]
-    shown = where.partition("?")[0] if where.isprintable() else "an address that is none"
-    return AuthorityUnavailableError(f"The authorization server at {shown} {how}; try again.")
+def _unavailable(url: str, problem: str) -> AuthorityUnavailableError:
+    """An error that names the server, so that the caller is not blamed and the operator knows where to look."""
+    authority = url.partition("://")[2].partition("/")[0]
+    host = authority.partition("?")[0] if authority.isprintable() else "an invalid address"
+    return AuthorityUnavailableError(f"The authorization server at {host} {problem}; try again.")

@@ -1,4 +1,4 @@
-"""Opaque access tokens: the authorization server is asked what they mean (RFC 7662)."""
+"""Opaque access tokens, checked by introspection at the authorization server (RFC 7662)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cwm.adapters.oauth.claims import Expected
 from cwm.adapters.oauth.fetch import Fetch
+from cwm.background import cancel_and_wait
 from cwm.domain.access_token import AccessToken
 from cwm.domain.errors import AuthorityUnavailableError, UnauthenticatedError
 from cwm.domain.origin import ORIGIN
@@ -20,14 +21,15 @@ _MOST_AT_ONCE: Final = 64
 _MOST_OF_ONE: Final = 16
 
 _Claims = Mapping[str, Any]
-_Known = OrderedDict[bytes, tuple[float, _Claims]]
+_Cache = OrderedDict[bytes, tuple[float, _Claims]]
 
 
 class IntrospectedTokens:
-    """What was learned of a token is remembered for ``cache_seconds``, its end and its audience are looked at each time.
+    """Caches a token's claims for ``cache_seconds``; expiry and audience are checked on every use.
 
-    Bad ones are remembered, too, and push out no good ones. 64 are asked for at once, 16 of them for one address, so
-    that made-up tokens keep nobody else's from being asked for; who would be the next is told to try again.
+    Inactive tokens have a cache of their own, so they cannot evict active ones. At most 64 introspections run at once,
+    at most 16 of them for one client address, so that made-up tokens cannot block other clients; a request beyond
+    the limit gets CWM-5005 and may try again.
     """
 
     def __init__(
@@ -45,63 +47,59 @@ class IntrospectedTokens:
         self._expected = expected
         self._clock = clock
         self._cache_seconds = cache_seconds
-        self._good: _Known = OrderedDict()
-        self._bad: _Known = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[_Claims]] = {}
-        self._asking_for: Counter[str | None] = Counter()
+        self._good: _Cache = OrderedDict()
+        self._bad: _Cache = OrderedDict()
+        self._requests: dict[bytes, asyncio.Task[_Claims]] = {}
+        self._requests_by_source: Counter[str | None] = Counter()
 
     async def checked(self, token: str) -> AccessToken:
         """Raises UnauthenticatedError, CWM-5005."""
         claims = await self._claims(token)
         if not _is_active(claims):
             raise UnauthenticatedError("The access token is unknown, revoked or expired.", why="inactive")
-        return self._expected.token(claims, self._clock.now(), issuer_told=False)
+        return self._expected.token(claims, self._clock.now(), issuer_required=False)
 
     async def aclose(self) -> None:
-        asking = list(self._asking.values())
-        for each in asking:
-            each.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        await cancel_and_wait(*self._requests.values())
 
     async def _claims(self, token: str) -> _Claims:
         name = sha256(token.encode()).digest()
-        known = self._good.get(name) or self._bad.get(name)
-        if known is not None and self._clock.monotonic() - known[0] < self._cache_seconds:
-            return known[1]
-        asking = self._asking.get(name)
-        if asking is None:
+        entry = self._good.get(name) or self._bad.get(name)
+        if entry is not None and self._clock.monotonic() - entry[0] < self._cache_seconds:
+            return entry[1]
+        request = self._requests.get(name)
+        if request is None:
             source = ORIGIN.get().source
-            if len(self._asking) >= _MOST_AT_ONCE or self._asking_for[source] >= _MOST_OF_ONE:
+            if len(self._requests) >= _MOST_AT_ONCE or self._requests_by_source[source] >= _MOST_OF_ONE:
                 raise AuthorityUnavailableError(
-                    "The authorization server is asked for too many tokens at once."
+                    "Too many access tokens are being introspected at once; try again."
                 )
-            self._asking_for[source] += 1
-            asking = self._asking[name] = asyncio.create_task(self._ask(name, token))
-            asking.add_done_callback(lambda _: self._asked_for(source))
-            # All who wait may leave before it fails.
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({asking})
-        return asking.result()
+            self._requests_by_source[source] += 1
+            request = self._requests[name] = asyncio.create_task(self._ask(name, token))
+            request.add_done_callback(lambda _: self._count_down(source))
+            # Read the exception here: all callers that wait may be cancelled before the task fails.
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({request})
+        return request.result()
 
     async def _ask(self, name: bytes, token: str) -> _Claims:
         form = {"token": token, "token_type_hint": "access_token"}
         try:
             claims = await self._fetch.post(self._url, form, self._client)
         finally:
-            del self._asking[name]
-        known, other = (self._good, self._bad) if _is_active(claims) else (self._bad, self._good)
+            del self._requests[name]
+        cache, other = (self._good, self._bad) if _is_active(claims) else (self._bad, self._good)
         other.pop(name, None)
-        known[name] = self._clock.monotonic(), claims
-        known.move_to_end(name)
-        while len(known) > _MOST_REMEMBERED:
-            known.popitem(last=False)
+        cache[name] = self._clock.monotonic(), claims
+        cache.move_to_end(name)
+        while len(cache) > _MOST_REMEMBERED:
+            cache.popitem(last=False)
         return claims
 
-    def _asked_for(self, source: str | None) -> None:
-        self._asking_for[source] -= 1
-        if not self._asking_for[source]:
-            del self._asking_for[source]
+    def _count_down(self, source: str | None) -> None:
+        self._requests_by_source[source] -= 1
+        if not self._requests_by_source[source]:
+            del self._requests_by_source[source]
 
 
 def _is_active(claims: _Claims) -> bool:

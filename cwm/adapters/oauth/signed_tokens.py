@@ -1,4 +1,4 @@
-"""Access tokens that are signed: JSON Web Tokens (RFC 9068)."""
+"""Signed access tokens: JSON Web Tokens (RFC 9068)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cwm.domain.errors import UnauthenticatedError
 from cwm.ports.clock import Clock
 
 _LONGEST_HEADER: Final = 8 * 1024
-# An ID token has none of these but the last two, which issuers that know no better give access tokens, too.
+# An ID token can only have one of the last two types, which some issuers also give access tokens.
 _TYPES: Final = frozenset({"at+jwt", "application/at+jwt", "jwt", ""})
-_SPOILT: Final = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
+_DECODE_ERRORS: Final = (JoseError, ValueError, TypeError, KeyError, RecursionError, OverflowError)
 
 
 class SignedTokens:
-    """Checked with the issuer's public keys alone. The token has no say in where they come from."""
+    """Checks tokens with the issuer's public keys only; nothing in a token decides where keys come from."""
 
     def __init__(
         self, keys: SigningKeys, expected: Expected, algorithms: frozenset[str], clock: Clock
@@ -37,12 +37,14 @@ class SignedTokens:
         self._registry.max_header_length = _LONGEST_HEADER
 
     async def checked(self, token: str, header: Mapping[str, Any]) -> AccessToken:
-        """``header`` is the token's own, as :func:`header_of` read it. Raises UnauthenticatedError, CWM-5005."""
+        """Check ``token``; ``header`` is its header, from :func:`header_of`. Raises UnauthenticatedError, CWM-5005."""
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in self._algorithms:
-            raise UnauthenticatedError("The access token is not signed as it should be.", why="algorithm")
+            raise UnauthenticatedError(
+                "The access token is not signed with an accepted algorithm.", why="algorithm"
+            )
         if "crit" in header or str(header.get("typ", "")).lower() not in _TYPES:
-            raise UnauthenticatedError("This is no access token.", why="not_an_access_token")
+            raise UnauthenticatedError("This is not an access token.", why="not_an_access_token")
         if not isinstance(key_id, str | None):
             raise UnauthenticatedError("The access token is malformed.", why="malformed")
         key = await self._keys.find(key_id, algorithm)
@@ -52,13 +54,13 @@ class SignedTokens:
             )
         try:
             claims = jwt.decode(token, key, algorithms=[algorithm], registry=self._registry).claims
-        except _SPOILT as spoilt:
-            raise UnauthenticatedError("The access token's signature is wrong.", why="forged") from spoilt
+        except _DECODE_ERRORS as error:
+            raise UnauthenticatedError("The access token's signature is wrong.", why="forged") from error
         return self._expected.token(claims, self._clock.now())
 
 
 def header_of(token: str) -> dict[str, Any] | None:
-    """The header of what has the form of a signed JWT; None for any other token."""
+    """The header of a token that has the form of a signed JWT; None for any other token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

@@ -1,4 +1,4 @@
-"""The keys that an issuer signs with, as they change."""
+"""An issuer's signing keys, read again as they change."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ THROTTLE_SECONDS: Final = 10.0
 _MOST_KEYS: Final = 64
 _LEAST_RSA_BITS: Final = 2048
 
-_KINDS: Final[dict[str, type[RSAKey | ECKey | OKPKey]]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
+_KEY_TYPES: Final[dict[str, type[RSAKey | ECKey | OKPKey]]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
 _EC_CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 _log = logging.getLogger("cwm.oauth")
 
 
 class SigningKeys:
-    """A JWKS that is read when it is five minutes old, or when a token names a key that is not in it.
+    """A JWKS, read again when it is five minutes old or when a token names a key that it does not have.
 
-    It is read once at a time and, whether that works or not, ten seconds apart at least. While it cannot be read
-    the last good keys go on for ``max_age_seconds``. Nobody waits longer than one reading.
+    One read runs at a time, and reads start at least ten seconds apart, whether they succeed or not. While reads
+    fail, the last good keys stay valid for ``max_age_seconds``. A caller waits for at most one read per look-up.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class SigningKeys:
         self._reading: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> Key | None:
-        """The key that a token names, or the only one that fits for a token that names none.
+        """The key that a token names; for a token that names none, the only suitable key.
 
-        None when the issuer has no such key, CWM-5005 when it cannot be asked.
+        None if the issuer has no such key. Raises CWM-5005 if its keys cannot be read.
         """
         if self._age() > FRESH_SECONDS:
             await self._read_again()
-        found = self._matching(key_id, algorithm)
-        if found is None and key_id is not None:
+        key = self._matching(key_id, algorithm)
+        if key is None and key_id is not None:
             await self._read_again()
-            found = self._matching(key_id, algorithm)
-        # A key that is not among the last good ones may be a new one.
-        unknown = found is None and self._tried_at > self._read_at
+            key = self._matching(key_id, algorithm)
+        # If the last read failed, a key that is not among the last good ones may be a new one.
+        unknown = key is None and self._tried_at > self._read_at
         if unknown or self._age() > self._max_age:
             raise AuthorityUnavailableError("The authorization server's keys cannot be read; try again.")
-        return found
+        return key
 
     async def aclose(self) -> None:
         if self._reading is not None:
@@ -71,10 +71,10 @@ class SigningKeys:
         return self._clock.monotonic() - self._read_at
 
     def _matching(self, key_id: str | None, algorithm: str) -> Key | None:
-        fitting = [key for key in self._keys if _fits(key, algorithm)]
+        candidates = [key for key in self._keys if _fits(key, algorithm)]
         if key_id is not None:
-            return next((key for key in fitting if key.get("kid") == key_id), None)
-        return fitting[0] if len(fitting) == 1 else None
+            return next((key for key in candidates if key.get("kid") == key_id), None)
+        return candidates[0] if len(candidates) == 1 else None
 
     async def _read_again(self) -> None:
         if self._reading is None:
@@ -82,7 +82,7 @@ class SigningKeys:
                 return
             self._tried_at = self._clock.monotonic()
             self._reading = asyncio.create_task(self._read())
-        # A caller that leaves must not take the reading from those who wait with it.
+        # wait() does not cancel the read when one of several waiting callers is cancelled.
         await asyncio.wait({self._reading})
 
     async def _read(self) -> None:
@@ -90,31 +90,31 @@ class SigningKeys:
             url = self._url or await jwks_url(self._issuer, self._fetch)
             self._keys = _usable(await self._fetch.get(url))
             self._read_at = self._clock.monotonic()
-        except AuthorityUnavailableError as away:
-            _log.warning("The keys of %s cannot be read: %s", self._issuer, away.message)
+        except AuthorityUnavailableError as error:
+            _log.warning("The keys of %s cannot be read: %s", self._issuer, error.message)
         finally:
             self._reading = None
 
 
-def _usable(told: dict[str, Any]) -> list[Key]:
-    """Public keys for signatures, of a set that has one; others are passed over, as RFC 7517 asks."""
-    listed = told.get("keys")
-    keys = [_key(each) for each in listed[:_MOST_KEYS]] if isinstance(listed, list) else []
+def _usable(jwks: dict[str, Any]) -> list[Key]:
+    """The public signature keys of a JWKS; other keys are skipped, as RFC 7517 requires. Raises CWM-5005 if none is left."""
+    entries = jwks.get("keys")
+    keys = [_key(each) for each in entries[:_MOST_KEYS]] if isinstance(entries, list) else []
     good = [key for key in keys if key is not None]
     if not good:
-        raise AuthorityUnavailableError("there is no key in it that this gateway could use")
+        raise AuthorityUnavailableError("it has no key that this gateway can use")
     return good
 
 
-def _key(told: Any) -> Key | None:
-    if not isinstance(told, dict) or told.get("use", "sig") != "sig":
+def _key(entry: Any) -> Key | None:
+    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
         return None
-    kind = _KINDS.get(str(told.get("kty")))
-    # Weak keys are told by their length before anything reads them: the library would warn of each.
-    if kind is None or (kind is RSAKey and len(str(told.get("n"))) * 6 < _LEAST_RSA_BITS):
+    key_type = _KEY_TYPES.get(str(entry.get("kty")))
+    # Skip weak RSA keys by the length of ``n`` before import: the library would log a warning for each.
+    if key_type is None or (key_type is RSAKey and len(str(entry.get("n"))) * 6 < _LEAST_RSA_BITS):
         return None
     try:
-        return kind.import_key(told)
+        return key_type.import_key(entry)
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 

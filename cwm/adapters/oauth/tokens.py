@@ -1,4 +1,4 @@
-"""Access tokens of one authorization server, signed or opaque."""
+"""Checks access tokens of one authorization server, signed or opaque."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cwm.domain.errors import UnauthenticatedError
 
 @dataclass(frozen=True, slots=True)
 class OAuthTokens:
-    """``cwm.ports.access_tokens.AccessTokens``: what has the form of a JWT is one, whatever else could be done with it."""
+    """The port ``AccessTokens``: a token with the form of a JWT is always checked as a JWT, never by introspection."""
 
     signed: SignedTokens
     opaque: IntrospectedTokens | None

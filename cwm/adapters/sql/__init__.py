@@ -1,1 +1,1 @@
-"""SQLite and Postgres: the registry, the audit log and what else must outlive a process."""
+"""SQLite and Postgres: the registry, the audit log and other data that outlives a process."""

@@ -19,7 +19,7 @@ _FIND: Final = select(api_keys).where(_key.key_id == bindparam("key_id"))
 
 
 class SqlApiKeys:
-    """``cwm.ports.api_keys.ApiKeys`` on SQLite or Postgres. Nothing is remembered between two calls."""
+    """The port ``ApiKeys`` on SQLite or Postgres, without a cache."""
 
     def __init__(self, database: Database) -> None:
         self.database = database

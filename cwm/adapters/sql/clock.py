@@ -1,4 +1,4 @@
-"""What time it is: Postgres says so itself, to all gateways alike; a file has no clock but ours."""
+"""The time in statements: Postgres's own clock, which all gateways share; with SQLite, this machine's clock."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CLOCK_OF_POSTGRES: Final = func.clock_timestamp(type_=DateTime(timezone=True))
 
 
 def now(connection: Connection, clock: Clock | None) -> Now:
-    """A moment, or what a statement has Postgres put in its place; a ``clock`` that is given counts everywhere."""
+    """The time of ``clock`` if there is one, otherwise an expression for Postgres's clock, or this machine's time."""
     if clock is not None:
         return clock.now()
     return CLOCK_OF_POSTGRES if connection.dialect.name == "postgresql" else datetime.now(UTC)
 
 
 async def time_of(database: Database) -> datetime | None:
-    """By the database's own clock; None where it has none. CWM-4002."""
+    """The time of the database's own clock; None if it has none (SQLite). Raises CWM-4002."""
 
     def ask(connection: Connection) -> datetime | None:
         if connection.dialect.name != "postgresql":

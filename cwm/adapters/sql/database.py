@@ -1,4 +1,4 @@
-"""Opening the registry's database: a SQLite file, or Postgres over asyncpg."""
+"""Opens the registry's database: a SQLite file, or Postgres over asyncpg."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _READERS: Final = 4
 _POOL: Final = 10
 _OVERFLOW: Final = 10
 _BEGIN: Final = "cwm_begin"
-# Of the log, 4 KiB each: 128 MiB that a writer merges itself, should nobody else have done it.
+# Pages of the write-ahead log, 4 KiB each: at 128 MiB a writer merges it itself, if the checkpointer has not.
 _PAGES_AT_MOST: Final = 32_768
-# KiB a connection at most, eight times SQLite's own: a walk among a million windows takes a sixth less time.
+# KiB of cache per connection, eight times SQLite's default: a scan of a million windows takes a sixth less time.
 _CACHE: Final = 16_384
 _PRAGMAS: Final = (
     "synchronous=NORMAL",
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Load:
-    """Transactions that run or wait for one of the ``connections``; those over that number do wait."""
+    """The number of transactions, running or waiting; those above the number of ``connections`` wait."""
 
     connections: int
     transactions: int = 0
@@ -61,15 +61,15 @@ class Load:
 
 
 class Database(Protocol):
-    """A database that runs one transaction a call.
+    """A database that runs one transaction per call.
 
-    ``work`` gets the connection and may run in another thread: it touches nothing else that changes. What
-    it raises ends the transaction and comes out as it is.
+    ``work`` gets the connection and may run in another thread, so it must not use other mutable state. An
+    exception in ``work`` ends the transaction and is raised unchanged.
     """
 
     @property
     def load(self) -> Load:
-        """How busy it is now."""
+        """The current number of transactions."""
         ...
 
     async def read(self, work: Callable[[Connection], T]) -> T:
@@ -85,33 +85,33 @@ class Database(Protocol):
         ...
 
     async def write_at_once(self, work: Callable[[Connection], T]) -> T:
-        """:meth:`write` for work that is one statement, wherever a statement is a round trip."""
+        """:meth:`write` for work that is a single statement on Postgres, which saves the round trips of BEGIN and COMMIT."""
         ...
 
     async def dispose(self) -> None:
-        """Close every connection, when what runs has ended."""
+        """Wait for running transactions, then close every connection."""
         ...
 
 
 def open_database(url: str) -> Database:
-    """A database that connects on first use; dispose it when done.
+    """A database that connects on first use; the caller disposes it.
 
-    ``url`` is SQLAlchemy's, of a SQLite file or with the driver asyncpg. A SQLite file and its folder are
-    made, readable by their owner only; CWM-4001 when that is not possible.
+    ``url`` is a SQLAlchemy URL of a SQLite file, or of Postgres with the driver asyncpg. A missing SQLite file and
+    its folder are created, readable by their owner only; raises CWM-4001 if that fails.
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
         if not target.database or target.database == ":memory:":
-            raise StorageWriteError("A registry in memory would forget every window: name a file.")
+            raise StorageWriteError("A registry in memory would lose every window: name a file.")
         return SqliteDatabase(target)
     return PostgresDatabase(target)
 
 
 class PostgresDatabase:
-    """Transactions on a pool of asyncpg's connections."""
+    """Transactions on a pool of asyncpg connections."""
 
     def __init__(self, target: URL) -> None:
-        # BEGIN and COMMIT are a round trip each, also around the pool's pings: only transactions have them.
+        # Autocommit for single statements and the pool's pings: BEGIN and COMMIT cost a round trip each.
         self._at_once: AsyncEngine = create_async_engine(
             target,
             isolation_level="AUTOCOMMIT",
@@ -151,12 +151,12 @@ class PostgresDatabase:
 
 
 class SqliteDatabase:
-    """Transactions in threads, each handed over whole: a hop for every statement costs more than SQLite.
+    """Transactions in threads, one hand-over per transaction: a hand-over per statement costs more than SQLite itself.
 
-    SQLite lets one writer in at a time and others poll for it; those of one process queue for one thread.
-    A glance takes less time than waking a thread and, with a log ahead, waits for no writer: it runs
-    where it is asked for, and goes to a reader in the rare moment in which it would have to wait.
-    Merging the log into the file waits for the disk, and no write waits for it: it has a thread of its own.
+    SQLite allows one writer at a time, and others poll for the lock; the writers of one process queue for one thread.
+    A glance takes less time than waking a thread and, with a write-ahead log, waits for no writer: it runs in the
+    calling thread, and moves to a reader thread in the rare case that it would have to wait.
+    Merging the log into the file waits for the disk, so it has its own thread and delays no write.
     """
 
     def __init__(self, target: URL) -> None:
@@ -164,7 +164,7 @@ class SqliteDatabase:
         self._engine: Engine = create_engine(
             target.set(drivername="sqlite"),
             hide_parameters=True,
-            # Without the driver's own BEGIN: `_begin` says which kind a transaction is.
+            # Without the driver's own BEGIN: `_begin` sends the right kind.
             connect_args={"timeout": LOCK_TIMEOUT_SECONDS, "isolation_level": None},
         )
         event.listen(self._engine, "connect", _set_up)
@@ -213,15 +213,15 @@ class SqliteDatabase:
         return done
 
     def _merge_log(self) -> None:
-        """Whatever of the log nobody reads any more. What fails here is tried again after further writes."""
+        """Merge the part of the log that no reader needs. A failure is retried after further writes."""
         with suppress(OperationalError), self._engine.connect() as connection:
             connection.execution_options(**{_BEGIN: ""}).exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
-    # Kept open: taking a connection from the pool and giving it back costs as much as a small statement.
+    # These two connections stay open: a check-out from the pool and back costs as much as a small statement.
 
     @cached_property
     def _writing(self) -> Connection:
-        """It takes the lock at once: one that began as a reader could only fail, not wait."""
+        """Takes the write lock at BEGIN: a transaction that began as a reader could not wait for it, only fail."""
         return self._kept.enter_context(
             self._engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         )
@@ -248,7 +248,7 @@ def _make_file(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
         raise StorageWriteError(
-            f"The database {path} cannot be made or opened: {places.refusal(path, error)}. Check CWM_DB_PATH.",
+            f"The database {path} cannot be created or opened: {places.refusal(path, error)}. Check CWM_DB_PATH.",
             path=str(path),
         ) from error
 
@@ -260,7 +260,7 @@ def _set_up(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Try until it is so: two that switch a new file at once are both refused, whatever their timeout."""
+    """Retry until it succeeds: if two connections switch a new file at once, SQLite refuses both despite the timeout."""
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a database's failure means to a user: a coded error with a sentence, without SQL or a secret."""
+"""Maps a database's failures to coded errors whose message contains no SQL and no secret."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _READ_ONLY: Final = "The database is read-only."
 _REFUSED: Final = "The database refuses the login or does not exist; check CWM_DATABASE_URL."
 _NO_SCHEMA: Final = "The database lacks CWM's tables; run `cwm migrate`."
 _DAMAGED: Final = "The database file is damaged or not a database."
-_OTHER: Final = "The database could not do what was asked."
+_OTHER: Final = "The database could not complete the request."
 
-# By SQLite's result code, by SQLSTATE, by SQLSTATE's class: the first that fits.
+# Keys, in the order of look-up: SQLite's result code or SQLSTATE, then SQLSTATE's class.
 _SENTENCES: Final = {
     "SQLITE_BUSY": _LOCKED,
     "SQLITE_LOCKED": _LOCKED,
@@ -50,9 +50,9 @@ _SENTENCES: Final = {
 
 @contextmanager
 def told_as(failure: type[CwmError]) -> Iterator[None]:
-    """Raise ``failure`` for whatever the database or the way to it does wrong.
+    """Raise ``failure`` for any failure of the database or of the connection to it.
 
-    Damage is CWM-4004 and a value no database can hold CWM-1003, whichever way the data flows.
+    A damaged database is CWM-4004 and a value that no database can store CWM-1003, for reads and writes alike.
     """
     try:
         yield
@@ -63,7 +63,7 @@ def told_as(failure: type[CwmError]) -> Iterator[None]:
 def _coded(error: BaseException, failure: type[CwmError]) -> CwmError:
     cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
     if isinstance(cause, UnicodeEncodeError) or _state(cause).startswith("22"):
-        return InvalidParameterError("A value holds characters that cannot be stored.")
+        return InvalidParameterError("A value has characters that cannot be stored.")
     sentence = _sentence(error, cause)
     kind = StorageCorruptionError if sentence is _DAMAGED else failure
     return kind(sentence, cause=type(cause).__name__)
@@ -86,13 +86,13 @@ def _sentence(error: BaseException, cause: BaseException) -> str:
 
 
 def _without_tls(cause: BaseException) -> str | None:
-    """Postgres itself says so, and asyncpg has no type of its own for it."""
+    """Whether Postgres refused TLS, by the message: asyncpg has no exception type for it."""
     refused = isinstance(cause, ConnectionError) and "rejected SSL upgrade" in str(cause)
     return certificates.SPEAKS_NO_TLS if refused else None
 
 
 def _unusable(cause: BaseException) -> str | None:
-    """What asyncpg could not begin with, such as a root certificate that is not there; it names no password."""
+    """The message of asyncpg about an unusable configuration, such as a missing root certificate, without a password."""
     if (own := cause.__cause__) is None:
         return None
     from asyncpg.exceptions import ClientConfigurationError
@@ -101,5 +101,5 @@ def _unusable(cause: BaseException) -> str | None:
 
 
 def _state(cause: BaseException) -> str:
-    """SQLite's result code by name (``SQLITE_BUSY_SNAPSHOT``), or Postgres' five characters."""
+    """SQLite's result code by name (``SQLITE_BUSY_SNAPSHOT``), or Postgres's SQLSTATE of five characters."""
     return getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None) or ""

@@ -1,4 +1,4 @@
-"""Leases in the registry's database: which gateways live, and which one leads."""
+"""Leases in the registry's database: which gateways are alive, and which one leads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cwm.ports.leases import Lease
 
 
 class SqlLeases:
-    """``cwm.ports.leases.Leases`` on SQLite or Postgres.
+    """The port ``Leases`` on SQLite or Postgres.
 
-    Without ``clock`` Postgres' own says how old they are: gateways whose clocks differ agree on who lives.
+    Without ``clock``, Postgres's own clock gives their age, so gateways with different clocks agree on who is alive.
     """
 
     def __init__(self, database: Database, clock: Clock | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Rows to domain objects and back, and the values that a statement asks for."""
+"""Converts rows to domain objects and back, and splits long lists of values."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _MADE: Final[list[tuple[int, Callable[[Any], Any]]]] = [
         ("tags", tuple),
     )
 ]
-"""What a window has that is no plain value, by where it is in a row."""
+"""Constructors of a window's fields that are not plain values, by position in a row."""
 
 
 def at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Parts of ``values``: databases bound how many a statement takes."""
+    """Parts of ``values``, because databases limit the number of values in a statement."""
     for start in range(0, len(values), _VALUES_AT_ONCE):
         yield values[start : start + _VALUES_AT_ONCE]
 
@@ -64,7 +64,7 @@ def session_values(session: Session) -> dict[str, Any]:
 
 
 def window_of(row: Row[Any]) -> Window:
-    """From a row that begins with the columns of ``WINDOW``, which are in the order of the fields."""
+    """The window of a row that begins with the columns of ``WINDOW``, which are in the order of the fields."""
     values = list(row[: len(WINDOW)])
     for at, made in _MADE:
         values[at] = made(values[at])

@@ -1,4 +1,4 @@
-"""Bringing a database's schema up to this version's, and refusing to work on another."""
+"""Upgrades a database's schema to this version's, and refuses to work on any other."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
-"""Every migration, oldest first. Alembic knows them too, but takes a tenth of a second to load."""
+"""Every migration, oldest first. Listed here because Alembic, which knows them too, takes 0.1 s to load."""
 
 _LOCK: Final = 0x43574D  # any number, the same in every process
 
 
 class SchemaError(Exception):
-    """A schema this version cannot work on: the message says which and what to run."""
+    """The schema does not fit this version: the message says which one it is and what to run."""
 
 
 async def upgrade(url: str) -> list[str]:
-    """Apply what is missing, all or nothing, and return those revisions, oldest first.
+    """Apply the missing revisions, all or none, and return them, oldest first.
 
-    Processes that do so at once wait for each other. SchemaError when the schema is newer than this
-    code, CWM-4001 when the database cannot be reached or written.
+    Concurrent upgrades wait for each other. Raises SchemaError if the schema is newer than this code, and CWM-4001
+    if the database cannot be reached or written.
     """
     database = open_database(url)
     try:
@@ -39,7 +39,7 @@ async def upgrade(url: str) -> list[str]:
 
 
 async def require_current(database: Database) -> None:
-    """Return when the schema is the one this code was written for, else raise SchemaError. CWM-4002."""
+    """Raise SchemaError unless the schema is this version's. Raises CWM-4002 if it cannot be read."""
     with told_as(StorageReadError):
         found = await database.read(_revision)
     if found is None:
@@ -52,13 +52,13 @@ async def require_current(database: Database) -> None:
 
 
 async def is_empty(database: Database) -> bool:
-    """Whether the database holds no table at all. CWM-4002."""
+    """Whether the database has no tables. Raises CWM-4002."""
     with told_as(StorageReadError):
         return await database.read(lambda connection: not inspect(connection).get_table_names())
 
 
 def configuration(connection: Connection, applied: list[str]) -> Config:
-    """Alembic's, for the migrations that ship with CWM; ``applied`` is filled as they run."""
+    """Alembic's configuration for CWM's migrations; each one adds itself to ``applied`` when it runs."""
     from alembic.config import Config
 
     config = Config()
@@ -90,5 +90,5 @@ def _refuse_unknown(found: str) -> None:
     if found not in REVISIONS:
         raise SchemaError(
             f"The database's schema is {found}, which this version of CWM does not know: "
-            "run the newer CWM that made it (`cwm migrate` does not go back)."
+            "run the newer CWM that created it (`cwm migrate` does not downgrade)."
         )

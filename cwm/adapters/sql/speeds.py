@@ -1,4 +1,4 @@
-"""Engine speeds in the registry's database: one row an engine."""
+"""Engine speeds in the registry's database: one row per engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cwm.domain.speeds import Observation, Speeds
 
 
 class SqlSpeeds:
-    """``cwm.ports.speeds.SpeedRecords`` on SQLite or Postgres."""
+    """The port ``SpeedRecords`` on SQLite or Postgres."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -30,7 +30,7 @@ class SqlSpeeds:
     def add_speeds(
         self, connection: Connection, engine: str, observations: Sequence[Observation], at: datetime
     ) -> Speeds:
-        """The row is locked from the first statement on: two gateways that add at once lose nothing."""
+        """Add observations. The first statement locks the row, so two gateways that add at once lose nothing."""
         dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
         row = engine_speeds.c.engine == engine
         empty = {"engine": engine, "content": Speeds().as_dict(), "updated_at": at}

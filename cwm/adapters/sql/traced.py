@@ -1,4 +1,4 @@
-"""Each transaction as a span: which method ran it, what it failed by; no statement and no value."""
+"""A span for each transaction: the method that ran it and the error type, but no statement and no value."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def traced(database: Database, tracer: Tracer) -> Database:
-    """The same database, seen by ``tracer``."""
+    """The database with a span for each transaction, if ``tracer`` is on."""
     return TracedDatabase(database, tracer) if tracer.on else database
 
 
 class TracedDatabase:
-    """Failures come out as they are: there are callers that know what to do about some."""
+    """Raises failures unchanged, because some callers handle them."""
 
     def __init__(self, database: Database, tracer: Tracer) -> None:
         self._database = database

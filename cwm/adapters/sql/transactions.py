@@ -1,4 +1,4 @@
-"""One transaction a call: begun, committed, and its failures told in CWM's words."""
+"""Decorators that run a method in one transaction and map failures to CWM's errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 def reading(
     body: Callable[Concatenate[S, Connection, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Run the method in a transaction of its own, on a consistent view. CWM-4002 when it cannot be read."""
+    """Run the method in its own transaction, on a consistent view. Raises CWM-4002 if the database cannot be read."""
 
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -39,7 +39,7 @@ def reading(
 def glancing(
     body: Callable[Concatenate[S, Connection, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """As :func:`reading`, for a method that finds one row by its key. CWM-4002."""
+    """:func:`reading` for a method that finds one row by its key. Raises CWM-4002."""
 
     @wraps(body)
     async def look(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -52,7 +52,7 @@ def glancing(
 def writing(
     body: Callable[Concatenate[S, Connection, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Run the method in a transaction of its own: all of it or, on any exception, nothing. CWM-4001."""
+    """Run the method in its own transaction, which any exception rolls back. Raises CWM-4001."""
 
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,7 +65,7 @@ def writing(
 def writing_at_once(
     body: Callable[Concatenate[S, Connection, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """As :func:`writing`, for a method that sends a server one statement. CWM-4001."""
+    """:func:`writing` for a method that is a single statement on Postgres. Raises CWM-4001."""
 
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,7 +78,7 @@ def writing_at_once(
 def _work(
     body: Callable[Concatenate[S, Connection, P], T], records: S, /, *args: P.args, **kwargs: P.kwargs
 ) -> Callable[[Connection], T]:
-    """Under the name of the method, by which traces tell it."""
+    """The method as a function of the connection, with the method's name for traces."""
 
     def work(connection: Connection) -> T:
         return body(records, connection, *args, **kwargs)

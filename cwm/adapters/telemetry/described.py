@@ -1,4 +1,4 @@
-"""Which metrics a registry declares, with or without a sample yet."""
+"""Lists the metrics that a registry declares, including those without a sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One metric as it is declared. ``type`` is Prometheus' word for what it is."""
+    """The declaration of one metric. ``type`` is Prometheus' type name, ``told`` the help text."""
 
     name: str
     type: str
@@ -21,7 +21,7 @@ class Described:
 
 
 def described(registry: CollectorRegistry) -> list[Described]:
-    """In the order of their names."""
+    """All metrics of ``registry``, sorted by name."""
     return sorted(
         (
             Described(_told_as(family), family.type, tuple(_labels(collector, family)), family.documentation)
@@ -37,7 +37,7 @@ def _told_as(family: Metric) -> str:
 
 
 def _labels(collector: Collector, family: Metric) -> Sequence[str]:
-    """As they were declared, by a metric of ours or by a family that a collector of its own makes."""
+    """The declared label names, of a metric object or of a metric family that a custom collector yields."""
     declared_by = collector if hasattr(collector, "_labelnames") else family
     named: Sequence[str] = getattr(declared_by, "_labelnames", ())
     return named

@@ -1,4 +1,4 @@
-"""How late the event loop is: what runs too long in it delays everybody."""
+"""Measures the event loop's lag: code that runs too long in the loop delays every request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INTERVAL_SECONDS: Final = 0.5
 async def watch_event_loop(
     told: Callable[[float], None], interval_seconds: float = _INTERVAL_SECONDS
 ) -> None:
-    """Tell every now and then by how many seconds the loop woke this too late. Runs until cancelled."""
+    """Report at every interval by how many seconds the loop woke this task too late. Runs until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + interval_seconds

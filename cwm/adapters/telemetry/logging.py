@@ -1,4 +1,4 @@
-"""What CWM and its libraries write about themselves: one stream, one form."""
+"""Configures the logs of CWM and its libraries: one stream, one format."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cwm.adapters.telemetry.redaction import HIDDEN
 
-# Each request of each client is news to these; ours are the events of CWM.
+# Least levels: these libraries log every request of every client, while our logs are about events of CWM.
 _QUIET: Final = {
     "uvicorn": logging.WARNING,
     "uvicorn.access": logging.WARNING,
     "uvicorn.error": logging.WARNING,
     "fastmcp": logging.WARNING,
-    # Failures of tools and resources are told once, by the face that codes them.
+    # The MCP face logs failures of tools and resources once, with their code.
     "fastmcp.server.server": logging.CRITICAL,
     "mcp": logging.WARNING,
-    # It would write down what upstreams answer; who asked is told what was wrong with it.
+    # It would log upstreams' answers; the caller gets the error anyway.
     "mcp.client.streamable_http": logging.CRITICAL,
-    # What is sent to clients, word for word.
+    # It logs everything sent to clients, verbatim.
     "sse_starlette": logging.WARNING,
     "httpx2": logging.WARNING,
     "httpcore2": logging.WARNING,
     "sqlalchemy": logging.WARNING,
     "alembic": logging.WARNING,
     "watchfiles": logging.WARNING,
-    # Each batch that is not taken, with its cause; ours are told when that begins and when it ends.
+    # It logs every failed batch; our exporter logs when failures begin and when they end.
     "opentelemetry": logging.CRITICAL,
 }
 _TRACE: Final = "opentelemetry.trace"
 
-# Without the values of variables: prompts and secrets are among them.
+# Without local variables: they contain prompts and secrets.
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 
 
 def configure_logging(level: str, fmt: str = "auto") -> None:
-    """Write to standard error from ``level`` on, timestamps in UTC.
+    """Write logs from ``level`` on to standard error, with timestamps in UTC.
 
-    ``fmt`` is ``console``, ``json`` or ``auto``: console on a terminal. Standard output stays free for
-    what a command prints and for MCP over stdio.
+    ``fmt`` is ``console``, ``json`` or ``auto`` (console on a terminal, otherwise JSON). Standard output is for
+    commands' output and for MCP over stdio.
     """
     console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
@@ -75,7 +75,7 @@ def configure_logging(level: str, fmt: str = "auto") -> None:
 
 
 def set_level(level: str) -> None:
-    """Write from ``level`` on; libraries that have much to say begin at a level of their own."""
+    """Log from ``level`` on; verbose libraries start at a higher level of their own."""
     root = logging.getLogger()
     root.setLevel(level)
     for name, least in _QUIET.items():
@@ -83,7 +83,7 @@ def set_level(level: str) -> None:
 
 
 def _in_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """With the ids of the span that is open; who never traced has not even loaded what would know."""
+    """Add the ids of the current span. Without tracing, OpenTelemetry is not even imported."""
     if (api := sys.modules.get(_TRACE)) is not None:
         context = api.get_current_span().get_span_context()
         if context.is_valid:
@@ -108,7 +108,7 @@ def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.Pr
 
 
 def _route(name: str, least: int) -> None:
-    """To the one handler of the root: libraries bring their own otherwise."""
+    """Send a library's logs to the root's handler in place of its own handlers."""
     logger = logging.getLogger(name)
     logger.handlers.clear()
     logger.propagate = True

@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry, sent over OTLP/HTTP from a thread of their own.
+"""Traces by OpenTelemetry, sent over OTLP/HTTP from their own thread.
 
-The provider is ours alone, never the process' global one: libraries that trace by the global one would write
-down exceptions with what stands in them, and a second span for each of ours.
+The provider is private, not the process's global one: libraries that trace through the global provider would
+record exceptions with their text, and a second span for each of ours.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class OtelTracer:
         return _carrier(None)
 
     async def aclose(self) -> None:
-        """The thread that sends is a daemon: a collector that keeps it waiting does not keep the process."""
+        """Export the last spans in a daemon thread, so that a slow collector does not delay the end of the process."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def flush() -> None:
@@ -169,7 +169,7 @@ class _OtelSpan:
         if not self._failed:
             self._failed = True
             self._span.set_attribute("error.type", error_type)
-            # Without a description: what a failure says of itself may quote a prompt.
+            # Without a description: an error message may quote a prompt.
             self._span.set_status(trace.StatusCode.ERROR)
 
     @property
@@ -178,7 +178,7 @@ class _OtelSpan:
 
 
 class _Telling(SpanExporter):
-    """Says once that nobody takes the spans, and once that somebody does again."""
+    """Logs once when exports begin to fail, and once when they succeed again."""
 
     def __init__(self, exporter: SpanExporter, host: str) -> None:
         self._exporter = exporter
@@ -208,7 +208,7 @@ class _Telling(SpanExporter):
 
 @contextmanager
 def _open(made: trace.Span) -> Iterator[Span]:
-    """As the current span."""
+    """Make ``made`` the current span, and end it after the block."""
     token = otel_context.attach(trace.set_span_in_context(made))
     try:
         with _ended(made) as span:
@@ -223,7 +223,7 @@ def _ended(made: trace.Span) -> Iterator[Span]:
     try:
         yield span
     except GeneratorExit:
-        # Whoever reads a stream has enough of it.
+        # The reader of a stream stopped reading: not an error.
         raise
     except BaseException as failed:
         span.failed(_error_type(failed))
@@ -245,7 +245,7 @@ def _carrier(context: otel_context.Context | None) -> Carrier:
 
 
 def _extracted(came_with: Carrier) -> otel_context.Context | None:
-    """None where it names no trace."""
+    """The trace context in a request's headers; None if they have no valid one."""
     parent, state = came_with.get("traceparent", ""), came_with.get("tracestate", "")
     if not parent or len(parent) > _LONGEST_PARENT:
         return None

@@ -1,4 +1,4 @@
-"""Counting and timing with prometheus-client, on a registry of our own."""
+"""The port ``Meter`` with prometheus-client, on a private registry."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ _ALERTED: Final = ("thaw_partial", "thaw_without_lmcache", "config_reload_refuse
 
 
 class PrometheusMeter(RequestMetrics):
-    """Series ``cwm_*`` and the process's own; an operation's durations in milliseconds, all others in seconds.
+    """The metrics ``cwm_*`` and ``process_*``. Durations of operations are in milliseconds, all others in seconds.
 
-    A label takes at most 128 values; further ones are counted as ``other``. Percentiles are of the last
+    A label has at most 128 values; further values are counted as ``other``. Percentiles are over the last
     1,024 durations of an operation.
     """
 
@@ -80,38 +80,38 @@ class PrometheusMeter(RequestMetrics):
         self._recent = _RecentDurations()
         registry.register(self._recent)
         self._tokens = Counter(
-            "cwm_prompt_tokens", "Prompt tokens by where their KV came from", ["source"], registry=registry
+            "cwm_prompt_tokens", "Prompt tokens by the source of their KV", ["source"], registry=registry
         )
         self._results = Counter(
             "cwm_result_tokens",
-            "Tokens of tool results: had, delivered at once, and read_later from what was stored",
+            "Tokens of tool results: had in all, delivered at once, read_later from the store",
             ["part"],
             registry=registry,
         )
         self._saved = Gauge(
             "cwm_result_tokens_saved",
-            "Tokens of tool results that reached no agent: had, less delivered, less read_later",
+            "Tokens of tool results that no agent received: had minus delivered minus read_later",
             registry=registry,
         )
         self._drift = Histogram(
             "cwm_token_drift",
-            "Tokens the served model makes of a sampled text for each one that was counted",
+            "Tokens of a sampled text in the served model's tokenizer per token that was counted",
             buckets=_BUCKETS_DRIFT,
             registry=registry,
         )
         self._sampled = Counter(
             "cwm_sampled_tokens",
-            "Tokens of sampled texts as they were counted, and as the served model makes them",
+            "Tokens of sampled texts as counted, and in the served model's tokenizer",
             ["by"],
             registry=registry,
         )
-        self._events = Counter("cwm_events", "Things that happened", ["event"], registry=registry)
+        self._events = Counter("cwm_events", "Events by name", ["event"], registry=registry)
         self._looks = Counter(
-            "cwm_watchdog_checks", "Looks of the watchdog by what they found", ["outcome"], registry=registry
+            "cwm_watchdog_checks", "Checks of the watchdog by outcome", ["outcome"], registry=registry
         )
         self._instances = Gauge(
             "cwm_watchdog_healthy",
-            "Whether an LMCache instance gives back what it stores, from the tier that is asked first",
+            "Whether an LMCache instance returns what it stored, from the tier that is read first",
             ["instance"],
             registry=registry,
         )
@@ -124,13 +124,13 @@ class PrometheusMeter(RequestMetrics):
         )
         self._verified = Counter(
             "cwm_verifications",
-            "Thaws by what the replay of their canary showed",
+            "Thaws by the outcome of their canary's replay",
             ["outcome"],
             registry=registry,
         )
         self._lag = Histogram(
             "cwm_event_loop_lag_seconds",
-            "How late the event loop woke a task that looks twice a second",
+            "Delay with which the event loop woke a task that runs twice a second",
             buckets=_BUCKETS_LAG,
             registry=registry,
         )
@@ -144,7 +144,7 @@ class PrometheusMeter(RequestMetrics):
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
-        """What alerts look at: the first increase of a series that was not there before is none to Prometheus."""
+        """Create the series that alerts use at 0: Prometheus sees no increase when a series first appears."""
         for outcome in Verification:
             self._verified.labels(outcome)
         for event in _ALERTED:
@@ -199,7 +199,7 @@ class PrometheusMeter(RequestMetrics):
         self._lag.observe(seconds)
 
     def observe(self, observed: Observed) -> None:
-        """From here on tell as gauges what it knows."""
+        """Export the figures of ``observed`` as gauges from now on."""
         self._observed = observed
         self._standing.now = observed.now
 
@@ -212,7 +212,7 @@ class PrometheusMeter(RequestMetrics):
             await self._observed.aclose()
 
     def described(self) -> list[Described]:
-        """Every metric that is told, with or without a sample yet."""
+        """Every exported metric, including those without a sample."""
         return described(self._registry)
 
     def text(self, *, buckets: bool = True) -> str:
@@ -237,7 +237,7 @@ def _is_bucket(series: str) -> bool:
 
 
 class _Names:
-    """The values of one label, so many and no more."""
+    """The values of one label, limited in number."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -251,7 +251,7 @@ class _Names:
 
 
 class _RecentDurations(Collector):
-    """Gauges of the percentiles over a sliding window of durations."""
+    """Gauges of percentiles over each operation's last durations."""
 
     def __init__(self) -> None:
         self._durations: dict[str, deque[float]] = {}
@@ -273,5 +273,5 @@ class _RecentDurations(Collector):
 
 
 def _percentile(in_order: Sequence[float], percent: int) -> float:
-    """The smallest value that ``percent`` per cent of all do not exceed."""
+    """The smallest value that at least ``percent`` per cent of all values do not exceed."""
     return in_order[math.ceil(len(in_order) * percent / 100) - 1]

@@ -1,4 +1,4 @@
-"""What no log line shows: secrets that are known by value, and what looks like one."""
+"""Masks secrets in log lines: configured values, and text that looks like a secret."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 MASK: Final = "[hidden]"
 
-# A shorter one is a word that lines are full of, and no secret.
+# A shorter value is likely an ordinary word, and is not masked.
 SHORTEST: Final = 6
 _QUOTED: Final = r"(?:\\?[\"'])?"
 _LOOKS_LIKE_ONE: Final = (
-    # A JSON web token, wherever it stands.
+    # A JSON web token, anywhere.
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), MASK),
     # An API key of ours (domain/api_key.py).
     (re.compile(r"\bcwm_[0-9a-f]{16}_[A-Za-z0-9_-]{43}"), MASK),
     (re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1\2{MASK}"),
-    # The password of a URL.
+    # The password in a URL.
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/@\"']+@", re.IGNORECASE), rf"\1:{MASK}@"),
-    # A header, a field of a form or an argument that is named like one.
+    # The value of a header, form field or argument whose name means a secret.
     (
         re.compile(
             rf"({_QUOTED}\b(?:[a-z0-9]+[_-])*(?:authorization|api[_-]?key|access[_-]?token|refresh[_-]?token|id[_-]?token"
@@ -38,14 +38,14 @@ _MAY_HOLD_ONE: Final = re.compile(
 
 
 class Redaction:
-    """A structlog processor for the end of the chain, where a line is text: nothing gets past it by another way."""
+    """The last structlog processor: it gets every line as text, so no secret bypasses it."""
 
     def __init__(self) -> None:
         self._known: frozenset[str] = frozenset()
         self._values: re.Pattern[str] | None = None
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """From now on these are masked as well, also as JSON, URLs and ``repr`` spell them."""
+        """Mask these values too from now on, also in their JSON, URL and ``repr`` forms."""
         self._known |= {secret for secret in secrets if len(secret) >= SHORTEST}
         spelled = {spelling for secret in self._known for spelling in _spellings(secret)}
         longest_first = sorted(spelled, key=lambda one: (-len(one), one))
@@ -64,7 +64,7 @@ class Redaction:
 
 
 HIDDEN: Final = Redaction()
-"""The one of this process: logging is the process's, too."""
+"""The redaction of this process; like logging, it is global."""
 
 
 def _spellings(secret: str) -> set[str]:

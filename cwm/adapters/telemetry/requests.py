@@ -1,4 +1,4 @@
-"""Requests by face, method, tool, era and outcome: the series of those that serve them."""
+"""Metrics of requests by face, method, tool, era and outcome."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _M = TypeVar("_M", Counter, Gauge, Histogram)
 
 
 class RequestMetrics:
-    """:class:`cwm.ports.meter.RequestMeter`. Whoever calls bounds the labels; the series of each are looked up once."""
+    """The port :class:`cwm.ports.meter.RequestMeter`. Callers bound the labels' values; each series is looked up once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         http, mcp, tool = ["face", "route"], ["method"], ["tool"]
         self._http = _Series(
             Counter(
                 "cwm_http_requests",
-                "HTTP requests that ended, by the class of their status; left: the client went before an answer",
+                "HTTP requests that ended, by status class; left: the client disconnected before the response",
                 [*http, "status"],
                 registry=registry,
             )
@@ -28,7 +28,7 @@ class RequestMetrics:
         self._http_seconds = _Series(
             Histogram(
                 "cwm_http_request_duration_seconds",
-                "From a request to the last byte of its answer; not of /mcp, whose streams stay open",
+                "Time from a request to the last byte of its response; without /mcp, whose streams stay open",
                 http,
                 buckets=_SECONDS,
                 registry=registry,
@@ -37,7 +37,7 @@ class RequestMetrics:
         self._first_byte = _Series(
             Histogram(
                 "cwm_http_first_byte_seconds",
-                "From a request to the first byte of its answer's body; a stream's first token",
+                "Time from a request to the first byte of its response's body; of a stream, to its first token",
                 ["face"],
                 buckets=_SECONDS,
                 registry=registry,
@@ -46,7 +46,7 @@ class RequestMetrics:
         self._http_now = _Series(
             Gauge(
                 "cwm_http_requests_in_flight",
-                "HTTP requests being answered, open streams among them",
+                "HTTP requests in progress, including open streams",
                 http,
                 registry=registry,
             )
@@ -62,7 +62,7 @@ class RequestMetrics:
         self._mcp_seconds = _Series(
             Histogram(
                 "cwm_mcp_request_duration_seconds",
-                "How long MCP requests took; not those that listen",
+                "Duration of MCP requests, without listening ones",
                 mcp,
                 buckets=_SECONDS,
                 registry=registry,
@@ -70,18 +70,16 @@ class RequestMetrics:
         )
         self._mcp_now = Gauge(
             "cwm_mcp_requests_in_flight",
-            "MCP requests being answered, listening ones among them",
+            "MCP requests in progress, including listening ones",
             registry=registry,
         )
         self._mcp_errors = _Series(
-            Counter(
-                "cwm_mcp_errors", "Errors that MCP clients were told, by code", ["code"], registry=registry
-            )
+            Counter("cwm_mcp_errors", "Errors sent to MCP clients, by code", ["code"], registry=registry)
         )
         self._tools = _Series(
             Counter(
                 "cwm_tool_calls",
-                "Tool calls that ended; the tools of an upstream together, as <upstream>_*",
+                "Tool calls that ended; all tools of an upstream are counted together as <upstream>_*",
                 [*tool, "era", "outcome"],
                 registry=registry,
             )
@@ -89,7 +87,7 @@ class RequestMetrics:
         self._tool_seconds = _Series(
             Histogram(
                 "cwm_tool_call_duration_seconds",
-                "How long tool calls took",
+                "Duration of tool calls",
                 tool,
                 buckets=_SECONDS,
                 registry=registry,
@@ -126,7 +124,7 @@ class RequestMetrics:
 
 
 class _Series(dict[tuple[str, ...], _M], Generic[_M]):
-    """The series of one metric by their labels; ``labels()`` checks and locks at every call."""
+    """The series of one metric by label values, cached because ``labels()`` checks and locks at every call."""
 
     def __init__(self, metric: _M) -> None:
         super().__init__()

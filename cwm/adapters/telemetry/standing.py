@@ -1,4 +1,4 @@
-"""What there is at the moment of a look, and the process itself."""
+"""Gauges of the current state: sessions, windows, tiers, components, and the process itself."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cwm.ports.meter import Standing
 
 
 class StandingCollector(Collector):
-    """Gauges of ``now()``, read when they are told. A number that is not known has no sample."""
+    """Yields the figures of ``now()`` as gauges at each scrape. An unknown figure has no sample."""
 
     def __init__(self) -> None:
         self.now: Callable[[], Standing] = Standing
 
     def collect(self) -> Iterator[Metric]:
         now = self.now()
-        yield _by("cwm_build_info", "The version that runs", "version", {__version__: 1})
+        yield _by("cwm_build_info", "The running version", "version", {__version__: 1})
         yield _by(
             "cwm_sessions",
             "Sessions of every tenant by state, as the registry counts them",
@@ -37,7 +37,7 @@ class StandingCollector(Collector):
         yield from _tiers(now)
         yield _by(
             "cwm_component_up",
-            "Whether what the gateway needs answers (1) or is down (0)",
+            "Whether a component that the gateway needs answers (1) or is down (0)",
             "component",
             now.components,
         )
@@ -52,7 +52,7 @@ class StandingCollector(Collector):
         )
         yield GaugeMetricFamily(
             "cwm_database_transactions",
-            "Transactions that run, or wait for a connection",
+            "Transactions that run or wait for a connection",
             value=now.database_transactions,
         )
         yield GaugeMetricFamily(
@@ -74,5 +74,7 @@ def _tiers(now: Standing) -> Iterator[Metric]:
     def named(name: str, told: str, number: Callable[[TierUsage], int | None]) -> Metric:
         return _by(name, told, "tier", {str(t.tier): n for t in now.tiers if (n := number(t)) is not None})
 
-    yield named("cwm_tier_used_bytes", "Bytes of KV in a tier, of all instances", lambda t: t.used_bytes)
-    yield named("cwm_tier_capacity_bytes", "Room of a tier, where it has a limit", lambda t: t.capacity_bytes)
+    yield named("cwm_tier_used_bytes", "Bytes of KV in a tier, over all instances", lambda t: t.used_bytes)
+    yield named(
+        "cwm_tier_capacity_bytes", "Capacity of a tier that has a limit, in bytes", lambda t: t.capacity_bytes
+    )

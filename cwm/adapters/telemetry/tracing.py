@@ -1,4 +1,4 @@
-"""Whether there are traces, and the names that the processor of logs finds them by."""
+"""Chooses the tracer: OpenTelemetry, or none."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from cwm.settings import Tracing
 
 
 def open_tracer(settings: Tracing) -> Tracer:
-    """One that exports to ``otlp_endpoint``; without that, one that does nothing."""
+    """A tracer that exports to ``otlp_endpoint``; without an endpoint, one that does nothing."""
     if settings.otlp_endpoint is None:
         return UNTRACED
-    # The SDK takes time and memory that a gateway without traces has no use for.
+    # Imported here, because the SDK costs time and memory that a gateway without traces saves.
     from cwm.adapters.telemetry.otel import OtelTracer
 
     return OtelTracer(settings)

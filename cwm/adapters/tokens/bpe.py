@@ -1,4 +1,4 @@
-"""Tokens counted with splintr, in the vocabularies that its wheel brings."""
+"""Counts tokens with splintr, in the vocabularies that its wheel contains."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from splintr import AnyTokenizer
 
 DEFAULT_VOCABULARY: Final = "o200k_base"
-# Splintr keeps the words that it met; those of more text than this are slower to find than to split again.
+# splintr caches the words of the texts; for more text than this, a look-up is slower than splitting again.
 _CACHED_CHARS: Final = 250_000
-# Letters, digits, white space, marks, scripts: what splits them is compiled at its first use, which takes longest.
+# Letters, digits, white space, marks, scripts: splintr compiles a splitter for each at its first use, the slowest step.
 _WARM_UP: Final = "Load it's 1234\n\n\tdéjà  vu (x_1 != {'y': [2.5]})  // ÆØ 快速 안녕 नमस्ते 👩‍👧\r\n"
 _loading: Final = threading.Lock()
 
 
 class BpeTokenCounter:
-    """The port :class:`cwm.ports.token_counter.TokenCounter`: texts counted whole, very long ones estimated.
+    """The port :class:`cwm.ports.token_counter.TokenCounter`: counts texts, and estimates very long ones.
 
-    The vocabulary takes 42 MB and a tenth to a quarter of a second in which nothing else runs, thread or not: it is loaded at the
-    first count, or before that by ``load``.
+    The vocabulary takes 42 MB, and loading it blocks all threads for 0.1 to 0.25 s: it is loaded at the first count, or
+    earlier by ``load``.
     """
 
     def __init__(self, vocabulary: str = DEFAULT_VOCABULARY) -> None:
@@ -32,14 +32,14 @@ class BpeTokenCounter:
         self._cached_chars = 0
 
     def load(self) -> None:
-        """Load the vocabulary unless it is."""
+        """Load the vocabulary if it is not loaded."""
         self._loaded()
 
     def count(self, text: str) -> int:
         return estimate(_sound(text), self._count) if text else 0
 
     def count_whole(self, text: str) -> int:
-        """Without an estimate, however long it takes."""
+        """The exact count of a text of any length, without an estimate."""
         return count_whole(_sound(text), self._count) if text else 0
 
     def _count(self, text: str) -> int:
@@ -48,7 +48,7 @@ class BpeTokenCounter:
         if self._cached_chars > _CACHED_CHARS:
             self._cached_chars = len(text)
             tokenizer.clear_cache()
-        # Ordinary: a control token spelled out in a result is text to who reads it, and takes more tokens.
+        # encode_ordinary: a control token's name in a result is ordinary text to the model and takes several tokens.
         return len(tokenizer.encode_ordinary(text))
 
     def _loaded(self) -> AnyTokenizer:
@@ -59,7 +59,7 @@ class BpeTokenCounter:
 
 @lru_cache(2)
 def _tokenizer(vocabulary: str) -> AnyTokenizer:
-    """Shared by all counters of a process: each takes 40 MB."""
+    """The tokenizer, shared by all counters of a process: each takes 40 MB."""
     from splintr import Tokenizer
 
     tokenizer = Tokenizer.from_pretrained(vocabulary)
@@ -68,7 +68,7 @@ def _tokenizer(vocabulary: str) -> AnyTokenizer:
 
 
 def _sound(text: str) -> str:
-    """``text`` with what stands for no character replaced, as it is when it is sent."""
+    """``text`` with lone surrogates replaced, as it is when it is sent."""
     try:
         text.encode()
     except UnicodeEncodeError:

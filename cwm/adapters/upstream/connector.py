@@ -1,4 +1,4 @@
-"""The port ``UpstreamConnector``: over stdio or streamable HTTP, as the upstream is configured."""
+"""The port ``UpstreamConnector``: connects over stdio or streamable HTTP, as configured for the upstream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GOODBYES_AT_ONCE: Final = 32
 
 
 class SdkConnector:
-    """Opens sessions; those with one URL share its connections. ``link_local`` addresses are refused unless asked for."""
+    """Opens sessions; sessions with the same URL share connections. Link-local addresses need ``link_local``."""
 
     def __init__(self, tracer: Tracer = UNTRACED, *, link_local: bool = False) -> None:
         self._tracer = tracer
@@ -35,7 +35,7 @@ class SdkConnector:
         self._pools: dict[str, httpx2.AsyncHTTPTransport] = {}
         self._goodbyes: dict[str, asyncio.Semaphore] = {}
         self._exchanger = TokenExchanger(link_local=link_local)
-        # Also those that nobody holds any more, until they are gone.
+        # Includes sessions that no caller refers to any more, until they have ended.
         self._sessions: set[SdkSession] = set()
 
     async def open(
@@ -57,7 +57,7 @@ class SdkConnector:
         return session
 
     async def aclose(self) -> None:
-        """Close every connection, and the sessions that are left."""
+        """Close the remaining sessions and every connection."""
         await asyncio.gather(*(each.close(end=False) for each in self._sessions))
         pools, self._pools = self._pools, {}
         for pool in pools.values():
@@ -91,7 +91,7 @@ class SdkConnector:
         if http.session_id is None:
             return
         headers = {} if http.version is None else {"mcp-protocol-version": http.version}
-        # Many sessions may end at once; each is to have its time.
+        # Many sessions may end at once: a semaphore limits the requests, and the timeout starts when one is free.
         async with self._goodbyes.setdefault(spec.url, asyncio.Semaphore(_GOODBYES_AT_ONCE)):
             with contextlib.suppress(httpx2.HTTPError, TimeoutError):
                 async with asyncio.timeout(_GOODBYE_SECONDS), _client(spec, http) as client:
@@ -112,7 +112,7 @@ def _client(spec: UpstreamSpec, http: SessionHttp) -> httpx2.AsyncClient:
     return StraightClient(
         transport=http,
         headers=dict(spec.headers),
-        # How long an answer may take is each request's own matter.
+        # No read timeout: each request has its own limit.
         timeout=httpx2.Timeout(spec.connect_seconds, read=None),
     )
 

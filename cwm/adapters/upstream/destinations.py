@@ -1,4 +1,4 @@
-"""Connections that are not made to where a cloud keeps a machine's credentials, whatever name leads there."""
+"""Refuses connections to link-local addresses, where clouds serve a machine's credentials, whatever the host name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cwm.domain.web_origin import is_link_local
 
 
 class Elsewhere(httpcore2.AsyncNetworkBackend):
-    """Looks at where a connection ended up before a byte is sent: a name may resolve to anything, each time anew."""
+    """Checks a connection's actual address before a byte is sent: a name may resolve differently each time."""
 
     def __init__(self, inner: httpcore2.AsyncNetworkBackend) -> None:
         self._inner = inner
@@ -26,12 +26,12 @@ class Elsewhere(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         if is_link_local(host):
-            raise httpcore2.ConnectError("link-local addresses are not asked")
+            raise httpcore2.ConnectError("link-local addresses are refused")
         stream = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
         reached = stream.get_extra_info("server_addr")
         if reached is None or is_link_local(str(reached[0])):
             await stream.aclose()
-            raise httpcore2.ConnectError("link-local addresses are not asked")
+            raise httpcore2.ConnectError("link-local addresses are refused")
         return stream
 
     async def sleep(self, seconds: float) -> None:
@@ -39,7 +39,7 @@ class Elsewhere(httpcore2.AsyncNetworkBackend):
 
 
 def kept_elsewhere(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
-    """``transport`` with its connections looked at; httpx has no parameter for that."""
+    """``transport`` with the check, set on its pool because httpx has no parameter for it."""
     pool = transport._pool  # noqa: SLF001
     pool._network_backend = Elsewhere(pool._network_backend)  # noqa: SLF001
     return transport

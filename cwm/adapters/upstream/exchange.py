@@ -1,4 +1,4 @@
-"""A caller's access token for one of the upstream's (RFC 8693)."""
+"""Exchanges a caller's access token for an access token of the upstream (RFC 8693)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import httpx2
 
 from cwm.adapters import certificates
 from cwm.adapters.upstream.http import connection_pool
+from cwm.background import cancel_and_wait
 from cwm.domain.upstream import TokenExchange
 from cwm.ports.upstream import UpstreamAwayError, UpstreamDeniedError
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a type, no token
 _TIMEOUT_SECONDS: Final = 10.0
-# Tokens are asked for anew a little before they run out, and never kept long without being told how long.
+# A token is requested again 30 s before it expires; one without ``expires_in`` is used for 60 s.
 _MARGIN_SECONDS: Final = 30.0
 _UNTOLD_SECONDS: Final = 60.0
 _MOST_KEPT: Final = 10_000
@@ -31,7 +32,7 @@ class _Kept:
 
 
 class TokenExchanger:
-    """Asks the token endpoint, and remembers its answers for as long as they are good, in memory only."""
+    """Calls the token endpoint and caches tokens until they expire, in memory only."""
 
     def __init__(self, *, link_local: bool = False) -> None:
         pool = connection_pool(encrypted=True, link_local=link_local)
@@ -40,23 +41,20 @@ class TokenExchanger:
         self._asking: dict[str, asyncio.Task[_Kept]] = {}
 
     async def exchange(self, at: TokenExchange, authorization: str) -> str:
-        """The ``Authorization`` value for the upstream. Raises UpstreamAwayError, naming no token."""
+        """The ``Authorization`` value for the upstream. Raises UpstreamAwayError, whose message contains no token."""
         scheme, _, subject_token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not subject_token:
             raise UpstreamDeniedError("it needs the caller's access token, and the caller sent none")
         key = _key(at, subject_token)
         kept = self._kept.get(key)
         if kept is None or kept.until <= time.monotonic():
-            # Whoever comes meanwhile waits for the same answer, also when the first to come leaves.
+            # Concurrent callers share one request, which continues if the first caller is cancelled.
             asking = self._asking.get(key) or self._begin(key, at, subject_token)
             kept = await asyncio.shield(asking)
         return kept.authorization
 
     async def aclose(self) -> None:
-        left = list(self._asking.values())
-        for asking in left:
-            asking.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await cancel_and_wait(*self._asking.values())
         await self._client.aclose()
 
     def _begin(self, key: str, at: TokenExchange, subject_token: str) -> asyncio.Task[_Kept]:

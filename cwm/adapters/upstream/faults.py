@@ -1,4 +1,4 @@
-"""What goes wrong with an upstream, as the port tells it."""
+"""Maps the SDK's failures to the port's errors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cwm.ports.upstream import (
     UpstreamSlowError,
 )
 
-# Servers use the SDK's codes too, for errors of their own: only its words tell them apart.
+# Servers also use the SDK's codes for their own errors; only the SDK's messages tell them apart.
 _BROKEN: Final = ("Connection closed", "SSE stream")
 _NOT_MCP: Final = ("Failed to parse", "Unexpected content type")
-# What the SDK makes of an HTTP 404 that is no JSON-RPC: perhaps nobody's answer but a proxy's.
+# The SDK's message for an HTTP 404 without JSON-RPC, which may come from a proxy.
 _NOT_FOUND: Final = "Not Found"
 _FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
     AWAY: UpstreamAwayError,
@@ -36,7 +36,7 @@ _FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """The SDK's failures as the port's."""
+    """Raise the port's errors for the SDK's failures in the block."""
     try:
         yield
     except MCPError as failed:
@@ -56,17 +56,17 @@ def told() -> Iterator[None]:
 
 
 def knows_not(refused: UpstreamRefusedError) -> bool:
-    """The upstream itself says that it has no such method."""
+    """Whether the upstream itself reports that it has no such method."""
     return refused.code == types.METHOD_NOT_FOUND and str(refused) != _NOT_FOUND
 
 
 def _not_mcp() -> UpstreamRefusedError:
-    """Without its words, which may be anything."""
-    return UpstreamRefusedError(types.INTERNAL_ERROR, "It answered something that is not MCP.")
+    """An error without the upstream's text, which may be anything."""
+    return UpstreamRefusedError(types.INTERNAL_ERROR, "It answered with something that is not MCP.")
 
 
 def away(failed: BaseException) -> UpstreamAwayError:
-    """For the first cause in a group, in words that hold no header and no body."""
+    """The error for ``failed``, or for the first cause in a group; its message has no header and no body."""
     while isinstance(failed, BaseExceptionGroup):
         failed = failed.exceptions[0]
     denied = isinstance(failed, MCPError) and failed.data == OURS and failed.code == DENIED

@@ -1,9 +1,9 @@
-"""Streamable HTTP towards upstreams: what went wrong reaches the request it happened to, and no other.
+"""Streamable HTTP to upstreams: a network error fails only the request that it happened to.
 
-The SDK's transport ends a whole session, with everybody's requests, when one POST meets a network error. Here
-such an error becomes a JSON-RPC answer of our own making: only its request fails, and it says whether the
-upstream can have seen it. A request that is given up gives its connection back: the SDK would keep it for an
-answer that servers of the handshake era do not send to what was cancelled.
+The SDK's transport ends the whole session, with all its requests, when one POST meets a network error. Here
+the error becomes a JSON-RPC error response made by CWM: only its own request fails, and the error says whether the
+upstream may have received it. A request that is given up returns its connection: the SDK would keep it open for a
+response that servers of the handshake era do not send to a cancelled request.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import httpx2
 from cwm.adapters import certificates
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.upstream.destinations import kept_elsewhere
+from cwm.background import BackgroundTasks
 from cwm.ports.tracing import UNTRACED, Carrier
 
 AWAY: Final = -32901
@@ -32,7 +33,7 @@ LOST: Final = -32903
 DENIED: Final = -32904
 
 OURS: Final = uuid4().hex
-"""In ``data`` of the answers made here, so that no upstream's own error is taken for one."""
+"""Marks, in ``data``, the errors made here: an upstream's own error cannot be mistaken for one."""
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _VERSION_HEADER: Final = "mcp-protocol-version"
@@ -40,7 +41,7 @@ _ABOUT_SESSION: Final = re.compile(
     rb"session[ _-]?id|session[^.]*(not found|unknown|expired|terminated)|(unknown|invalid|expired) session",
     re.IGNORECASE,
 )
-# Servers close idle connections after five seconds; leaving them first avoids writing into a dead one.
+# Servers close idle connections after five seconds; closing earlier avoids writing to a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
 _IDLE_CONNECTIONS: Final = 32
 _END_SECONDS: Final = 2.0
@@ -49,10 +50,10 @@ _UNKNOWN_SESSION: Final = 404
 
 
 def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.AsyncHTTPTransport:
-    """The connections to one upstream, for all sessions with it; to link-local addresses only if told so."""
+    """The connections of all sessions with one upstream; link-local addresses need ``link_local``."""
     pool = on_asyncio(
         httpx2.AsyncHTTPTransport(
-            # Reading the trust store takes time and memory that plain HTTP has no use for.
+            # Plain HTTP saves the time and memory of reading the trust store.
             verify=encrypted,
             trust_env=False,
             limits=httpx2.Limits(
@@ -67,9 +68,9 @@ def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.Asyn
 
 @dataclass(slots=True)
 class Asked:
-    """One request: whose credentials go with it, and the answer as long as that is being read.
+    """One request: the caller's credentials and capabilities, and the response while it is read.
 
-    ``authorization`` is empty for a caller who has none, None for what the session asks for itself.
+    ``authorization`` is empty for a caller without credentials, and None for the session's own requests.
     ``capabilities`` are those of the caller's client.
     """
 
@@ -85,15 +86,15 @@ class Asked:
 
 
 ASKED: Final[ContextVar[Asked | None]] = ContextVar("ASKED", default=None)
-"""The SDK sends each message in the context of the task that asked."""
+"""The request of the current task: the SDK sends each message in the context of the task that made the request."""
 
 
 class SessionHttp(httpx2.AsyncBaseTransport):
-    """One session's way through the pool: knows its id, says who asks, tells what went wrong.
+    """One session's transport: adds session id, credentials and trace headers, and turns failures into errors.
 
-    ``authorization`` goes with what nobody in particular asks for. ``broken`` is called when the stream of
-    the upstream's own messages ends: what it said until the next one is opened was not heard. ``carrier`` says
-    which trace the request that is sent belongs to.
+    ``authorization`` is sent with the session's own requests. ``broken`` is called when the stream of
+    the upstream's notifications ends: those sent until the next stream opens are lost. ``carrier`` returns
+    the trace headers of the request being sent.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self._pool = pool
         self._broken = broken
         self._carrier = carrier
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
         self.session_id = session_id
         self.authorization: str | None = None
         self.version: str | None = None
@@ -151,7 +152,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
             await response.aclose()
             return _answer(LOST, f"it answers HTTP {status}")
         if not _is_stream(response):
-            # Here and now, where an error has a request to belong to.
+            # Read here, so that an error fails only this request.
             await response.aread()
         elif status == 200:
             assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -160,7 +161,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
             self.session_id = response.headers.get(_SESSION_HEADER)
         elif status == _UNKNOWN_SESSION or _speaks_of_the_session(response):
             await response.aclose()
-            return _answer(EXPIRED, "it does not know the session any more")
+            return _answer(EXPIRED, "it no longer knows the session")
         return response
 
     def _overheard(self, response: httpx2.Response) -> httpx2.Response:
@@ -170,13 +171,13 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        """The pool is not this session's to close."""
+        """Does nothing: the pool belongs to all sessions."""
 
 
 class StraightClient(httpx2.AsyncClient):
-    """Hands requests to its transport as they are: the rest of a client takes time, and calls of tools need none of it.
+    """Passes requests directly to its transport, because the rest of httpx's client costs time that tool calls save.
 
-    An upstream that knows its clients by cookies gets all of it.
+    Once an upstream has set cookies, the full client is used.
     """
 
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
@@ -204,7 +205,7 @@ _parsed: Final = lru_cache(httpx2.URL)
 
 
 class _OwnMessages(httpx2.AsyncByteStream):
-    """An upstream's stream, whose break is an end like any other: then the SDK opens it again each time."""
+    """The stream of an upstream's notifications. A network error ends it normally, so that the SDK opens it again."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, broken: Callable[[], None]) -> None:
         self._stream = stream
@@ -222,20 +223,21 @@ class _OwnMessages(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+# Bypass (decision 0028): the SDK would open a new connection to the upstream for every call.
 class _ReadToItsEnd(httpx2.AsyncByteStream):
-    """A stream that is closed as soon as the answer was in it, which is a moment before its end.
+    """A response stream that is read to its end in the background after the SDK closes it.
 
-    Its connection could not be used again, and every call would have to open one. So the rest is read, and nobody
-    waits for that. A request that is given up, whose reader is cancelled or still waits, is closed at once.
+    The SDK closes it as soon as it has the answer, just before the end; the connection could then not be reused, and
+    every call would open one. If the request was given up (the reader is cancelled or still waits), it closes at once.
     """
 
-    def __init__(self, stream: httpx2.AsyncByteStream, ending: set[asyncio.Task[None]]) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, ending: BackgroundTasks) -> None:
         self._stream = stream
         self._parts = aiter(stream)
         self._ending = ending
         self._has_more = True
 
-    # No generator: httpx closes those together with the response.
+    # Not a generator: httpx would close it together with the response.
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
@@ -248,9 +250,7 @@ class _ReadToItsEnd(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         task = asyncio.current_task()
         if self._has_more and task is not None and not task.cancelling():
-            ending = asyncio.create_task(self._end())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._ending.start(self._end())
         else:
             await self._stream.aclose()
 
@@ -269,7 +269,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 def _speaks_of_the_session(response: httpx2.Response) -> bool:
-    """By the protocol an unknown session is 404, by a widespread habit a 400 that says so."""
+    """Whether a 400 is about the session: the protocol's status is 404, but many servers answer 400 with a text."""
     return response.status_code == 400 and _ABOUT_SESSION.search(response.content) is not None
 
 

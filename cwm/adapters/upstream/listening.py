@@ -1,4 +1,4 @@
-"""What an upstream tells of its own accord: among a session's messages, or on the stream of 2026-07-28."""
+"""Receives an upstream's notifications: among a session's messages, or on the stream of protocol 2026-07-28."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from mcp.shared.subscriptions import (
 )
 
 from cwm.adapters.upstream.http import OURS
+from cwm.background import cancel_and_wait
 from cwm.domain.upstream import Kind
 from cwm.ports.upstream import Heard
 
-_RELISTEN_SECONDS: Final = 1.0  # so that one which ends every stream at once is not asked without a pause
+_RELISTEN_SECONDS: Final = 1.0  # pause for an upstream that ends every stream at once
 _WILL_NOT: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST)
 _CHANGED: Final[Mapping[type, Kind]] = {
     ToolsListChanged: Kind.TOOLS,
@@ -37,7 +38,7 @@ _CHANGED: Final[Mapping[type, Kind]] = {
 
 
 class Listening:
-    """Calls ``heard`` for one session. ``watched`` are the URIs of the resources to hear of."""
+    """Calls ``heard`` for each notification of one session. ``watched`` are the URIs of the subscribed resources."""
 
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
@@ -47,7 +48,7 @@ class Listening:
         self.watched: set[str] = set()
 
     def renew(self) -> None:
-        """Other resources are to be watched."""
+        """Subscribe again, because ``watched`` has changed."""
         self._anew.set()
 
     async def on_message(self, message: IncomingMessage) -> None:
@@ -57,7 +58,7 @@ class Listening:
             self._heard(kind)
 
     async def listen(self, client: Callable[[], ClientSession]) -> None:
-        """The stream of 2026-07-28, opened again when it is lost or other resources are to be watched."""
+        """Read the stream of 2026-07-28; open it again when it is lost or ``watched`` has changed."""
         try:
             await self._listen(client)
         finally:
@@ -75,13 +76,14 @@ class Listening:
                 if failed.data != OURS and failed.code in _WILL_NOT:
                     if not asked:
                         return
-                    # One that is not known there is not to cost the others; nor are all others, if need be, the lists.
+                    # An unknown URI must not end the other subscriptions, so retry without the new URIs; if none is
+                    # new, retry without any, so that at least changes of lists are reported.
                     refused |= (asked - self._accepted) or asked
                     continue
             except (SubscriptionLost, TimeoutError):
                 pass
             if not self._anew.is_set():
-                # Whatever it would have told in the meantime is looked up.
+                # Notifications may have been missed: report a change of every kind.
                 self._hear_of_everything()
                 await asyncio.sleep(_RELISTEN_SECONDS)
 
@@ -98,11 +100,11 @@ class Listening:
             self._accepted = frozenset(uris)
             reading = asyncio.create_task(self._hear_all(stream))
             anew = asyncio.create_task(self._anew.wait())
-            opened.push_async_callback(_stopped, reading, anew)
+            opened.push_async_callback(cancel_and_wait, reading, anew)
             await self._before.aclose()
             await asyncio.wait({reading, anew}, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
-                # It tells until the next one does, so that nothing is missed between them.
+                # Keep this stream open until the next one is, so that no notification is missed between them.
                 self._before = opened.pop_all()
 
     def _hear_of_everything(self) -> None:
@@ -118,12 +120,6 @@ class Listening:
             self._heard(event.uri)
         elif (kind := _CHANGED.get(type(event))) is not None:
             self._heard(kind)
-
-
-async def _stopped(*tasks: asyncio.Task[Any]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def tells_of_changes(capabilities: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The port ``UpstreamSession`` over the MCP SDK's client, of either era and over either transport."""
+"""The port ``UpstreamSession`` over the MCP SDK's client, for both protocol eras and both transports."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from cwm.ports.upstream import (
 
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 Authorize = Callable[[str], Awaitable[str | None]]
-"""From the caller's ``Authorization`` to the one that the upstream is shown; None where it is shown none."""
+"""Maps the caller's ``Authorization`` to the one for the upstream; None if the upstream gets none."""
 
 _CLIENT: Final = types.Implementation(name="cwm", version=__version__)
 _MOST_PAGES: Final = 1000
-# Of the time to connect: a program that is silent about what it does not know must be left time to answer.
+# Share of the connect time for the probe: a program that ignores it needs the rest for the handshake.
 _PROBE_SHARE: Final = 0.4
 _WATCH_SECONDS: Final = 30.0
 _WRITE_SECONDS: Final = 10.0
 
 
 class SdkSession:
-    """One open session. The SDK's client lives in a task of its own, which opens, holds and closes it."""
+    """One open session. A task of its own opens the SDK's client, keeps it open and closes it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SdkSession:
         goodbye: Callable[[], Awaitable[None]] | None = None,
         gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
-        """``gone`` is called when nothing is left of it: it was closed, and the upstream told where it is to be."""
+        """``gone`` is called after the session is closed and, if required, ended at the upstream."""
         self._is_heard = heard is not None
         self._listening = Listening(heard or (lambda _: None))
         self._authorize = authorize
@@ -70,9 +70,9 @@ class SdkSession:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, timeout_seconds: float, resume: str | None = None) -> None:
-        """Raises UpstreamAwayError, with nothing left open."""
+        """Open the session. Raises UpstreamAwayError, after closing everything."""
         ready = asyncio.get_running_loop().create_future()
-        # Of the request that happens to be the first, nothing is to go with those that follow.
+        # An empty context, so that later requests do not inherit the context of the first one.
         holding = self._hold(ready, resume, timeout_seconds)
         self._task = asyncio.create_task(holding, context=contextvars.Context())
         try:
@@ -108,7 +108,7 @@ class SdkSession:
         return self._client is not None and not self._ended.is_set()
 
     async def authorize(self, authorization: str | None) -> str | None:
-        """Who asks, as the upstream is told; the session's own messages are in that name from now on."""
+        """The upstream's ``Authorization`` for this caller; the session's own messages use it from now on."""
         return (
             None if self._authorize is None or authorization is None else await self._authorize(authorization)
         )
@@ -151,7 +151,7 @@ class SdkSession:
         self._asking += 1
         try:
             with told():
-                # The SDK's own limit counts from when the request was written, which may never be.
+                # The SDK's own timeout starts when the request is written, which may never happen.
                 async with asyncio.timeout(timeout_seconds + _WRITE_SECONDS):
                     answer = await client.send_request(
                         request,
@@ -200,7 +200,7 @@ class SdkSession:
 
     async def close(self, *, end: bool) -> None:
         self._closing.set()
-        # Whoever waits for it may be cancelled.
+        # Shielded, because the caller may be cancelled.
         self._closer = asyncio.create_task(self._close(end=end))
         await asyncio.shield(self._closer)
 
@@ -229,7 +229,7 @@ class SdkSession:
                     dispatcher=wire,
                     message_handler=self._listening.on_message,
                     client_info=_CLIENT,
-                    # For the pages of lists; what callers ask for has a limit of its own.
+                    # For pages of lists; callers' requests have their own limits.
                     read_timeout_seconds=timeout_seconds,
                 ) as client:
                     if not await self._unless_closed(
@@ -249,7 +249,7 @@ class SdkSession:
                 ready.set_exception(UpstreamAwayError("the connection is closed"))
 
     async def _unless_closed(self, work: Awaitable[None]) -> bool:
-        """Whether it was done before the session was lost or closed. Raises what it raises."""
+        """Whether ``work`` completed before the session was lost or closed. Raises the exceptions of ``work``."""
         doing = asyncio.ensure_future(work)
         closing, ended = (asyncio.create_task(event.wait()) for event in (self._closing, self._ended))
         try:
@@ -268,7 +268,7 @@ class SdkSession:
         at = types.PaginatedRequestParams(cursor=cursor)
         with told():
             if kind is Kind.TOOLS:
-                # The typed call learns which arguments a tool wants as headers.
+                # The typed call records which arguments a tool wants as headers.
                 tools = await client.list_tools(params=at)
                 return [_json(each) for each in tools.tools], tools.next_cursor
             if kind is Kind.RESOURCES:
@@ -287,7 +287,7 @@ class SdkSession:
 
 
 class _Result(RootModel[dict[str, Any]]):
-    """What was answered, every field of it."""
+    """A result with all its fields."""
 
 
 def _json(model: types.Tool | types.Resource | types.ResourceTemplate | types.Prompt) -> Definition:

@@ -1,7 +1,7 @@
-"""Upstreams that are programs: started with the session, stopped with it, what they say in our log.
+"""Upstreams that are programs: started and stopped with the session, their standard error in our log.
 
-Not the SDK's transport: that one leaves running what a program started when the program itself ends in time,
-does not notice the end of a program whose children keep its pipes, and logs whatever is no message whole.
+Replaces the SDK's transport, which leaves a program's children running when the program itself ends in time,
+does not notice the end of a program whose children keep its pipes open, and logs non-message lines in full.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
+from cwm.background import cancel_and_wait
 from cwm.domain.upstream import UpstreamSpec
 
 _LONGEST_TEXT: Final = 2000
@@ -39,9 +40,9 @@ _Outgoing = MemoryObjectReceiveStream[SessionMessage]
 
 @asynccontextmanager
 async def program(spec: UpstreamSpec) -> AsyncIterator[tuple[Any, Any]]:
-    """The program's streams. It ends, with every process of its group, when the context does."""
+    """The program's streams. The program and its whole process group end with the context."""
     child = _started(spec)
-    # Readable when the program has ended, whoever holds its pipes; until it is reaped its group keeps its id.
+    # Readable when the program has ended, even if others hold its pipes. Its group id stays valid until it is reaped.
     gone = os.pidfd_open(child.pid)
     secrets = _secrets(spec)
     incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -53,10 +54,10 @@ async def program(spec: UpstreamSpec) -> AsyncIterator[tuple[Any, Any]]:
     try:
         yield read, write
     finally:
-        await _stop([sending, ending])
+        await cancel_and_wait(sending, ending)
         await _end(child, gone)
         await asyncio.wait({receiving, hearing}, timeout=_LAST_WORDS_SECONDS)
-        await _stop([receiving, hearing])
+        await cancel_and_wait(receiving, hearing)
         for stream in (incoming, read, write, outgoing):
             stream.close()
         for pipe in (child.stdout, child.stderr):
@@ -79,7 +80,7 @@ def _started(spec: UpstreamSpec) -> subprocess.Popen[bytes]:
 
 
 async def _receive(upstream: str, secrets: list[str], pipe: int, incoming: _Incoming) -> None:
-    """What it prints is messages; anything else it prints is told as if it stood on stderr."""
+    """Pass on the messages that the program prints; log any other line as if it were on stderr."""
     async with incoming:
         async for line in _lines(pipe, _LONGEST_MESSAGE):
             try:
@@ -87,7 +88,7 @@ async def _receive(upstream: str, secrets: list[str], pipe: int, incoming: _Inco
             except ValueError:
                 _tell(upstream, secrets, line)
                 continue
-            # Read on when nobody listens: a program that cannot print cannot end.
+            # Keep reading when the receiver is closed: a program that cannot print cannot end.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await incoming.send(SessionMessage(message))
 
@@ -101,7 +102,7 @@ async def _send(pipe: int, outgoing: _Outgoing, incoming: _Incoming) -> None:
                 with suppress(BlockingIOError):
                     left = left[os.write(pipe, left) :]
         except OSError:
-            # It listens no more, and will answer nothing.
+            # The program closed its stdin, so it will not answer.
             incoming.close()
             return
 
@@ -118,7 +119,7 @@ async def _close_at_its_end(gone: int, receiving: asyncio.Task[None], incoming: 
 
 
 async def _end(child: subprocess.Popen[bytes], gone: int) -> None:
-    """As the protocol asks: close its stdin, then ask it, then kill it, and whatever it leaves behind."""
+    """As MCP requires: close stdin, then SIGTERM; finally SIGKILL for the whole process group."""
     assert child.stdin is not None
     child.stdin.close()
     if not await _ended(gone):
@@ -131,7 +132,7 @@ async def _end(child: subprocess.Popen[bytes], gone: int) -> None:
 
 
 async def _ended(gone: int) -> bool:
-    """Within the grace."""
+    """Whether the program ends within the grace."""
     with anyio.move_on_after(_GRACE_SECONDS):
         await anyio.wait_readable(gone)
         return True
@@ -143,14 +144,8 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(child.pid, number)
 
 
-async def _stop(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:
-    """Up to the end; of a line of more than ``longest`` bytes, its beginning."""
+    """Lines until the end of the pipe, each cut to ``longest`` bytes."""
     parts: list[bytes] = []
     held = 0
     while True:
@@ -178,7 +173,7 @@ def _tell(upstream: str, secrets: list[str], line: bytes) -> None:
 
 
 def _secrets(spec: UpstreamSpec) -> list[str]:
-    """What may not be told: each line of each variable, as it would be printed; longest first."""
+    """Text to mask in logs: each line of each variable, longest first."""
     lines = {line.strip() for value in spec.env.values() for line in value.splitlines()}
     return sorted((line for line in lines if len(line) >= SHORTEST), key=len, reverse=True)
 

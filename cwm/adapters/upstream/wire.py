@@ -1,4 +1,4 @@
-"""What the SDK's client lacks towards upstreams: which era to speak, for whom it can do what, when the other side is gone."""
+"""Additions to the SDK's client: negotiates the era, sends the caller's capabilities, and reports a lost connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm.adapters.upstream.http import ASKED, AWAY, DENIED, OURS
 
 
 class Wire(JSONRPCDispatcher[Any]):
-    """The SDK's dispatcher, which also says who can be asked for input, and when the other side is gone."""
+    """The SDK's dispatcher; also sends the caller's capabilities, and sets ``ended`` when the connection ends."""
 
     def __init__(self, read: Any, write: Any, ended: asyncio.Event) -> None:
         super().__init__(read, write)
@@ -29,7 +29,7 @@ class Wire(JSONRPCDispatcher[Any]):
         try:
             return await super().send_raw_request(method, _with_capabilities(params), *args, **options)
         finally:
-            # Those who wait learn of the end before ``run`` does; they are not to ask here again.
+            # Waiting requests fail before ``run`` returns: set it now, so that they are not retried here.
             if self._closed:
                 self._gone.set()
 
@@ -41,7 +41,7 @@ class Wire(JSONRPCDispatcher[Any]):
 
 
 async def negotiate(client: ClientSession, resume: str | None, probe_seconds: float) -> None:
-    """2026-07-28 where the upstream speaks it, else the handshake; with ``resume`` neither is needed."""
+    """Use 2026-07-28 if the upstream supports it, otherwise the handshake; ``resume`` replaces both."""
     if resume is not None:
         client.adopt(types.InitializeResult.model_validate(json.loads(resume)["initialize"]))
         return
@@ -57,7 +57,7 @@ async def negotiate(client: ClientSession, resume: str | None, probe_seconds: fl
 
 
 async def _shake_hands(client: ClientSession) -> None:
-    """An upstream that was slow to start may have heard the probe after all: then it speaks nothing else any more."""
+    """Initialize. An upstream that was slow to start may have accepted the probe after all: then discover again."""
     try:
         await client.initialize()
     except MCPError as refused:
@@ -76,7 +76,7 @@ def without_capabilities(params: Mapping[str, Any]) -> tuple[dict[str, Any], Map
 
 
 def _with_capabilities(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The caller's in the place of ours, which the SDK tells an upstream of 2026-07-28 with every request."""
+    """Replace our capabilities with the caller's: the SDK sends them to a 2026-07-28 upstream with every request."""
     asked, meta = ASKED.get(), (params or {}).get("_meta") or {}
     if params is None or asked is None or not asked.capabilities:
         return params

@@ -1,1 +1,1 @@
-"""vLLM: its HTTP API, and the request and answer formats of a turn."""
+"""vLLM: its HTTP API, and the request and response formats of a turn."""

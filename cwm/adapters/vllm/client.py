@@ -13,8 +13,8 @@ import httpx2
 
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.vllm import wire
-from cwm.adapters.vllm.faults import Freshness, told_as_coded_errors, was_stale
-from cwm.adapters.vllm.spans import Spans, generated
+from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
+from cwm.adapters.vllm.spans import Spans, note_generation
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.prefix import TokenIds
@@ -22,7 +22,7 @@ from cwm.ports.engine import Completion, Counters, Delta, ForwardedResponse, Gen
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine as EngineSettings
 
-# vLLM closes an idle connection after five seconds; leaving it first avoids writing into a dead one.
+# vLLM closes an idle connection after five seconds; closing it earlier avoids writing to a dead one.
 _KEEPALIVE_SECONDS: Final = 4.0
 _IDLE_CONNECTIONS: Final = 64
 _HOP_BY_HOP: Final = frozenset(
@@ -50,7 +50,7 @@ _parsed = lru_cache(64)(httpx2.URL)
 
 @dataclass(slots=True)
 class _Forwarded:
-    """A :class:`cwm.ports.engine.ForwardedResponse` over a response being read."""
+    """A :class:`cwm.ports.engine.ForwardedResponse` whose body is read from vLLM as it is consumed."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -66,8 +66,8 @@ class _Forwarded:
 class VllmEngine:
     """The port :class:`cwm.ports.engine.Engine` over one vLLM server.
 
-    A GET and ``/tokenize`` are tried a second time on any broken connection; a generation only when a
-    pooled connection was dead before a byte of the answer came.
+    A GET and ``/tokenize`` are retried once after any broken connection; a generation only if a pooled
+    connection was dead before the first byte of the response.
     """
 
     def __init__(self, settings: EngineSettings, tracer: Tracer = UNTRACED) -> None:
@@ -81,7 +81,7 @@ class VllmEngine:
         self._timeout = httpx2.Timeout(
             settings.request_timeout_seconds, connect=settings.connect_timeout_seconds
         ).as_dict()
-        # The transport alone: a client's redirects, cookies and default headers are not wanted, only paid for.
+        # The transport without a client: CWM needs no redirects, cookies or default headers, and they cost time.
         self._transport = on_asyncio(
             httpx2.AsyncHTTPTransport(
                 limits=httpx2.Limits(
@@ -128,21 +128,21 @@ class VllmEngine:
         )
 
     async def special_tokens(self, model: str) -> frozenset[str]:
-        known = self._tokenizers.get(model)
-        if known is None:
-            known = self._tokenizers[model] = await self._ask_tokenizer()
-        return known.special_tokens
+        tokenizer = self._tokenizers.get(model)
+        if tokenizer is None:
+            tokenizer = self._tokenizers[model] = await self._ask_tokenizer()
+        return tokenizer.special_tokens
 
     async def chat_template(self, model: str) -> str | None:
-        """Asked anew each time: a restarted vLLM may have another one."""
-        told = self._tokenizers[model] = await self._ask_tokenizer()
-        return told.chat_template
+        """Asks vLLM every time: after a restart it may have a different template."""
+        tokenizer = self._tokenizers[model] = await self._ask_tokenizer()
+        return tokenizer.chat_template
 
     async def kv_dtype(self) -> str | None:
         return wire.kv_dtype((await self._get("/metrics")).decode(errors="replace"))
 
     async def complete(self, generation: Generation) -> Completion:
-        """Abandoning this call aborts the request, which can kill a vLLM that is loading KV: shield it."""
+        """Shield this call: its cancellation aborts the request, which can kill a vLLM that is loading KV."""
         body = wire.completion_body(generation, stream=False)
         with self._spans.generation(generation, stream=False) as span:
             async with self._answer(
@@ -150,70 +150,72 @@ class VllmEngine:
             ) as response:
                 content = await response.aread()
             completion = wire.understand(wire.completion, content, "/v1/completions")
-            generated(span, completion)
+            note_generation(span, completion)
         return completion
 
     async def stream(self, generation: Generation) -> AsyncIterator[Delta]:
-        """As :meth:`complete`: shield it until the first delta."""
+        """Shield this call until the first delta, for the reason given in :meth:`complete`."""
         body = wire.completion_body(generation, stream=True)
         with self._spans.generation(generation, stream=True) as span:
             async with self._answer(
                 "POST", "/v1/completions", body, model=generation.model, span=span
             ) as response:
-                ended = False
+                complete = False
                 async for line in response.aiter_lines():
                     data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
                     if data == "[DONE]":
-                        ended = True
+                        complete = True
                     elif data:
                         delta = _delta(data.encode())
-                        generated(span, delta)
+                        note_generation(span, delta)
                         yield delta
-            if not ended:
+            if not complete:
                 raise EngineConnectionError(
-                    f"vLLM at {self._url} ended a stream before its end.", url=self._url
+                    f"vLLM at {self._url} closed a stream before the last event.", url=self._url
                 )
 
     async def counters(self) -> Counters:
         exposition = await self._get("/metrics")
         try:
             return wire.counters(exposition.decode())
-        except ValueError as garbled:
-            raise EngineResponseError("vLLM's /metrics is no Prometheus text.", url=self._url) from garbled
+        except ValueError as error:
+            raise EngineResponseError("vLLM's /metrics is not Prometheus text.", url=self._url) from error
 
     @asynccontextmanager
     async def forward(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AsyncIterator[ForwardedResponse]:
-        """``path`` carries its query. The caller's authorization is not passed on, ours is."""
-        passed = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
-        passed = [(name, value) for name, value in passed if name.lower() not in _NOT_FORWARDED]
+        """``path`` includes the query. Sends the gateway's authorization instead of the caller's."""
+        request_headers = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers.items()]
+        request_headers = [
+            (name, value) for name, value in request_headers if name.lower() not in _NOT_FORWARDED
+        ]
         with self._spans.http(method, path) as span:
-            async with self._forwarded(method, path, body, passed, span) as response:
+            async with self._forwarded(method, path, body, request_headers, span) as response:
                 yield response
 
     @asynccontextmanager
     async def _forwarded(
-        self, method: str, path: str, body: bytes, passed: list[tuple[bytes, bytes]], span: Span
+        self, method: str, path: str, body: bytes, headers: list[tuple[bytes, bytes]], span: Span
     ) -> AsyncIterator[ForwardedResponse]:
         with self.faults():
-            response = await self._send(method, path, body, passed, span=span)
+            response = await self._send(method, path, body, headers, span=span)
         try:
             if response.status_code in {401, 403}:
-                # The key is the gateway's: to the client this is an engine out of order.
+                # The key is the gateway's, so the client gets an engine error.
                 raise wire.refusal(response.status_code, b"", path, None)
             if response.is_error:
                 span.failed(str(response.status_code))
-            kept = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
-            # Not ``aiter_raw``: what it adds to each chunk costs more than all that happens to it here.
+            response_headers = [(n, v) for n, v in response.headers.raw if n.lower() not in _HOP_BY_HOP]
+            # The stream instead of ``aiter_raw``, whose work per chunk costs more than everything else done here.
             assert isinstance(response.stream, AsyncIterable)
-            yield _Forwarded(response.status_code, kept, response.stream, self)
+            yield _Forwarded(response.status_code, response_headers, response.stream, self)
         finally:
             await response.aclose()
 
     def faults(self) -> AbstractContextManager[None]:
-        """Coded errors for whatever the HTTP client raises inside."""
-        return told_as_coded_errors(self._url, self._timeout_seconds)
+        """Map the HTTP client's exceptions in the block to coded errors."""
+        return coded_errors(self._url, self._timeout_seconds)
 
     async def _ask_tokenizer(self) -> Tokenizer:
         with self._spans.http("GET", "/tokenizer_info") as span, self.faults():
@@ -286,9 +288,9 @@ class VllmEngine:
         )
         try:
             return await self._transport.handle_async_request(request)
-        except httpx2.TransportError as fault:
-            broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
-            if not (was_stale(fault, freshness) or (again and broken)):
+        except httpx2.TransportError as error:
+            broken = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError)
+            if not (was_stale(error, freshness) or (again and broken)):
                 raise
         request.extensions = {"timeout": self._timeout}
         return await self._transport.handle_async_request(request)

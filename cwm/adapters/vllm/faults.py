@@ -1,4 +1,4 @@
-"""What went wrong between CWM and vLLM, in CWM's words."""
+"""Maps failures of the connection to vLLM to CWM's errors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cwm.domain.errors import EngineConnectionError, EngineResponseError, Engine
 
 
 @contextmanager
-def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
-    """Map the HTTP client's exceptions, most specific first; the cause is kept."""
+def coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
+    """Map the HTTP client's exceptions, most specific first, with the original as the cause."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as cause:
@@ -29,7 +29,7 @@ def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
             f"The connection to vLLM at {url} broke before the answer was complete.", url=url
         ) from cause
     except httpx2.RemoteProtocolError as cause:
-        raise _half_an_answer(url, cause) from cause
+        raise _broken_answer(url, cause) from cause
     except (httpx2.HTTPError, httpx2.InvalidURL) as cause:
         raise EngineResponseError(
             f"vLLM at {url} did not speak HTTP as expected: {cause}", url=url
@@ -37,25 +37,26 @@ def told_as_coded_errors(url: str, timeout_seconds: float) -> Iterator[None]:
 
 
 def _unreachable(url: str, cause: httpx2.TransportError) -> str:
-    if (wrong := certificates.fault(cause)) is not None:
-        return f"vLLM at {url} {wrong}. Check CWM_VLLM_URL."
+    if (fault := certificates.fault(cause)) is not None:
+        return f"vLLM at {url} {fault}. Check CWM_VLLM_URL."
     return f"vLLM cannot be reached at {url}. Is it running, and is CWM_VLLM_URL right?"
 
 
-def _half_an_answer(
+def _broken_answer(
     url: str, cause: httpx2.RemoteProtocolError
 ) -> EngineConnectionError | EngineResponseError:
-    """A peer that hangs up is gone, one that sends nonsense is there."""
+    """A connection error if the peer closed the connection, a response error if it sent invalid HTTP."""
     text = str(cause).lower()
     if "disconnected" in text or "closed connection" in text:
         return EngineConnectionError(
-            f"vLLM at {url} hung up before the answer was complete; it may be restarting.", url=url
+            f"vLLM at {url} closed the connection before the answer was complete; it may be restarting.",
+            url=url,
         )
     return EngineResponseError(f"vLLM at {url} did not speak HTTP as expected: {cause}", url=url)
 
 
 class Freshness:
-    """A trace of one request that tells whether it ran on a connection opened for it."""
+    """The HTTP client's trace hook for one request: records whether the request opened its own connection."""
 
     __slots__ = ("opened",)
 
@@ -67,10 +68,10 @@ class Freshness:
             self.opened = True
 
 
-def was_stale(fault: httpx2.TransportError, freshness: Freshness) -> bool:
-    """Whether a pooled connection turned out to be dead, with no byte of an answer received.
+def was_stale(error: httpx2.TransportError, freshness: Freshness) -> bool:
+    """Whether the request failed on a pooled connection that was dead before the first byte of a response.
 
-    Only then is a second sending sure not to follow an answer that was begun.
+    Only then is it certain that vLLM has not begun to answer, so the request may be sent again.
     """
-    broken = isinstance(fault, httpx2.NetworkError | httpx2.RemoteProtocolError)
+    broken = isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError)
     return broken and not freshness.opened

@@ -1,6 +1,6 @@
-"""What a trace is told of requests to vLLM: by the conventions for HTTP clients and for generative models.
+"""Spans of requests to vLLM, by OpenTelemetry's conventions for HTTP clients and for generative models.
 
-Counts and names alone; no prompt, no answer and no key.
+They contain counts and names only: no prompt, no answer and no key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COMPLETIONS: Final = "/v1/completions"
 
 
 class Spans:
-    """Of one vLLM."""
+    """Starts spans for requests to one vLLM."""
 
     def __init__(self, tracer: Tracer, url: str) -> None:
         self._tracer = tracer
@@ -30,14 +30,14 @@ class Spans:
         }
 
     def http(self, method: str, path: str) -> AbstractContextManager[Span]:
-        """Without the path's query: callers write it."""
+        """A span for one HTTP request; without the query, whose text is the caller's."""
         bare = path.partition("?")[0]
-        return self._tracer.call(f"{method} {bare}", self._described(method, bare))
+        return self._tracer.call(f"{method} {bare}", self._attributes(method, bare))
 
     def generation(self, generation: Generation, *, stream: bool) -> AbstractContextManager[Span]:
         model = named(generation.model)
         attributes: dict[str, Any] = {
-            **self._described("POST", _COMPLETIONS),
+            **self._attributes("POST", _COMPLETIONS),
             "gen_ai.operation.name": "text_completion",
             "gen_ai.provider.name": "vllm",
             "gen_ai.request.max_tokens": generation.max_tokens,
@@ -48,29 +48,29 @@ class Spans:
         return self._tracer.call(f"text_completion {model}" if model else "text_completion", attributes)
 
     def onward(self, headers: list[tuple[bytes, bytes]], span: Span) -> list[tuple[bytes, bytes]]:
-        """The headers with this span as the parent of what vLLM does, instead of the caller's own."""
+        """The headers for vLLM, with this span as the parent of vLLM's spans in place of the caller's span."""
         if not (carrier := span.carrier):
             return headers
-        kept = [(name, value) for name, value in headers if name.lower() not in _PROPAGATED]
-        return [*kept, *((name.encode(), value.encode()) for name, value in carrier.items())]
+        other_headers = [(name, value) for name, value in headers if name.lower() not in _PROPAGATED]
+        return [*other_headers, *((name.encode(), value.encode()) for name, value in carrier.items())]
 
-    def _described(self, method: str, path: str) -> dict[str, str | int]:
+    def _attributes(self, method: str, path: str) -> dict[str, str | int]:
         if not self._tracer.on:
             return {}
         return {**self._peer, "http.request.method": method, "url.path": path}
 
 
-def generated(span: Span, told: Completion | Delta) -> None:
-    """How much it was, once it is known."""
-    if span is NO_SPAN or (told.finish_reason is None and told.prompt_tokens is None):
+def note_generation(span: Span, result: Completion | Delta) -> None:
+    """Record finish reason and token counts once the engine has reported them."""
+    if span is NO_SPAN or (result.finish_reason is None and result.prompt_tokens is None):
         return
-    noted: dict[str, Any] = {}
-    if told.finish_reason is not None:
-        noted["gen_ai.response.finish_reasons"] = [told.finish_reason]
-    if told.prompt_tokens is not None:
-        noted["gen_ai.usage.input_tokens"] = told.prompt_tokens
-    if told.cached_tokens is not None:
-        noted["gen_ai.usage.cache_read.input_tokens"] = told.cached_tokens
-    if isinstance(told, Completion):
-        noted["gen_ai.usage.output_tokens"] = len(told.token_ids)
-    span.note(noted)
+    attributes: dict[str, Any] = {}
+    if result.finish_reason is not None:
+        attributes["gen_ai.response.finish_reasons"] = [result.finish_reason]
+    if result.prompt_tokens is not None:
+        attributes["gen_ai.usage.input_tokens"] = result.prompt_tokens
+    if result.cached_tokens is not None:
+        attributes["gen_ai.usage.cache_read.input_tokens"] = result.cached_tokens
+    if isinstance(result, Completion):
+        attributes["gen_ai.usage.output_tokens"] = len(result.token_ids)
+    span.note(attributes)

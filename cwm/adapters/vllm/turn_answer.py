@@ -1,8 +1,8 @@
-"""An answer of the pass-through: ids read and, where the client did not ask for them, taken out again.
+"""A response of the pass-through: reads its token ids, and removes them if the client did not ask for them.
 
-The ids are found in the bytes by the names of their fields. Inside a JSON string every quote is
-escaped, so the pattern of a name, a colon and an array of numbers cannot be anyone's text. vLLM writes
-``null`` where ids were not asked for; with it in their place the bytes are those of an unrecorded answer.
+The ids are found in the bytes by their field names. Inside a JSON string every quote is escaped, so text
+cannot match the pattern of a name, a colon and an array of numbers. vLLM writes ``null`` when ids were not
+requested; with ``null`` in place of the ids, the bytes equal those of an unrecorded response.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
 
-# Begins with letters, which are searched for several times as fast as a pattern is tried at every byte.
+# Begins with letters: searching for a literal is several times as fast as trying a pattern at every byte.
 _IDS: Final = re.compile(
     rb'token_ids(?:(?<=[^\\]"token_ids)|(?<=[^\\]"prompt_token_ids))("\s*:\s*)\[[\d\s,]*\]'
 )
@@ -28,15 +28,15 @@ def without_ids(content: bytes) -> bytes:
 
 
 class _Ids:
-    """Ids of a turn, gathered from the objects that carry them. Choice 0 counts where there are several."""
+    """Collects the token ids of a turn from the objects of a response; of several choices, those of choice 0."""
 
-    __slots__ = ("_known", "_new", "_others", "_prompt", "_total", "usage")
+    __slots__ = ("_complete", "_new", "_others", "_prompt", "_total", "usage")
 
     def __init__(self) -> None:
         self._prompt: list[int] | None = None
         self._new: list[int] = []
         self._others = 0
-        self._known = True
+        self._complete = True
         self._total: int | None = None
         self.usage: PromptUsage | None = None
 
@@ -52,13 +52,13 @@ class _Ids:
         self._total = _total_of(answer.get("usage")) or self._total
 
     def count(self) -> int:
-        """Of all choices."""
+        """Tokens of the prompt and of all choices."""
         if self._total is not None:
             return self._total
         return len(self._prompt or ()) + len(self._new) + self._others
 
     def together(self) -> TokenIds | None:
-        if self._prompt is None or not self._known:
+        if self._prompt is None or not self._complete:
             return None
         return (*self._prompt, *self._new)
 
@@ -71,12 +71,12 @@ class _Ids:
         if isinstance(ids, list):
             self._new.extend(ids)
         elif "token_ids" in choice:
-            # An explicit null is an engine that hides what it computed: the sequence has a hole.
-            self._known = False
+            # With an explicit null the engine hides tokens that it computed: the sequence has a hole.
+            self._complete = False
 
 
 def usage_of(usage: Any) -> PromptUsage | None:
-    """None where the engine does not tell how much of the prompt was cached."""
+    """The prompt's usage; None if the engine does not report how much of the prompt was cached."""
     if not isinstance(usage, dict):
         return None
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
@@ -95,20 +95,20 @@ def _choices(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """The JSON object in ``content``; empty for anything else, which then passes unread."""
+    """The JSON object in ``content``; empty for anything else, which is passed on without being read."""
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 class BodyAnswer:
-    """An answer in one JSON body: it is handed on when it is whole."""
+    """A response with one JSON body, passed on when it is complete."""
 
     __slots__ = ("_chunks", "_hide_ids", "_ids")
 
-    # An aborted request would leave nothing to record: a body is always read to its end.
+    # Always False, so a body is read to its end: an aborted request leaves nothing to record.
     begun = False
     ended = False
 
@@ -138,7 +138,7 @@ class BodyAnswer:
 
 
 class StreamAnswer:
-    """Server-sent events: each is handed on the moment its last byte is there, half a one never."""
+    """A response of server-sent events; each event is passed on when its last byte has arrived."""
 
     __slots__ = ("_hide_ids", "_ids", "_pending", "_recorded", "begun", "ended")
 
@@ -152,13 +152,13 @@ class StreamAnswer:
 
     def feed(self, chunk: bytes) -> bytes:
         text = self._pending + chunk
-        passed: list[bytes] = []
+        events: list[bytes] = []
         start = 0
         for end in _EVENT_END.finditer(text, max(0, len(self._pending) - 3)):
-            passed.append(self._event(text[start : end.end()]))
+            events.append(self._event(text[start : end.end()]))
             start = end.end()
         self._pending = text[start:]
-        return b"".join(passed)
+        return b"".join(events)
 
     def finish(self) -> bytes:
         rest, self._pending = self._pending, b""
@@ -193,7 +193,7 @@ class StreamAnswer:
 
 
 def _data_of(event: bytes) -> bytes:
-    """The joined ``data:`` lines of an event; empty for comments and the like."""
+    """The joined ``data:`` lines of an event; empty if it has none, as with a comment."""
     if event.startswith(b"data:") and event.count(b"\n") <= 2 and b"\r" not in event:
         return event[5:].strip()
     lines = (line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
@@ -201,9 +201,9 @@ def _data_of(event: bytes) -> bytes:
 
 
 def _is_only_for_ids(answer: dict[str, Any]) -> bool:
-    """Whether vLLM sends this chat event only because ids were asked for.
+    """Whether vLLM sends this chat event only because ids were requested.
 
-    Tokens that a tool or reasoning parser keeps to itself have an empty delta, and no event otherwise.
+    A token that a tool or reasoning parser withholds has an empty delta; without ids vLLM sends no event for it.
     """
     choices = _choices(answer)
     return len(choices) == 1 and (

@@ -1,4 +1,4 @@
-"""A request body of the pass-through: read once, sent on with two fields more."""
+"""A request body of the pass-through: parsed once, and sent to vLLM with one or two fields added."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
-# Where vLLM takes them too, unchecked: it answers one that is no object with a 500.
+# vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
 _UNCHECKED: Final = "vllm_xargs"
 
 
@@ -64,18 +64,18 @@ class OpenAiRequest:
         return _strings(self.fields.get("messages" if self.is_chat else "prompt"))
 
     def body(self, cache_salt: str, *, recorded: bool) -> bytes:
-        """The bytes as they came, with our fields behind the last one.
+        """The client's bytes with our fields after the last one.
 
-        A JSON reader takes the last of equal names, so this also overrides a ``return_token_ids: false``.
+        A JSON parser keeps the last of equal names, so this also overrides a ``return_token_ids: false``.
         """
         ours: dict[str, Any] = {"cache_salt": cache_salt}
         if recorded:
             ours["return_token_ids"] = True
         if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:
             return json.dumps({**self.fields, **ours}).encode()
-        opened = self.raw.rstrip(b" \t\r\n")[:-1]
+        beginning = self.raw.rstrip(b" \t\r\n")[:-1]
         comma = b"," if self.fields else b""
-        return opened + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
+        return beginning + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer:
         hide_ids = recorded and not self.fields.get("return_token_ids")
@@ -85,7 +85,7 @@ class OpenAiRequest:
 
 
 class OpenAiWire:
-    """The :class:`cwm.ports.turn_wire.TurnWire` of a vLLM."""
+    """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM."""
 
     def read(self, path: str, body: bytes) -> OpenAiRequest:
         fields = _json_object(body)
@@ -105,21 +105,21 @@ def _operation(path: str) -> str | None:
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body)
-    except (ValueError, RecursionError) as broken:
+    except (ValueError, RecursionError) as error:
         raise InvalidParameterError(
-            f"The request body is not valid JSON: {_why(broken)}.", field="body"
-        ) from broken
+            f"The request body is not valid JSON: {_reason(error)}.", field="body"
+        ) from error
     if not isinstance(fields, dict):
         raise InvalidParameterError("The request body must be a JSON object.", field="body")
     return fields
 
 
-def _why(broken: Exception) -> str:
-    if isinstance(broken, json.JSONDecodeError):
-        return f"{broken.msg} at character {broken.pos}"
-    if isinstance(broken, RecursionError):
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return "it is not Unicode text" if isinstance(broken, UnicodeError) else "a number has too many digits"
+    return "it is not Unicode text" if isinstance(error, UnicodeError) else "a number has too many digits"
 
 
 def _is_ids(prompt: list[Any]) -> bool:
@@ -127,7 +127,7 @@ def _is_ids(prompt: list[Any]) -> bool:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string in a prompt or in the contents of messages."""
+    """Every string in a prompt or in messages' ``content``, ``text`` and ``reasoning``."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""vLLM's JSON and metrics, as it writes them."""
+"""Builds and reads vLLM's JSON, and reads its metrics."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _COUNTED: Final = (
     "vllm:num_requests_running",
 )
 
-# Of our connector, of its answer, and of LMCache's own.
+# ``kv_transfer_params``: of deploy/engine/cwm_connector.py (request and response), and of LMCache itself.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"
-_TELL: Final = "cwm.tell_loaded"
+_REPORT_LOADED: Final = "cwm.tell_loaded"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
-_Answer = TypeVar("_Answer")
+_Parsed = TypeVar("_Parsed")
 
 
 def completion_body(generation: Generation, *, stream: bool) -> bytes:
-    """A request of ``/v1/completions``: what CWM sets wins over ``sampling``."""
+    """A request body of ``/v1/completions``; fields that CWM sets override ``sampling``."""
     body: dict[str, Any] = {
         **generation.sampling,
         "model": generation.model,
@@ -47,30 +47,30 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         "return_tokens_as_token_ids": True,
         "stream": stream,
     }
-    wishes = {
+    options = {
         _LOAD_LIMIT: generation.load_tokens,
         _STORE_LIMIT: generation.store_tokens,
-        _TELL: generation.tell_loaded or None,
+        _REPORT_LOADED: generation.tell_loaded or None,
     }
-    if wishes := {name: wish for name, wish in wishes.items() if wish is not None}:
-        body["kv_transfer_params"] = wishes
+    if options := {name: value for name, value in options.items() if value is not None}:
+        body["kv_transfer_params"] = options
     if stream:
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
-    choice, usage, told = answer["choices"][0], answer["usage"], answer.get("kv_transfer_params") or {}
+    choice, usage, transfer = answer["choices"][0], answer["usage"], answer.get("kv_transfer_params") or {}
     return Completion(
         text=choice["text"],
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         prompt_tokens=usage["prompt_tokens"],
-        # vLLM counts what it was promised, also where it had to compute it after all.
-        cached_tokens=max(0, (_cached(usage) or 0) - told.get(_FAILED, 0)),
+        # vLLM also counts tokens that LMCache promised but failed to load, and that vLLM then computed.
+        cached_tokens=max(0, (_cached(usage) or 0) - transfer.get(_FAILED, 0)),
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
-        loaded_tokens=told.get(_LOADED),
+        loaded_tokens=transfer.get(_LOADED),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),
@@ -78,9 +78,9 @@ def completion(answer: Mapping[str, Any]) -> Completion:
 
 
 def delta(event: Mapping[str, Any]) -> Delta:
-    """One event of a streamed completion; the one with the usage has no choice. CWM-5002 for an error."""
+    """One event of a streamed completion; the usage event has no choice. Raises CWM-5002 for an error event."""
     if "error" in event:
-        raise EngineResponseError(f"vLLM broke off a stream: {_message(event['error'])}")
+        raise EngineResponseError(f"vLLM ended a stream with an error: {_message(event['error'])}")
     usage = event.get("usage") or {}
     for choice in event["choices"][:1]:
         return Delta(
@@ -107,16 +107,16 @@ def version(answer: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """What ``/tokenizer_info`` tells that CWM needs; nothing where vLLM has it switched off."""
+    """The parts of ``/tokenizer_info`` that CWM needs; empty if the endpoint is disabled."""
 
     special_tokens: frozenset[str]
     chat_template: str | None
 
 
 def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
-    """Values of the added tokens are plain strings, or objects that hold one."""
-    added = answer.get("added_tokens_decoder") or {}
-    contents = (v.get("content") if isinstance(v, dict) else v for v in added.values())
+    """Read ``/tokenizer_info``. The values of added tokens are strings, or objects with a ``content`` string."""
+    tokens = answer.get("added_tokens_decoder") or {}
+    contents = (v.get("content") if isinstance(v, dict) else v for v in tokens.values())
     template = answer.get("chat_template")
     return Tokenizer(
         frozenset(text for text in contents if isinstance(text, str) and text),
@@ -124,34 +124,36 @@ def tokenizer(answer: Mapping[str, Any]) -> Tokenizer:
     )
 
 
-def understand(read: Callable[[Mapping[str, Any]], _Answer], content: bytes, asked: str) -> _Answer:
-    """Apply ``read`` to a JSON answer, or raise CWM-5002."""
+def understand(read: Callable[[Mapping[str, Any]], _Parsed], content: bytes, request: str) -> _Parsed:
+    """Apply ``read`` to a JSON answer. Raises CWM-5002."""
     try:
         return read(json.loads(content))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as garbled:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise EngineResponseError(
-            f"vLLM's answer to {asked} is not what it documents; is this URL a vLLM?",
-            request=asked,
+            f"vLLM's answer to {request} is not what vLLM documents; is there a vLLM at this URL?",
+            request=request,
             received=content[:_QUOTED_CHARS].decode(errors="replace"),
-        ) from garbled
+        ) from error
 
 
-def refusal(status: int, content: bytes, asked: str, model: str | None) -> CwmError:
-    """The error of an answer that is none: what vLLM refuses is the request's fault, the rest vLLM's."""
-    said, param = _said(content)
+def refusal(status: int, content: bytes, request: str, model: str | None) -> CwmError:
+    """The error for an error status: vLLM's refusals are the request's fault, everything else is vLLM's."""
+    message, param = _error_of(content)
     if status in {401, 403}:
         return EngineResponseError(
             "vLLM refuses the gateway's key; set CWM_VLLM_API_KEY to its --api-key.", status=status
         )
     if status == 404 and model is not None and param == "model":
-        return InvalidParameterError(said, model=model, field="model")
+        return InvalidParameterError(message, model=model, field="model")
     if 400 <= status < 500 and status != 404:
-        return InvalidParameterError(said, field=param, status=status)
-    return EngineResponseError(f"vLLM answered {asked} with {status}: {said}", status=status, request=asked)
+        return InvalidParameterError(message, field=param, status=status)
+    return EngineResponseError(
+        f"vLLM answered {request} with {status}: {message}", status=status, request=request
+    )
 
 
 def counters(exposition: str) -> Counters:
-    """Totals over all engines of a process. Raises ValueError for text that has none of them."""
+    """Totals over all engines of a process. Raises ValueError if the text has none of them."""
     totals = dict.fromkeys(_COUNTED, 0.0)
     sources: dict[str, float] = {}
     for name, labels, value in _samples(exposition):
@@ -178,18 +180,18 @@ def kv_dtype(exposition: str) -> str | None:
 
 
 def _samples(exposition: str) -> Iterable[tuple[str, Mapping[str, str], float]]:
-    """Only the lines that count are parsed: the rest is histogram buckets, and there are thousands."""
-    wanted = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
-    if not wanted:
+    """Samples of the counted metrics. Other lines are skipped before parsing: there are thousands of buckets."""
+    lines = [line for line in exposition.splitlines() if line.startswith(_COUNTED)]
+    if not lines:
         raise ValueError("no totals of an engine")
-    for family in text_string_to_metric_families("\n".join([*wanted, ""])):
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
         for sample in family.samples:
             if sample.name in _COUNTED:
                 yield sample.name, sample.labels, sample.value
 
 
 def _by_id(likeliest: Mapping[str, float] | None) -> dict[int, float]:
-    """``{"token_id:7": -0.1}``, as vLLM writes it when tokens are asked for as ids."""
+    """Log-probabilities by token id, from ``{"token_id:7": -0.1}``: vLLM's form when tokens are requested as ids."""
     return {int(token.removeprefix("token_id:")): float(value) for token, value in (likeliest or {}).items()}
 
 
@@ -198,8 +200,8 @@ def _cached(usage: Mapping[str, Any]) -> int | None:
     return count if count is None else int(count)
 
 
-def _said(content: bytes) -> tuple[str, str | None]:
-    """The message, and the field it is about."""
+def _error_of(content: bytes) -> tuple[str, str | None]:
+    """The message, and the field that it is about."""
     try:
         answer = json.loads(content)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``cwm audit``: verify, list and export the audit log. Works on the database; needs no running gateway."""
+"""``cwm audit``: verifies, lists and exports the audit log from the database. It needs no running gateway."""
 
 from __future__ import annotations
 
@@ -41,28 +41,32 @@ _PAGE = 1_000
 _CHECKPOINT = re.compile(r"(.+):([1-9][0-9]{0,17}):([0-9a-fA-F]{64})")
 
 
-def _moment(given: str) -> datetime:
+def _moment(text: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise typer.BadParameter("must be a moment like 2026-01-31 or 2026-01-31T12:00:00Z") from None
+        raise typer.BadParameter("must be a moment such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
 
 
 TenantOption = Annotated[str | None, typer.Option(help="One tenant's records only; default: every tenant's.")]
 SinceOption = Annotated[
     datetime | None,
     typer.Option(
-        parser=_moment, metavar="MOMENT", help="The first moment that counts, in UTC without an offset."
+        parser=_moment, metavar="MOMENT", help="Records from this moment on; without an offset, in UTC."
     ),
 ]
 UntilOption = Annotated[
     datetime | None,
-    typer.Option(parser=_moment, metavar="MOMENT", help="The first moment that no longer counts, likewise."),
+    typer.Option(
+        parser=_moment, metavar="MOMENT", help="Records before this moment; without an offset, in UTC."
+    ),
 ]
-EventOption = Annotated[str | None, typer.Option(help="One kind of event, such as window_freeze.")]
-SubjectOption = Annotated[str | None, typer.Option(help="What one subject did.")]
-OutcomeOption = Annotated[str | None, typer.Option(help="One outcome: success, or a code such as CWM-2002.")]
+EventOption = Annotated[str | None, typer.Option(help="One kind of event only, such as window_freeze.")]
+SubjectOption = Annotated[str | None, typer.Option(help="Records of one subject only.")]
+OutcomeOption = Annotated[
+    str | None, typer.Option(help="One outcome only: success, or a code such as CWM-2002.")
+]
 
 T = TypeVar("T")
 
@@ -74,35 +78,35 @@ def verify(
         list[str] | None,
         typer.Option(
             help="TENANT:NUMBER:DIGEST, as a gateway logs it (audit_checkpoint) and this command prints it: "
-            "a chain that does not come that far, or came there otherwise, was cut off. May be repeated.",
+            "a chain that ends earlier, or has another digest there, was cut off. May be repeated.",
         ),
     ] = None,
     old_secret_file: Annotated[
         list[Path] | None,
         typer.Option(
-            exists=True, dir_okay=False, help="A secret that was in force earlier. May be repeated."
+            exists=True, dir_okay=False, help="File with a secret that was used earlier. May be repeated."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that no record of the audit log was changed, removed, moved or put in. Exit code 1 when one was.
+    """Check that no record of the audit log was changed, removed, moved or inserted. Exit code 1 when one was.
 
-    Takes the secret of the gateways (CWM_SECRET or CWM_SECRET_FILE, and CWM_PREVIOUS_SECRET). Records cut off
-    at the end show only against a checkpoint: the database holds one that is about a minute old, and what
-    this command prints is another, to be kept where the database's administrator cannot change it.
+    Needs the gateways' secret (CWM_SECRET or CWM_SECRET_FILE, and CWM_PREVIOUS_SECRET). Records cut off at the end
+    can only be detected with a checkpoint: the database has one that is about a minute old, and this command prints
+    another one. Keep that where the database's administrator cannot change it.
     """
-    kept = [_checkpoint(given) for given in checkpoint or ()]
+    checkpoints = [_checkpoint(text) for text in checkpoint or ()]
     older = [path.read_bytes().strip() for path in old_secret_file or ()]
 
     async def work(trail: AuditTrail, keys: ChainKeys) -> list[Verdict]:
         from cwm.services.audit.verify import VerifyAudit
 
         look = VerifyAudit(trail, keys)
-        known = {*await trail.tenants(), *(point.tenant for point in kept)}
-        if tenant is not None and tenant not in known:
+        known_tenants = {*await trail.tenants(), *(point.tenant for point in checkpoints)}
+        if tenant is not None and tenant not in known_tenants:
             fail("CWM-1003", f"There are no records of tenant {tenant}.")
-        chosen = sorted(known) if tenant is None else [tenant]
-        return [await look(each, kept) for each in chosen]
+        chosen = sorted(known_tenants) if tenant is None else [tenant]
+        return [await look(each, checkpoints) for each in chosen]
 
     verdicts = _on_trail(work, older)
     whole = all(verdict.whole for verdict in verdicts)
@@ -122,16 +126,16 @@ def list_(
     event: EventOption = None,
     subject: SubjectOption = None,
     outcome: OutcomeOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most records of a tenant.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most records per tenant.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """The newest records, the last first."""
-    wanted = _filter(since, until, event, subject, outcome)
+    """List the newest records, the latest first."""
+    criteria = _filter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> list[dict[str, Any]]:
         chosen = await trail.tenants() if tenant is None else [tenant]
-        found = [record for each in chosen for record in await trail.newest(each, limit, wanted)]
-        return [document_of(record) for record in found]
+        records = [record for each in chosen for record in await trail.newest(each, limit, criteria)]
+        return [document_of(record) for record in records]
 
     documents = _on_trail(work)
     if as_json:
@@ -141,16 +145,16 @@ def list_(
         ("WHEN", "TENANT", "NO.", "WHO", "EVENT", "OUTCOME", "ABOUT", "FROM"),
         [
             (
-                told["timestamp"],
-                told["tenant"],
-                str(told["seq"]),
-                told["subject"],
-                told["event"],
-                told["outcome"],
-                told["window_name"] or told["session_id"] or "",
-                " ".join(filter(None, (told["face"], told["address"]))),
+                row["timestamp"],
+                row["tenant"],
+                str(row["seq"]),
+                row["subject"],
+                row["event"],
+                row["outcome"],
+                row["window_name"] or row["session_id"] or "",
+                " ".join(filter(None, (row["face"], row["address"]))),
             )
-            for told in documents
+            for row in documents
         ],
         none="No such records.",
     )
@@ -167,14 +171,15 @@ def export(
 ) -> None:
     """Write records to standard output as JSON lines: tenant by tenant, each in the order of its chain.
 
-    A line has the record and its place in the chain. Records are read as they are written, however many.
+    Each line has the record and its place in the chain. Records are read while they are written, so their number
+    does not matter.
     """
-    wanted = _filter(since, until, event, subject, outcome)
+    criteria = _filter(since, until, event, subject, outcome)
 
     async def work(trail: AuditTrail, _: ChainKeys) -> None:
         for each in await trail.tenants() if tenant is None else [tenant]:
             after = 0
-            while page := await trail.page(each, after, _PAGE, wanted):
+            while page := await trail.page(each, after, _PAGE, criteria):
                 for record in page:
                     sys.stdout.write(json.dumps(document_of(record)) + "\n")
                 after = page[-1].seq
@@ -186,7 +191,7 @@ def export(
 def _on_trail(
     use: Callable[[AuditTrail, ChainKeys], Awaitable[T]], older: Sequence[bytes] | None = None
 ) -> T:
-    """Without ``older`` secrets, though there be none, the keys are none that verify: it is for reading alone."""
+    """Run ``use`` on the trail. Without ``older`` (None), the keys cannot verify: the trail can only be read."""
     settings = load_settings(upstreams=False)
 
     async def work(_: Interrupts) -> T:
@@ -227,10 +232,10 @@ def _filter(
     return AuditFilter(since, until, event, subject, outcome)
 
 
-def _checkpoint(given: str) -> Checkpoint:
+def _checkpoint(text: str) -> Checkpoint:
     from cwm.domain.audit_chain import Checkpoint, Place
 
-    matched = _CHECKPOINT.fullmatch(given)
+    matched = _CHECKPOINT.fullmatch(text)
     if matched is None:
         fail("CWM-1003", "A checkpoint is TENANT:NUMBER:DIGEST.", USAGE)
     tenant, number, digest = matched.groups()
@@ -241,8 +246,8 @@ def _tell(verdicts: Sequence[Verdict]) -> None:
     if not verdicts:
         print("There are no audit records.")
     for verdict in verdicts:
-        carried = f", {verdict.carried} from before the chain" if verdict.carried else ""
-        pruned = f", the first {verdict.pruned} had their time" if verdict.pruned else ""
+        carried = f", {verdict.carried} older than the chain" if verdict.carried else ""
+        pruned = f", the first {verdict.pruned} were pruned" if verdict.pruned else ""
         state = "whole" if verdict.whole else "DAMAGED"
         print(f"{verdict.tenant}: {state}, {verdict.records} records{carried}{pruned}.")
         for finding in verdict.findings:

@@ -1,4 +1,4 @@
-"""Audit records and verdicts as documents and sentences."""
+"""Renders audit records and verdicts as JSON documents and sentences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 _SENTENCES: Final = {
     "changed": "is not as it was written",
     "removed": "is missing",
-    "unlinked": "follows another record than it was written after",
-    "repeated": "is there again",
-    "cut_off": "was there and is not any more, or was another",
-    "unknown_key": "was written under a secret that was not given (CWM_PREVIOUS_SECRET, --old-secret-file)",
-    "unsigned": "is a beginning or a checkpoint that no gateway signed",
+    "unlinked": "does not follow the record that it was written after",
+    "repeated": "occurs again",
+    "cut_off": "is missing at the end, or differs from the checkpoint",
+    "unknown_key": "was signed with a secret that was not given (CWM_PREVIOUS_SECRET, --old-secret-file)",
+    "unsigned": "is an anchor or a checkpoint that no gateway signed",
 }
 
 
 def document_of(record: AuditRecord) -> dict[str, Any]:
-    """``timestamp`` is RFC 3339 in UTC, ``previous`` and ``digest`` are hex."""
+    """The record as a JSON object. ``timestamp`` is RFC 3339 in UTC; ``previous`` and ``digest`` are hex."""
     event, origin = record.event, record.event.origin
     return {
         "tenant": event.tenant,
@@ -51,8 +51,8 @@ def verdict_of(verdict: Verdict) -> dict[str, Any]:
         "pruned": verdict.pruned,
         "checkpoint": {"seq": verdict.end.seq, "digest": verdict.end.digest},
         "findings": [
-            {"damage": found.damage.value, "first": found.first, "last": found.last}
-            for found in verdict.findings
+            {"damage": finding.damage.value, "first": finding.first, "last": finding.last}
+            for finding in verdict.findings
         ],
         "more_findings": verdict.more_findings,
     }

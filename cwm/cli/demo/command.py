@@ -1,4 +1,4 @@
-"""``cwm demo``: freeze, kill the engine, thaw, compare."""
+"""``cwm demo``: freezes a context, kills the engine, thaws, and compares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cwm.cli.serve import log_as
 from cwm.cli.up import at_stack
 
 if TYPE_CHECKING:
-    from cwm.cli.demo.outcome import Outcome
+    from cwm.cli.demo.outcome import DemoResult
     from cwm.cli.demo.text import Narrator
     from cwm.settings import Settings
     from cwm.stack.local import PartName
@@ -45,44 +45,46 @@ def demo(
         str | None, typer.Option(help="smollm2-135m, tiny, or a folder with weights; instead of CWM_MODEL.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(min=300, help="Context to build up; default 6500, 2000 for tiny.")
+        int | None,
+        typer.Option(min=300, help="Tokens of context to build up; default: 6500, or 2000 for tiny."),
     ] = None,
     kill: Annotated[
-        Victim, typer.Option(help="What gets SIGKILL; both leaves nothing in the engine's memory.")
+        Victim, typer.Option(help="What to kill (SIGKILL); 'both' leaves nothing in the engine's memory.")
     ] = Victim.BOTH,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object; the story goes to stderr.")
+        bool,
+        typer.Option("--json", help="Print the result as one JSON object; the narration goes to stderr."),
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with database, KV and logs.")] = False,
 ) -> None:
-    """An agent reads, its context is frozen, the engine is killed, the window thaws: token for token the same.
+    """Freeze an agent's context, kill the engine, thaw the context, and show that it continues token for token the same.
 
-    Runs on an engine of its own in a temporary folder and touches no window of yours. Exit code 1 when
-    anything the story claims does not hold.
+    Runs its own engine in a temporary folder and does not touch your windows. Exit code 1 when a claim of the demo
+    does not hold.
     """
     from cwm.cli.demo.text import Narrator
 
     settings = load_settings(model=model)
     narrator = Narrator(to_stderr=as_json)
     killed = _KILLED[kill]
-    wanted = tokens or (_TOKENS_TINY if settings.local_engine.model == "tiny" else _TOKENS)
+    target = tokens or (_TOKENS_TINY if settings.local_engine.model == "tiny" else _TOKENS)
 
-    async def work(_: Interrupts) -> Outcome:
+    async def work(_: Interrupts) -> DemoResult:
         with _folder(narrator, keep=keep) as folder:
-            return await _tell(_embedded(settings, folder), folder, narrator, killed, wanted, keep=keep)
+            return await _tell(_embedded(settings, folder), folder, narrator, killed, target, keep=keep)
 
     try:
-        outcome = run_to_end(work)
+        result = run_to_end(work)
     except ToolRefusedError as refused:
         fail(refused.code, refused.message)
-    untrue = outcome.untrue()
+    untrue = result.untrue()
     if as_json:
-        print_json(outcome.as_dict())
+        print_json(result.as_dict())
     else:
         narrator.step("What happened")
-        narrator.facts(outcome.facts())
+        narrator.facts(result.facts())
     if untrue:
-        fail("CWM-9001", f"The story does not hold: {'; '.join(untrue)}.", FOUND_FAULTS)
+        fail("CWM-9001", f"The demo's claims do not hold: {'; '.join(untrue)}.", FOUND_FAULTS)
 
 
 async def _tell(
@@ -90,10 +92,10 @@ async def _tell(
     folder: Path,
     narrator: Narrator,
     killed: tuple[PartName, ...],
-    wanted: int,
+    target: int,
     *,
     keep: bool,
-) -> Outcome:
+) -> DemoResult:
     from cwm.cli.demo.gateway import gateway
     from cwm.cli.demo.story import Story
     from cwm.stack.leftovers import clear_abandoned
@@ -111,13 +113,16 @@ async def _tell(
             stack = await running.enter_async_context(LocalStack(plan, report=narrator.report))
             served = await running.enter_async_context(gateway(at_stack(settings, stack)))
         narrator.line(f"{stack.model_name} at {served.url}")
-        outcome = await Story(stack, served, narrator, killed, wanted).tell()
+        result = await Story(stack, served, narrator, killed, target).tell()
         narrator.step("Stop everything")
-    return outcome
+    return result
 
 
 def _embedded(settings: Settings, folder: Path) -> Settings:
-    """Defaults in ``folder``, whatever this machine's own gateway uses; engine and models stay where they are."""
+    """Default settings in ``folder``, independent of this machine's own gateway.
+
+    Engine and models stay where they are.
+    """
     from cwm import settings as groups
 
     return groups.Settings(
@@ -127,10 +132,10 @@ def _embedded(settings: Settings, folder: Path) -> Settings:
         storage=groups.Storage(storage_path=folder / "storage", cpu_cache_gb=2, redis_cache_gb=2),
         local_engine=settings.local_engine,
         upstream_variables=settings.upstream_variables,
-        # Nothing but the thaw shall read the window back: the story tells where its KV came from.
+        # Only the thaw may read the window back: the demo reports which tier its KV came from.
         verification=groups.Verification(watchdog_seconds=0),
         retention=groups.Retention(patrol_windows=0),
-        # The engine's death is part of the story, and told there.
+        # The demo itself reports that the engine dies.
         logging=groups.Logging(log_level="ERROR"),
     )
 

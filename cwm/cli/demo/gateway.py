@@ -1,4 +1,4 @@
-"""A gateway inside this process, for as long as a block lasts."""
+"""Runs a gateway inside this process for the duration of a block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cwm.wiring.parts import Parts
 
 @dataclass(frozen=True, slots=True)
 class RunningGateway:
-    """``parts`` are those that serve the requests; look, do not close."""
+    """``parts`` are those that serve the requests. Read them, but do not close them."""
 
     url: str
     parts: Parts
@@ -24,7 +24,7 @@ class RunningGateway:
 
 @asynccontextmanager
 async def gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
-    """Serve on ``settings.http`` until the block ends. Signals stay with the caller."""
+    """Serve on ``settings.http`` until the block ends. Signal handlers are left to the caller."""
     app = create_app(settings)
     answering: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     server = _Server(settings, app, answering.set_result)

@@ -1,4 +1,4 @@
-"""What the demo measured, and whether what it shows is true."""
+"""The demo's measurements, and checks of its claims."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cwm.cli.wording import size
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Greedy tokens after the same prompt.
+    """Greedy tokens generated after a prompt.
 
-    ``cached`` prompt tokens were not computed, ``from_store`` of them came out of LMCache just then.
+    ``cached`` prompt tokens were not computed; ``from_store`` of them were loaded from LMCache for this request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -32,8 +32,8 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Tokens are counted, times in ms measured; ``tiers`` says how many restored tokens came from where."""
+class DemoResult:
+    """What the demo measured. Times are in ms; ``tiers`` has the number of restored tokens by tier."""
 
     model: str
     killed: tuple[str, ...]
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def identical(self) -> bool:
-        """The same prompt, the same tokens, the same text."""
+        """Whether prompt, tokens and text are the same."""
         ours, theirs = self.continuation, self.reference
         return (ours.prompt_ids, ours.token_ids, ours.text) == (
             theirs.prompt_ids,
@@ -71,7 +71,7 @@ class Outcome:
         return round(self.cold_prefill_ms / max(self.thaw_ms, 1), 1)
 
     def untrue(self) -> list[str]:
-        """What the story claims and the measurement denies; empty when all of it holds."""
+        """The claims of the demo that the measurements contradict; empty when all of them hold."""
         vllm_died = "vllm" in self.killed
         claims = {
             "the continuation is not identical": self.identical,
@@ -88,7 +88,7 @@ class Outcome:
         return [sentence for sentence, holds in claims.items() if not holds]
 
     def facts(self) -> list[tuple[str, str]]:
-        """The closing table."""
+        """The rows of the closing table."""
         tiers = ", ".join(f"{tier} {tokens:,}" for tier, tokens in self.tiers.items()) or "none"
         return [
             ("tokens in the window", f"{self.tokens:,}"),

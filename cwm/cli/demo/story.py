@@ -1,11 +1,11 @@
-"""The story that ``cwm demo`` tells, step by step, on a real engine.
+"""The steps of ``cwm demo``, on a real engine.
 
-What the thawed continuation is compared with must come from KV that was never stored and restored. So
-the follow-up is asked first of the live engine, before the freeze: the very ids that the thawed session
-will send, under the session's own salt, answered greedily from the KV that this vLLM computed while the
-agent was reading. vLLM's own counters prove that none of it came out of LMCache. A twin session thawed
-on the live engine would not do: its KV might have been restored. What that answer left in the store is
-deleted before the kill, so that the thaw finds the window and nothing more.
+The thawed continuation must be compared with one from KV that was never stored and restored. So before the freeze,
+the live engine answers the follow-up: the same token ids that the thawed session will send, under the session's own
+salt, decoded greedily from the KV that this vLLM computed while the agent was reading. vLLM's own counters prove
+that none of it came out of LMCache. A second session thawed on the live engine would not do, because its KV might
+have been restored. What this answer stored is deleted before the kill, so that the thaw finds the window and
+nothing more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from cwm.cli.demo.outcome import Continuation, Outcome
+from cwm.cli.demo.outcome import Continuation, DemoResult
 from cwm.cli.demo.text import FOLLOW_UP, MODULES, Narrator, cut, reading, source_of
 from cwm.cli.gateway_client import call_tool
 from cwm.cli.wording import count, size
@@ -37,7 +37,7 @@ _FOLLOW_UP_TOKENS: Final = 48
 _QUESTION_TOKENS: Final = 64
 _EXTERNAL: Final = "external_kv_transfer"
 _LONG_PREFILL_SECONDS: Final = 5.0
-_STILL_HELD: Final[dict[tuple[str, ...], str]] = {
+_REMAINING_COPIES: Final[dict[tuple[str, ...], str]] = {
     ("vllm",): "LMCache's memory still holds the context",
     ("lmcache",): "vLLM's own cache still holds the context",
 }
@@ -51,7 +51,7 @@ class Story:
     killed: tuple[PartName, ...]
     wanted_tokens: int
 
-    async def tell(self) -> Outcome:
+    async def tell(self) -> DemoResult:
         parts = self.gateway.parts
         identity = await parts.directory.identity()
         session_id = await self._read(identity)
@@ -64,7 +64,7 @@ class Story:
         continuation = await self._follow_up(thawed["session_id"])
         cold_ms = await self._cold(identity, window_ids)
         receipt = thawed["receipt"]
-        return Outcome(
+        return DemoResult(
             model=identity.model,
             killed=self.killed,
             restarted=restarted,
@@ -88,20 +88,20 @@ class Story:
         )
 
     async def _read(self, identity: EngineIdentity) -> str:
-        """Grow a session to about the wanted tokens, one module of the standard library at a time."""
+        """Grow a session to about the wanted number of tokens, one module of the standard library per turn."""
         self.narrator.step("An agent reads, through the gateway (session_create, session_generate)")
         room = identity.max_model_len - _FOLLOW_UP_TOKENS - 2 * _QUESTION_TOKENS
-        wanted = min(self.wanted_tokens, room)
+        target = min(self.wanted_tokens, room)
         session: str = (await self._tool("session_create", model=identity.model))["session_id"]
-        held = 0
+        token_count = 0
         for index, module in enumerate(MODULES):
-            budget = (wanted - held) // (len(MODULES) - index) - _ANSWER_TOKENS - _QUESTION_TOKENS
+            budget = (target - token_count) // (len(MODULES) - index) - _ANSWER_TOKENS - _QUESTION_TOKENS
             message = reading(module, await self._passage(identity.model, module, max(budget, 16)))
             with self.narrator.working(f"reading {module}.py"):
                 turn = await self._generate(session, message, _ANSWER_TOKENS)
-            held = turn["token_count"]
+            token_count = turn["token_count"]
             self.narrator.line(
-                f"{module}.py: {count(held, 'token')} in the session; of {turn['prompt_tokens']:,} sent, "
+                f"{module}.py: {count(token_count, 'token')} in the session; of {turn['prompt_tokens']:,} sent, "
                 f"the engine had {turn['cached_tokens']:,} cached"
             )
             self.narrator.quote(turn["text"])
@@ -146,7 +146,7 @@ class Story:
     async def _forget_beyond(
         self, identity: EngineIdentity, session: Session, window_ids: TokenIds, reference: Continuation
     ) -> None:
-        """Delete from every tier the chunks that the uninterrupted run stored behind the window's."""
+        """Delete from every tier the chunks that the uninterrupted run stored after the window's."""
         kv_tier = self.gateway.parts.kv_tier
         longer = Prefix(
             reference.prompt_ids + reference.token_ids, self._salt(identity, session), identity
@@ -161,8 +161,8 @@ class Story:
         pids = [pid for part in self.killed for pid in self.stack.pids(part)]
         for part in self.killed:
             await self.stack.kill(part)
-        left = _STILL_HELD.get(self.killed, "no memory of the context is left")
-        self.narrator.line(f"killed {count(len(pids), 'process', 'processes')}: {left}")
+        copies = _REMAINING_COPIES.get(self.killed, "no memory of the context is left")
+        self.narrator.line(f"killed {count(len(pids), 'process', 'processes')}: {copies}")
         with self.narrator.working("waiting for the engine to come back"):
             await self.stack.wait_ready(600)
         after = self.stack.restarts
@@ -192,7 +192,7 @@ class Story:
         return Continuation(ids[:split], ids[split:], turn["text"], turn["cached_tokens"])
 
     async def _cold(self, identity: EngineIdentity, window_ids: TokenIds) -> int:
-        """The same tokens under salts that nothing is stored for: the median, or one run where it is long."""
+        """Prefill time under salts without stored KV: the median of up to three runs, or fewer if they take long."""
         self.narrator.step("Without CWM: the engine computes the same context again")
         times: list[int] = []
         with self.narrator.working("cold prefill"):
@@ -212,7 +212,7 @@ class Story:
         return bool(status["durability"] == "durable")
 
     async def _recorded(self, session_id: str) -> tuple[Session, TokenIds]:
-        """The session and its exact ids, from the gateway's own registry."""
+        """The session and its exact token ids, from the gateway's own registry."""
         parts = self.gateway.parts
         principal = await parts.identity.authenticate({})
         session = await parts.registry.session(principal.tenant, session_id)

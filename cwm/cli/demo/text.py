@@ -1,4 +1,4 @@
-"""What the demo's agent reads, and how the demo speaks."""
+"""The texts that the demo's agent reads, and the demo's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STARTING: Final = re.compile(r" is starting \(\d+ s\)$")
 
 
 def source_of(module: str) -> str:
-    """The source of a module of the standard library: real text on any machine with Python."""
+    """The source of a standard library module: real text that every machine with Python has."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"Python's own {module}.py is not on this machine.")
@@ -30,18 +30,18 @@ def source_of(module: str) -> str:
 
 
 def reading(module: str, passage: str) -> str:
-    """What the agent says when it has read a passage."""
+    """The agent's message about a passage."""
     return f"This is from Python's {module}.py:\n\n{passage}\n\nIn one sentence: what is {module}.py for?"
 
 
 def cut(text: str, share: float) -> str:
-    """About ``share`` (0-1) of a text, ending with a whole line."""
+    """About ``share`` (0-1) of a text, up to the end of a line."""
     end = int(len(text) * min(share, 1.0))
     return text[: text.rfind("\n", 0, end) + 1] or text[:end]
 
 
 class Narrator:
-    """Tells the story: lines, and a spinner on a terminal while something takes its time."""
+    """Prints the demo's progress: lines, and on a terminal a spinner during long steps."""
 
     def __init__(self, *, to_stderr: bool) -> None:
         self._stream = sys.stderr if to_stderr else sys.stdout
@@ -59,18 +59,18 @@ class Narrator:
         self._print(f"  {text}")
 
     def report(self, text: str) -> None:
-        """What the engine's parts say of themselves; on a terminal the spinner tells how long they take."""
+        """Print a status line of the engine's parts. On a terminal, the spinner shows how long they take to start."""
         if self._spinner is not None and _STARTING.search(text):
             self._spinner.update(f"{text} …")
         else:
             self.line(text)
 
     def quote(self, text: str) -> None:
-        """The start of what a model said, in one paragraph."""
+        """The start of a model's text, as one paragraph."""
         flat = " ".join(text.split())
-        shown = flat if len(flat) <= _EXCERPT_CHARS else flat[:_EXCERPT_CHARS].rsplit(" ", 1)[0] + " …"
+        excerpt = flat if len(flat) <= _EXCERPT_CHARS else flat[:_EXCERPT_CHARS].rsplit(" ", 1)[0] + " …"
         self._print(
-            textwrap.fill(shown or "(nothing)", 96, initial_indent="    » ", subsequent_indent="      ")
+            textwrap.fill(excerpt or "(nothing)", 96, initial_indent="    » ", subsequent_indent="      ")
         )
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:
@@ -80,7 +80,7 @@ class Narrator:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """``what`` is shown until it is done."""
+        """Show ``what`` while the block runs."""
         if self._console is None:
             self.line(f"{what} …")
             yield

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from uuid import uuid4
 
+from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import (
     ConcurrencyLimitError,
@@ -94,7 +95,7 @@ class Limits:
     audit: AuditLog
     meter: Meter
     clock: Clock
-    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+    _ending: BackgroundTasks = field(default_factory=BackgroundTasks)
     _told: dict[str, float] = field(default_factory=dict)
     _listening: Counter[str] = field(default_factory=Counter)
 
@@ -155,8 +156,7 @@ class Limits:
 
     async def settle(self) -> None:
         """Wait until the places that were given back are free."""
-        while self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.settled()
 
     async def _count(self, buckets: tuple[Bucket, ...]) -> tuple[Bucket, float] | None:
         return await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
@@ -170,14 +170,14 @@ class Limits:
             full = await self.store.ask(lambda: self.running.begin(request, places, buckets))
         except BaseException:
             # It may have been heard, although the answer was not.
-            self._in_background(self._end(request, places))
+            self._ending.start(self._end(request, places))
             raise
 
         def release() -> None:
             nonlocal taken
             if taken:
                 taken = False
-                self._in_background(self._end(request, places))
+                self._ending.start(self._end(request, places))
 
         return full, release
 
@@ -211,11 +211,6 @@ class Limits:
         )
         with suppress(CwmError):
             await self.audit.record(event)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
 
 
 def _nothing() -> None:

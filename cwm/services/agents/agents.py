@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import AgentSessionNotFoundError, CwmError, TooManyAgentSessionsError
 from cwm.domain.principal import Principal
@@ -51,7 +52,7 @@ class Agents:
         self._limit = limit
         self._held: OrderedDict[_Key, ContextManager] = OrderedDict()
         self._starting: dict[_Key, asyncio.Task[None]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
         self._on_farewell: list[Farewell] = []
@@ -144,7 +145,7 @@ class Agents:
         """A call that takes longer than the TTL is use of its agent session for as long as it takes."""
         for held in self:
             if not held.idle and not held.listening:
-                self._in_background(self._keep(held))
+                self._closing.start(self._keep(held))
 
     async def see_off(self) -> None:
         """Have what expired leave its upstreams, where whoever served it made room for others, or crashed."""
@@ -165,7 +166,7 @@ class Agents:
                 del self._held[key]
                 self._close_soon(held, end=None)
             elif held.listening:
-                self._in_background(self._close_if_ended(key, held))
+                self._closing.start(self._close_if_ended(key, held))
 
     async def aclose(self) -> None:
         self._deaf()
@@ -174,8 +175,11 @@ class Agents:
         held, self._held = list(self._held.values()), OrderedDict()
         for each in held:
             self._close_soon(each, end=not self.store.outlives_us)
-        while self._closing:
-            await asyncio.wait(self._closing)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Returns when what was closed or kept in use in the background is."""
+        await self._closing.settled()
 
     def _use(self, held: ContextManager) -> None:
         """Keeps them in the order of their last use."""
@@ -228,7 +232,7 @@ class Agents:
 
     def _say_farewell(self, kept: Mapping[str, str]) -> None:
         for farewell in self._on_farewell:
-            self._in_background(self._say(farewell, kept))
+            self._closing.start(self._say(farewell, kept))
 
     async def _keep(self, held: ContextManager) -> None:
         # Without the store it is served all the same.
@@ -242,12 +246,7 @@ class Agents:
             _log.exception("what an agent session left behind could not be closed")
 
     def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
-        self._in_background(self._close(held, end=end))
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(self._close(held, end=end))
 
     async def _close(self, held: ContextManager, *, end: bool | None) -> None:
         """With ``end`` None it depends on whether another replica still serves the agent session."""

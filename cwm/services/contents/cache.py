@@ -80,6 +80,10 @@ class ContentCache:
     def hot(self) -> int:
         return len(self._hot)
 
+    @property
+    def warm(self) -> int:
+        return len(self._warm)
+
     def plain(self, key: Key, now: float) -> bytes | None:
         """A hot value that has not ended at ``now``, which counts as use."""
         held = self._held.get(key)

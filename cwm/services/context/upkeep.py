@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import CwmError
 from cwm.domain.shared_context import SESSION, Scope
@@ -32,7 +32,7 @@ class ContextUpkeep:
         self._context = context
         self._sessions = sessions
         self._idle = timedelta(seconds=idle_seconds)
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._forgetting = BackgroundTasks()
         self.close = changes.subscribe(self._hear)
 
     async def run(self) -> None:
@@ -58,19 +58,15 @@ class ContextUpkeep:
 
     async def settle(self) -> None:
         """Wait until what is being forgotten is."""
-        while self._forgetting:
-            await asyncio.wait(self._forgetting)
+        await self._forgetting.settled()
 
     def _hear(self, change: Change) -> None:
         if change.kind is ChangeKind.ENDED and change.agent_session and change.tenant:
-            self._soon(self._forget(Scope(change.tenant, SESSION, f"{SESSION}:{change.agent_session}")))
+            self._forgetting.start(
+                self._forget(Scope(change.tenant, SESSION, f"{SESSION}:{change.agent_session}"))
+            )
 
     async def _forget(self, scope: Scope) -> None:
         # The sweep comes back to it.
         with suppress(CwmError):
             await self._context.forget(scope)
-
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)

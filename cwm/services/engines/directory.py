@@ -1,7 +1,7 @@
-"""Which engine serves a model now, and the cache_salt that follows from it.
+"""The identity of the engine that serves a model now, and the cache_salt derived from it.
 
-An identity is asked for once and kept until the engine was seen down: a restarted engine may have
-other weights, another dtype or another block size, and its KV must not meet the old one's.
+An identity is read once and cached until the engine is seen down: a restarted engine may have other weights, another
+dtype or another block size, and the two must not share KV.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGEST_CHARS: Final = 16
 class EngineDirectory:
     """Engine identities by model name.
 
-    ``secret`` keys the salts; ``weights_digest`` names the weights, which no engine tells over HTTP.
+    ``secret`` is the key of the salts. ``weights_digest`` identifies the weights, which no engine reports over HTTP.
     """
 
     def __init__(self, engine: Engine, kv_tier: KvTier, *, secret: bytes, weights_digest: str) -> None:
@@ -45,18 +45,18 @@ class EngineDirectory:
         self._lock = asyncio.Lock()
 
     async def identity(self, model: str | None = None) -> EngineIdentity:
-        """The identity of ``model``, or of the first model served. CWM-1003 for one that is not."""
-        known = self._known.get(model or "")
-        if known is not None:
-            return known
+        """The identity of ``model``, by default of the first model served. CWM-1003 if it is not served."""
+        identity = self._known.get(model or "")
+        if identity is not None:
+            return identity
         async with self._lock:
-            known = self._known.get(model or "")
-            if known is None:
-                known = await self._ask(model)
-                # Without its block size its KV would for ever be another engine's.
-                if known.block_size is not None or await self._without_cache():
-                    self._known[model or ""] = self._known[known.model] = known
-        return known
+            identity = self._known.get(model or "")
+            if identity is None:
+                identity = await self._ask(model)
+                # An identity without its block size must not be cached: its salt would differ from the real one for good.
+                if identity.block_size is not None or await self._without_cache():
+                    self._known[model or ""] = self._known[identity.model] = identity
+        return identity
 
     def salt(self, tenant: str, salt_scope: str, identity: EngineIdentity) -> str:
         return derive_cache_salt(self._secret, f"{tenant}\x1f{salt_scope}", identity)
@@ -66,7 +66,7 @@ class EngineDirectory:
         return self.salt(tenant, salt_scope, await self.identity(model))
 
     def confirm(self, identity: EngineIdentity, fingerprint: str | None) -> None:
-        """Raise CWM-5002, and forget, when an answer came from another engine than ``identity``."""
+        """Raise CWM-5002 and clear the cache if another engine than ``identity`` answered."""
         if fingerprint is not None and fingerprint != identity.fingerprint:
             self.forget()
             raise EngineResponseError(
@@ -76,13 +76,13 @@ class EngineDirectory:
             )
 
     def forget(self) -> None:
-        """Ask again before the next use."""
+        """Clear the cache; the next use reads the identity again."""
         self._known.clear()
 
     async def watch(self, interval_seconds: float) -> None:
-        """Forget identities whenever the engine is seen down. Runs until cancelled.
+        """Clear the cache whenever the engine is seen down. Runs until cancelled.
 
-        The interval must be shorter than any engine takes to restart.
+        The interval must be shorter than the restart of any engine.
         """
         while True:
             try:
@@ -92,7 +92,7 @@ class EngineDirectory:
             await asyncio.sleep(interval_seconds)
 
     async def _without_cache(self) -> bool:
-        """By the configuration; an LMCache that does not answer yet is one all the same."""
+        """Whether no LMCache is configured. One that does not answer yet still counts as configured."""
         try:
             return self._facts is None and await self._kv_tier.facts() is None
         except EngineConnectionError:
@@ -113,7 +113,7 @@ class EngineDirectory:
         answer = await self._engine.complete(Generation(served.id, probe, _PROBE_SALT, max_tokens=1))
         attached = _attached(facts, served)
         if facts is not None and attached is None:
-            # The probe's own store is what makes LMCache list this model.
+            # LMCache lists the model only after the probe has stored something.
             facts = await self._facts_now() or facts
             attached = _attached(facts, served)
         return EngineIdentity(
@@ -136,10 +136,10 @@ class EngineDirectory:
         )
 
     async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
-        """More than one chunk of ids: also the warm-up that starts LMCache's heartbeat in vLLM."""
+        """Token ids for a probe of more than one chunk, which also starts LMCache's heartbeat in vLLM."""
         ids = await self._engine.tokenize(served.id, _PROBE_TEXT, add_special_tokens=False)
-        wanted = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
-        return (ids * (wanted // len(ids) + 1))[:wanted]
+        token_count = min((facts.chunk_size if facts else 16) + 1, served.max_model_len - 1)
+        return (ids * (token_count // len(ids) + 1))[:token_count]
 
 
 def _attached(facts: KvTierFacts | None, served: ServedModel) -> AttachedModel | None:
@@ -150,16 +150,16 @@ def _text_digest(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else ""
 
 
-def _choose(models: list[ServedModel], wanted: str | None) -> ServedModel:
+def _choose(models: list[ServedModel], model_name: str | None) -> ServedModel:
     if not models:
         raise EngineResponseError("The engine serves no model.")
-    if wanted is None:
+    if model_name is None:
         return models[0]
     for served in models:
-        if served.id == wanted:
+        if served.id == model_name:
             return served
     raise InvalidParameterError(
-        f"The engine does not serve the model '{wanted}'.",
+        f"The engine does not serve the model '{model_name}'.",
         field="model",
         served=[served.id for served in models],
     )

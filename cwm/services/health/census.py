@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
+from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import TierUsage
@@ -123,8 +124,7 @@ class _Question:
 
     async def given_up(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await cancel_and_wait(self._task)
 
     async def _answered(self) -> None:
         started = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Where the tokens of a restored context came from: the engine's own cache, a tier of the cache beside it, or unknown."""
+"""Where restored tokens came from: the engine's own cache, a tier of LMCache, or unknown."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ UNKNOWN_TIER: Final = "unknown"
 
 @dataclass(slots=True)
 class Origins:
-    """An engine with our connector says itself what it loaded; of another, its counters are compared."""
+    """An engine with our connector reports what it loaded. For any other engine its counters are compared."""
 
     engine: Engine
-    _telling: set[str] = field(default_factory=set)
+    _reporting: set[str] = field(default_factory=set)
 
     async def before(self, identity: EngineIdentity) -> Counters | None:
-        """What the engine has counted until now; None where its answer is expected to tell."""
-        return None if engine_key(identity) in self._telling else await self.engine.counters()
+        """The engine's counters before a request; None if its answer is expected to report the load."""
+        return None if engine_key(identity) in self._reporting else await self.engine.counters()
 
     async def split(
         self, answer: Completion, before: Counters | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
     ) -> dict[str, int]:
-        """Cached tokens by tier; ``loaded`` are the chunks that came from below L1, None where that is not known.
+        """Cached tokens by tier. ``loaded``: chunks by tier that came from below L1; None if not known.
 
-        What nothing tells is ``unknown``.
+        Tokens whose tier is not known count as ``unknown``.
         """
-        external = answer.loaded_tokens
-        if external is not None:
-            self._telling.add(engine_key(prefix.identity))
-            external = min(external, answer.cached_tokens)
+        external_tokens = answer.loaded_tokens
+        if external_tokens is not None:
+            self._reporting.add(engine_key(prefix.identity))
+            external_tokens = min(external_tokens, answer.cached_tokens)
         elif before is None:
-            self._telling.discard(engine_key(prefix.identity))
+            self._reporting.discard(engine_key(prefix.identity))
         else:
-            external = _external(answer, before, await self.engine.counters())
-        return _split(answer, external, loaded, prefix)
+            external_tokens = _external(answer, before, await self.engine.counters())
+        return _split(answer, external_tokens, loaded, prefix)
 
 
 def _external(answer: Completion, before: Counters, after: Counters) -> int | None:
-    """Tokens that came out of LMCache; None when other requests were counted in between."""
+    """Tokens that came from LMCache; None if other requests were counted in between."""
     sources = Counter(after.prompt_tokens_by_source)
     sources.subtract(before.prompt_tokens_by_source)
     if sum(sources.values()) != answer.prompt_tokens:
@@ -56,18 +56,18 @@ def _external(answer: Completion, before: Counters, after: Counters) -> int | No
 
 
 def _split(
-    answer: Completion, external: int | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
+    answer: Completion, external_tokens: int | None, loaded: Mapping[Tier, int] | None, prefix: Prefix
 ) -> dict[str, int]:
-    """The engine's own cache, the tiers below L1, L1 for the rest."""
-    if external is None:
+    """Tokens of the engine's own cache and of the tiers below L1; the rest came from L1."""
+    if external_tokens is None:
         split = {UNKNOWN_TIER: answer.cached_tokens}
     elif loaded is None:
-        split = {ENGINE_TIER: answer.cached_tokens - external, UNKNOWN_TIER: external}
+        split = {ENGINE_TIER: answer.cached_tokens - external_tokens, UNKNOWN_TIER: external_tokens}
     else:
         below = {str(tier): chunks * (prefix.identity.chunk_size or 0) for tier, chunks in loaded.items()}
-        if sum(below.values()) > external:
-            # The engine had some of it itself.
-            below = {next(iter(below)) if len(below) == 1 else UNKNOWN_TIER: external}
-        in_l1 = external - sum(below.values())
-        split = {ENGINE_TIER: answer.cached_tokens - external, str(Tier.CPU): in_l1, **below}
+        if sum(below.values()) > external_tokens:
+            # The engine's own cache had some of these tokens.
+            below = {next(iter(below)) if len(below) == 1 else UNKNOWN_TIER: external_tokens}
+        in_l1 = external_tokens - sum(below.values())
+        split = {ENGINE_TIER: answer.cached_tokens - external_tokens, str(Tier.CPU): in_l1, **below}
     return {tier: tokens for tier, tokens in split.items() if tokens}

@@ -1,4 +1,4 @@
-"""Plan a thaw by what earlier ones took, and learn from what this one takes."""
+"""Plan a thaw from the measured speeds of earlier ones, and learn from this one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import groupby, takewhile
 from typing import Final
 from uuid import uuid4
 
+from cwm.background import BackgroundTasks
 from cwm.domain.engine import EngineIdentity, Tier, engine_key
 from cwm.domain.errors import CwmError
 from cwm.domain.planner import Choice, Plan, decide, obvious, trial
@@ -21,16 +22,16 @@ from cwm.ports.speeds import SpeedRecords
 from cwm.services.kv.origins import ENGINE_TIER
 from cwm.services.kv.prefix import Prefix
 
-_LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # where LMCache has not told its own
+_LOWER_TIERS: Final = (Tier.REDIS, Tier.DISK)  # used if LMCache does not report its tiers
 _TRIAL_SALT: Final = "cwm1-pace"
 _TRIALS_AT_ONCE: Final = 3
-# Whoever thawed is answered first: learning would take the processor time of that.
+# The thaw is answered first: learning would compete with it for the processor.
 _LEARN_AFTER_SECONDS: Final = 0.1
 
 
 @dataclass(slots=True)
 class Planner:
-    """Paces by engine, as the records have them and as thaws through this gateway have changed them."""
+    """Keeps the pace of each engine: read from the records, then updated by the thaws of this gateway."""
 
     engine: Engine
     kv_tier: KvTier
@@ -40,11 +41,11 @@ class Planner:
     choice: Choice = Choice.AUTO
     _paces: dict[str, Pace] = field(default_factory=dict)
     _unlimited: set[str] = field(default_factory=set)
-    _learning: set[asyncio.Task[None]] = field(default_factory=set)
-    _trying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _learning: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _trial_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def plan(self, prefix: Prefix) -> Plan:
-        """Never fails: without the directory or the records it loads, as it does on an engine that takes no limit."""
+        """Never fails. Without the directory or the records the plan is to load, as on an engine that ignores limits."""
         pace = await self._pace(prefix.identity)
         choice = self.choice
         if choice is Choice.AUTO and engine_key(prefix.identity) in self._unlimited:
@@ -67,18 +68,16 @@ class Planner:
         prefetch_ms: float,
         engine_ms: float,
     ) -> None:
-        """Remember what a thaw took, where it is clear what it did. In the background: nobody waits for it."""
+        """Record how long a thaw took, if it is clear what it did. Runs in the background."""
         if plan.load_tokens is not None and answer.loaded_tokens is None:
             self._unlimited.add(engine_key(prefix.identity))
         observation = _observed(answer, by_tier, prefetch_ms, engine_ms)
         if observation is not None:
-            task = asyncio.create_task(self._learn(prefix, observation))
-            self._learning.add(task)
-            task.add_done_callback(self._learning.discard)
+            self._learning.start(self._learn(prefix, observation))
 
     async def settle(self) -> None:
-        """Wait until everything learned is written down."""
-        await asyncio.gather(*self._learning, return_exceptions=True)
+        """Wait until every observation is recorded."""
+        await self._learning.settled()
 
     async def _pace(self, identity: EngineIdentity) -> Pace:
         name = engine_key(identity)
@@ -101,36 +100,36 @@ class Planner:
     async def _learn(self, prefix: Prefix, observation: Observation) -> None:
         await asyncio.sleep(_LEARN_AFTER_SECONDS)
         pace = await self._note(prefix.identity, observation)
-        if self._trying.locked():
+        if self._trial_lock.locked():
             return
-        async with self._trying:
+        async with self._trial_lock:
             for _ in range(_TRIALS_AT_ONCE):
                 tokens = self._worth_trying(prefix, pace, observation)
-                tried = await self._try(prefix, tokens) if tokens else None
-                if tried is None:
+                trial_observation = await self._trial(prefix, tokens) if tokens else None
+                if trial_observation is None:
                     return
-                pace = await self._note(prefix.identity, tried)
+                pace = await self._note(prefix.identity, trial_observation)
 
     async def _note(self, identity: EngineIdentity, observation: Observation) -> Pace:
         name = engine_key(identity)
         try:
             speeds = await self.records.add_speeds(name, [observation], self.clock.now())
         except CwmError:
-            known = self._paces.get(name, Pace(Speeds()))
-            speeds = known.speeds.plus([observation])
+            pace = self._paces.get(name, Pace(Speeds()))
+            speeds = pace.speeds.plus([observation])
         pace = self._paces[name] = await asyncio.to_thread(fit, speeds)
         return pace
 
     def _worth_trying(self, prefix: Prefix, pace: Pace, observation: Observation) -> int | None:
-        """As if the thaw that was just observed came again."""
+        """How many tokens to try, for a thaw like the one just observed; None if a trial would not help."""
         if self.choice is not Choice.AUTO or engine_key(prefix.identity) in self._unlimited:
             return None
         runs = [(observation.tier, observation.loaded)] if observation.tier is not None else []
         token_count = observation.context + observation.computed
         return trial(pace, decide(pace, token_count, runs, observation.loaded), token_count)
 
-    async def _try(self, prefix: Prefix, tokens: int) -> Observation | None:
-        """Time a prefill that loads and stores nothing, of ids in an order that no cache holds."""
+    async def _trial(self, prefix: Prefix, tokens: int) -> Observation | None:
+        """Time a prefill that loads and stores nothing, with ids in an order that no cache has."""
         start = uuid4().int % len(prefix.token_ids)
         ids = (prefix.token_ids[start:] + prefix.token_ids[:start])[:tokens]
         request = Generation(
@@ -153,16 +152,16 @@ class Planner:
 
 
 def resident(placements: Sequence[Placement], chunk_size: int, order: Sequence[Tier]) -> list[Run]:
-    """Tokens in a row by the first tier of ``order`` said to hold them, up to the first chunk that none does."""
+    """Runs of tokens by the first tier of ``order`` that has them, up to the first chunk that no tier has."""
     first = [next((tier for tier in order if tier in placement.tiers), None) for placement in placements]
-    held = takewhile(lambda tier: tier is not None, first)
-    return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(held)]
+    listed = takewhile(lambda tier: tier is not None, first)
+    return [(str(tier), len(list(chunks)) * chunk_size) for tier, chunks in groupby(listed)]
 
 
 def _observed(
     answer: Completion, by_tier: Mapping[str, int], prefetch_ms: float, engine_ms: float
 ) -> Observation | None:
-    """Tokens from several tiers at once, or from unknown ones, tell nothing of either."""
+    """The observation; None for tokens of several or unknown tiers, whose speeds cannot be told apart."""
     cached, computed = answer.cached_tokens, answer.prompt_tokens - answer.cached_tokens
     if set(by_tier) <= {ENGINE_TIER}:
         return Observation(None, 0, cached, computed, engine_ms)

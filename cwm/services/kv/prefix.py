@@ -1,4 +1,4 @@
-"""Token ids under a salt on one engine: what is stored, loaded and asked for."""
+"""A prefix: token ids under one salt on one engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cwm.ports.kv_tier import PrefixKey
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Everything a store or a load is about. Of its last token, which was sampled, there is no KV to store."""
+    """The unit of every store and load. Its last token was sampled and never computed, so it has no KV to store."""
 
     token_ids: TokenIds
     cache_salt: str
@@ -29,19 +29,19 @@ class Prefix:
 
     @property
     def key(self) -> PrefixKey:
-        """Names its ``chunk_count`` chunks."""
+        """The key of all ``chunk_count`` chunks."""
         return self.key_of(None)
 
     def key_of(self, token_count: int | None) -> PrefixKey:
-        """Names the chunks of its first tokens; all of them for None."""
+        """The key of the chunks of the first ``token_count`` tokens; None: of all of them."""
         return PrefixKey(
             self.identity.root, self.identity.world_size, self.token_ids[:-1][:token_count], self.cache_salt
         )
 
     def request(self, token_count: int | None = None) -> Generation:
-        """The shortest request that makes the engine hold its first tokens, or all, and store its chunks and no more.
+        """The shortest request that makes the engine hold the first ``token_count`` tokens (None: all).
 
-        It computes one more token.
+        The engine stores this prefix's chunks and no more, and computes one more token.
         """
         return Generation(
             self.identity.model,
@@ -54,5 +54,5 @@ class Prefix:
 
 
 def fitting(token_ids: TokenIds, identity: EngineIdentity) -> TokenIds:
-    """What can be sent: the engine needs room for one more token, and clamps silently."""
+    """The tokens that can be sent: the engine needs room for one more, and otherwise truncates silently."""
     return token_ids[: identity.max_model_len - 1]

@@ -1,4 +1,4 @@
-"""Release: give back to the cache what a window or session that is gone still has there."""
+"""Release: unpin and delete in LMCache what a removed window or session still has there."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Release:
     replicas: Replicas
 
     async def __call__(self, owed: Intent | None, *, unpin: bool = True) -> bool:
-        """Pay now. What cannot be paid is left to whoever reconciles next, and False is returned.
+        """Unpin and delete now. If that fails, leave it to the next reconciliation and return False.
 
-        Without ``unpin`` somebody else sets the pins right.
+        Without ``unpin`` the caller corrects the pins.
         """
         if owed is None:
             return True
@@ -51,14 +51,14 @@ class Release:
         return True
 
     async def leave(self, owed: Intent | None) -> None:
-        """Not now: what is not known, such as whether a pin was taken, only a comparison of all pins can tell."""
+        """Leave it to the next reconciliation, which compares all pins and so knows whether this one was taken."""
         if owed is not None:
             self.replicas.let_go(owed)
             with suppress(CwmError):
                 await to_its_end(self.registry.hand_over(owed.tenant, owed.id))
 
     async def token_ids(self, owed: Intent) -> TokenIds | None:
-        """The tokens that the debt is about; None when no sound copy is left."""
+        """The token ids of the debt; None if no undamaged copy is left."""
         if owed.debt is None or owed.snapshot_id is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Make the engine's cache hold a prefix, and prove that it does."""
+"""Store: make LMCache store every chunk of a prefix, and prove it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from cwm.background import cancel_and_wait
 from cwm.domain.engine import Tier
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.polling import pause_seconds
@@ -21,33 +22,33 @@ from cwm.services.kv.prefix import Prefix
 _BELOW_L1: Final = frozenset({Tier.REDIS, Tier.DISK})
 _POLL_SECONDS: Final = 0.005
 _READ_BACK_AGAIN_SECONDS: Final = (0.01, 0.1)
-_DIRECTORY_SECONDS: Final = 1.25  # LMCache tells its coordinator what it stored once a second, or oftener
+_DIRECTORY_SECONDS: Final = 1.25  # LMCache reports stored chunks to its coordinator at least once a second
 
 
 async def read_back(kv_tier: KvTier, key: PrefixKey) -> Prefetched:
-    """What comes back of ``key`` when L1 was told to forget it; what is ``in_l1`` all the same is not proven.
+    """Drop ``key`` from L1 and prefetch it. Chunks that are ``in_l1`` nevertheless are not proven.
 
-    L1 keeps chunks that a request is reading, and others may load them at the same moment: most are free a moment
-    later, but those of a request that was given up are kept for minutes.
+    L1 keeps chunks that a request is reading, and another request may load them at the same moment. Most are free
+    shortly after; those of an aborted request stay for minutes.
     """
     for pause in (*_READ_BACK_AGAIN_SECONDS, None):
         await kv_tier.drop_l1(key)
-        back = await kv_tier.prefetch(key)
-        if pause is None or not (back.complete and back.in_l1):
+        prefetched = await kv_tier.prefetch(key)
+        if pause is None or not (prefetched.complete and prefetched.in_l1):
             break
         await asyncio.sleep(pause)
-    return back
+    return prefetched
 
 
 def all_below_l1(placements: list[Placement], prefix: Prefix) -> bool:
-    """Whether the directory says so of every chunk, which is to be believed only of what cannot be read back."""
+    """Whether the directory lists every chunk below L1. Use it only for chunks that cannot be read back."""
     below = [placement for placement in placements if placement.tiers & _BELOW_L1]
     return len(below) == prefix.chunk_count
 
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """How many chunks came back from below L1; ``stored`` if that was all of them."""
+    """``found``: chunks that came back from below L1. ``stored`` is set if all did."""
 
     found: int
     stored: StoredChunks | None
@@ -55,9 +56,9 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Flush what must be, wait for the lower tiers, drop L1, prefetch: what comes back was really stored.
+    """Wait for the lower tiers, drop L1, prefetch; flush and repeat if chunks are missing.
 
-    Pins are the caller's. ``timeout_seconds`` bounds the whole of it.
+    A chunk that comes back was really stored. The caller sets pins. ``timeout_seconds`` bounds the whole call.
     """
 
     engine: Engine
@@ -69,21 +70,21 @@ class Store:
     async def __call__(
         self, prefix: Prefix, first: Generation | None = None
     ) -> tuple[StoredChunks, Completion | None]:
-        """Prove every chunk of ``prefix``. CWM-4001 when that fails until the timeout.
+        """Prove that every chunk of ``prefix`` is stored. CWM-4001 if that fails until the timeout.
 
-        Of chunks that L1 does not let go of, the directory's word is taken.
+        For chunks that L1 does not drop, the directory's entry counts as proof.
 
-        Its turns had the engine compute them, and what the engine computed is in the cache or on its way there: it is
-        flushed only where it does not come back. ``first`` goes out beside the reading, and its answer comes back: a
-        longer request over the same prefix, while the engine still has the KV that it computed itself. Without it a
-        token is asked for, which tells whether this is still the same engine.
+        The session's turns made the engine compute these chunks, so they are in LMCache or on their way: a flush
+        request is sent only for chunks that do not come back. ``first``, a longer request over the same prefix, is
+        sent while the chunks are read back, and its answer is returned: the engine still has the KV then. Without
+        ``first`` one token is requested, which shows whether this is still the same engine.
         """
         if prefix.chunk_count == 0:
             return StoredChunks((), Tier.DISK, {}), None
         deadline = self.clock.monotonic() + self.timeout_seconds
         answer, proof = await self._prove_beside(prefix, first or prefix.request(1))
         if proof.stored is None and first is not None:
-            # By now it has flushed what was not there.
+            # The answer to ``first`` has flushed what was missing.
             proof = await self._prove(prefix)
         while proof.stored is None and self.clock.monotonic() < deadline:
             await self._ask(prefix, prefix.request())
@@ -97,40 +98,39 @@ class Store:
         )
 
     async def _prove_beside(self, prefix: Prefix, request: Generation) -> tuple[Completion, _Proof]:
-        """Ask the engine for something else while the chunks are read back."""
-        proving = asyncio.create_task(self._prove(prefix))
+        """Send ``request`` to the engine while the chunks are read back."""
+        proof_task = asyncio.create_task(self._prove(prefix))
         try:
-            return await self._ask(prefix, request), await proving
+            return await self._ask(prefix, request), await proof_task
         finally:
-            proving.cancel()
-            await asyncio.gather(proving, return_exceptions=True)
+            await cancel_and_wait(proof_task)
 
     async def _ask(self, prefix: Prefix, request: Generation) -> Completion:
-        """The engine's answer. CWM-5002 from another engine than the prefix was computed by."""
+        """The engine's answer. CWM-5002 if another engine answered than the one that computed the prefix."""
         answer = await self.engine.complete(request)
         self.directory.confirm(prefix.identity, answer.fingerprint)
         return answer
 
     async def _prove(self, prefix: Prefix) -> _Proof:
         await self._wait_for_stores(prefix)
-        back = await read_back(self.kv_tier, prefix.key)
-        if back.complete and back.total == prefix.chunk_count:
+        prefetched = await read_back(self.kv_tier, prefix.key)
+        if prefetched.complete and prefetched.total == prefix.chunk_count:
             placements = await self._placements(prefix)
-            if not back.in_l1 or all_below_l1(placements, prefix):
+            if not prefetched.in_l1 or all_below_l1(placements, prefix):
                 return _Proof(prefix.chunk_count, _stored(placements))
-        return _Proof(back.found - back.in_l1, None)
+        return _Proof(prefetched.found - prefetched.in_l1, None)
 
     async def _wait_for_stores(self, prefix: Prefix) -> None:
-        """Dropping L1 before its chunks were written below would only mean to flush again."""
+        """Wait until LMCache has written its chunks below L1; dropping them earlier would require another flush."""
         started = self.clock.monotonic()
         until = started + 1.5 + 0.02 * prefix.chunk_count
         while await self.kv_tier.storing() and self.clock.monotonic() < until:
             await self._pause(started)
 
     async def _placements(self, prefix: Prefix) -> list[Placement]:
-        """Placements once the directory shows all in the shared tier, or as they are when its time is up.
+        """The placements when the directory lists all chunks in the shared tier, or after 1.25 s as they are.
 
-        The directory is late by design and forgets after a crash: it says where, never whether.
+        The directory lags by design and is lost in a crash: it says where a chunk is, not whether it exists.
         """
         started = self.clock.monotonic()
         while True:
@@ -145,10 +145,10 @@ class Store:
 
 
 def _stored(placements: list[Placement]) -> StoredChunks:
-    held = Counter(str(tier) for placement in placements for tier in placement.tiers)
+    counts = Counter(str(tier) for placement in placements for tier in placement.tiers)
     lowest = next(
-        (tier for tier in (Tier.REDIS, Tier.DISK) if held[str(tier)] == len(placements)),
+        (tier for tier in (Tier.REDIS, Tier.DISK) if counts[str(tier)] == len(placements)),
         Tier.DISK if any(placement.tiers & _BELOW_L1 for placement in placements) else Tier.CPU,
     )
     chunks = tuple(Chunk(placement.hash, placement.size_bytes) for placement in placements)
-    return StoredChunks(chunks, lowest, dict(sorted(held.items())))
+    return StoredChunks(chunks, lowest, dict(sorted(counts.items())))

@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError
 from cwm.ports.engine import Engine
 from cwm.ports.meter import Meter
@@ -28,7 +29,7 @@ class TokenDrift:
     engine: Engine
     meter: Meter
     share: float = 0.01
-    _asking: set[asyncio.Task[None]] = field(default_factory=set)
+    _asking: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def delivered(self, text: str, counted: int) -> None:
         """``text`` was delivered as ``counted`` tokens. Never waits, never fails."""
@@ -37,18 +38,14 @@ class TokenDrift:
         if len(self._asking) >= _MOST_AT_ONCE:
             self.meter.event("token_drift_skipped")
             return
-        task = asyncio.create_task(self._ask(text, counted))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._asking.start(self._ask(text, counted))
 
     async def settle(self) -> None:
         """Wait for what was asked."""
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._asking.settled()
 
     async def aclose(self) -> None:
-        for task in self._asking:
-            task.cancel()
-        await self.settle()
+        await self._asking.stop()
 
     def _chosen(self, text: str) -> bool:
         return zlib.crc32(text.encode("utf-8", "replace")) < self.share * _HASHES

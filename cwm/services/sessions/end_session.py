@@ -1,4 +1,4 @@
-"""End a session: forget its tokens, and free the chunks that nothing else refers to."""
+"""End a session: remove its tokens and free the chunks that nothing else refers to."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ class EndSession:
     release: Release
 
     async def __call__(self, principal: Principal, session_id: str) -> None:
-        """Delete an active, thawed or expired session; windows made of it stay.
+        """Delete an active, thawed or expired session. Its windows stay.
 
-        CWM-1001, CWM-2001; CWM-3002 while a turn is in flight, and for a frozen one, whose windows are to be
-        deleted instead.
+        CWM-1001, CWM-2001; CWM-3002 while a turn is in flight, and for a frozen session: delete its windows instead.
         """
         require_session_id(session_id)
         async with self.journal.entry(principal, "session_delete", session_id=session_id) as details:
@@ -55,7 +54,7 @@ class EndSession:
             await to_its_end(self.now(session))
 
     async def now(self, session: Session) -> None:
-        """Remove it. Chunks are freed where the engine tells what they are called; else they are left to age."""
+        """Remove the session. Its chunks are freed if the engine is there to name them; else they age out."""
         prefix = await self._prefix(session)
         hashes = await self._unshared(session, prefix) if prefix else ()
         salt = prefix.cache_salt if prefix else ""

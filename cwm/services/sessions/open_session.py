@@ -1,4 +1,4 @@
-"""Open a session: a conversation whose exact tokens CWM will know."""
+"""Open a session: a conversation whose exact token ids CWM records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cwm.services.sessions.salt_scopes import Scopes
 
 
 def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str) -> str:
-    """Who a new session shares KV with: its whole tenant, or the lineage it begins."""
+    """The salt scope of a new session: its whole tenant, or the lineage that it starts."""
     if cache_scope is CacheScope.SESSION:
         return f"session:{session_id}"
     return f"tenant:{principal.tenant}"
@@ -41,7 +41,7 @@ class OpenSession:
         model: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Session:
-        """A new, empty, active session. CWM-1001, CWM-3001, CWM-1003 for a model that is not served or metadata of ours."""
+        """A new, empty, active session. CWM-1001, CWM-3001; CWM-1003 for an unserved model or a reserved metadata key."""
         if any(key.startswith(OWN) for key in metadata or {}):
             raise InvalidParameterError(
                 f"Metadata keys that begin with '{OWN}' are CWM's own.", field="metadata"

@@ -1,4 +1,4 @@
-"""Scopes: under which name a tenant's KV is shared, now."""
+"""Salt scopes: the name under which a tenant's KV is shared now."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _KEPT: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """A session carries its scope; this is for those that have none yet, and for requests without a session."""
+    """Gives the current salt scope for new sessions and for requests without a session. A session keeps its own."""
 
     registry: Registry
     clock: Clock
     _known: dict[tuple[str, str], tuple[str, float]] = field(default_factory=dict)
 
     async def current(self, tenant: str, base: str) -> str:
-        """The scope in force, at most two seconds late where another replica retired it."""
+        """The current scope. If another replica retired it, the change is seen at most two seconds later."""
         known, until = self._known.get((tenant, base), ("", 0.0))
         now = self.clock.monotonic()
         if now < until:
@@ -33,7 +33,7 @@ class Scopes:
         return current
 
     async def retire(self, tenant: str, salt_scope: str) -> str:
-        """Make everybody leave a scope: whatever an engine still holds under its salt is never asked for again."""
+        """Replace a scope everywhere, so that no KV under its salt is used again. Returns its successor."""
         successor = await self.registry.retire_scope(tenant, salt_scope)
         self._known.clear()
         return successor

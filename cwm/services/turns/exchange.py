@@ -1,8 +1,8 @@
 """An exchange with the engine that outlives its client.
 
-A request that is dropped while the engine loads KV can kill the engine, and what was computed has to be
-recorded whoever still listens. So the exchange runs in a task of its own and hands bytes to the client
-through a bounded pipe; a client that leaves only makes the bytes go nowhere.
+Aborting a request while the engine loads KV can kill the engine, and the tokens have to be recorded even if the
+client has disconnected. So the exchange runs in a task of its own and passes bytes to the client through a bounded
+pipe. When the client disconnects, the remaining bytes are dropped.
 """
 
 from __future__ import annotations
@@ -24,64 +24,64 @@ _STALLED_SECONDS: Final = 300.0
 
 
 class Pipe:
-    """Bytes on their way to one client: at most ``room`` and one piece more are held.
+    """A buffer between the engine and one client. It holds at most ``room`` bytes and one more piece.
 
-    A client that takes nothing for ``stalled_seconds`` counts as gone.
+    A client that reads nothing for ``stalled_seconds`` counts as disconnected.
     """
 
     def __init__(self, room: int = _ROOM_BYTES, stalled_seconds: float = _STALLED_SECONDS) -> None:
         self._room = room
         self._stalled_seconds = stalled_seconds
-        self._held: deque[bytes] = deque()
+        self._buffer: deque[bytes] = deque()
         self._size = 0
-        self._filled = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._has_data = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._closed = False
         self.abandoned = False
 
     async def put(self, data: bytes) -> None:
-        """Return when there is room again, or nobody to take it."""
+        """Add ``data``; returns when there is room again, or at once if the client has disconnected."""
         if self.abandoned:
             return
-        self._held.append(data)
+        self._buffer.append(data)
         self._size += len(data)
-        self._filled.set()
+        self._has_data.set()
         if self._size >= self._room:
             await self._wait_for_room()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of the answer."""
         self._closed = True
-        self._filled.set()
+        self._has_data.set()
 
     def abandon(self) -> None:
-        """Nobody takes any more."""
+        """The client has disconnected: drop the buffered bytes and all later ones."""
         self.abandoned = True
-        self._held.clear()
+        self._buffer.clear()
         self._size = 0
-        self._drained.set()
-        self._filled.set()
+        self._has_room.set()
+        self._has_data.set()
 
     async def take(self) -> AsyncIterator[bytes]:
-        """Everything that is there, in one piece, each time there is something."""
+        """Yield the buffered bytes as one piece, each time there are some."""
         while not self.abandoned:
-            if self._held:
-                data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-                self._held.clear()
+            if self._buffer:
+                data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+                self._buffer.clear()
                 self._size = 0
-                self._drained.set()
+                self._has_room.set()
                 yield data
             elif self._closed:
                 return
             else:
-                self._filled.clear()
-                await self._filled.wait()
+                self._has_data.clear()
+                await self._has_data.wait()
 
     async def _wait_for_room(self) -> None:
-        self._drained.clear()
+        self._has_room.clear()
         try:
             async with asyncio.timeout(self._stalled_seconds):
-                await self._drained.wait()
+                await self._has_room.wait()
         except TimeoutError:
             self.abandon()
 
@@ -104,9 +104,9 @@ class Outgoing:
 class Exchange:
     """One request to the engine and its answer.
 
-    ``reader`` is asked for when the head is there. ``settle`` is awaited once, when all of the answer
-    that will come has come and before the client can know it, with what was read; its error is the
-    client's.
+    ``reader`` is called with the head and gives the parser of the answer. ``settle`` is awaited once, with the
+    parsed answer: after the engine's last byte and before the client gets the end. Its error is raised to the
+    client.
     """
 
     def __init__(
@@ -129,25 +129,25 @@ class Exchange:
         self._pipe = Pipe()
 
     async def head(self) -> Head:
-        """Status and headers; raises the coded error of an engine that did not answer."""
+        """Status and headers. Raises the coded error if the engine did not answer."""
         await self._ready.wait()
         if self._head is None:
             raise self._error or InternalError("The engine's answer has no head.")
         return self._head
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes for the client; raises where the answer broke off or could not be recorded."""
+        """The bytes for the client. Raises if the answer broke off or could not be recorded."""
         async for data in self._pipe.take():
             yield data
         if self._error is not None:
             raise self._error
 
     def leave(self) -> None:
-        """The client is gone: the exchange goes on for as long as it has to."""
+        """The client has disconnected. The exchange goes on as long as it must."""
         self._pipe.abandon()
 
     async def run(self) -> None:
-        """Drive the exchange to its end; also raises what the client is told. Cancelling keeps what was read."""
+        """Run the exchange to its end. Raises the same error as the client gets. When cancelled it records what was read."""
         try:
             await self._converse()
         except CwmError as error:
@@ -165,8 +165,10 @@ class Exchange:
             self._pipe.close()
 
     async def _converse(self) -> None:
-        out = self._outgoing
-        async with self._engine.forward(out.method, out.path, out.body, out.headers) as upstream:
+        outgoing = self._outgoing
+        async with self._engine.forward(
+            outgoing.method, outgoing.path, outgoing.body, outgoing.headers
+        ) as upstream:
             self._head = Head(upstream.status, upstream.headers, _is_stream(upstream))
             answer = self._answer = self._reader(self._head)
             self._ready.set()
@@ -174,9 +176,9 @@ class Exchange:
                 await self._pass_on(answer.feed(chunk))
                 if self._pipe.abandoned and answer.begun:
                     break
-            rest = answer.finish()
+            tail = answer.finish()
         await self._settle_once()
-        await self._pass_on(rest)
+        await self._pass_on(tail)
         self._complete = True
 
     async def _pass_on(self, data: bytes) -> None:
@@ -191,7 +193,7 @@ class Exchange:
             await self._settle(self._head, self._answer)
 
     async def _settle_late(self) -> None:
-        """What cannot be recorded now goes with the error that is already being told."""
+        """Record what was read. If that fails too, the earlier error is the one to report."""
         try:
             await self._settle_once()
         except CwmError:

@@ -1,12 +1,12 @@
-"""Generate: one turn of a session, in tokens, for agents that speak nothing but MCP."""
+"""Generate: one turn of a session, in token ids, for agents that speak only MCP."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cwm.background import BackgroundTasks
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
@@ -27,10 +27,10 @@ OnText: TypeAlias = Callable[[str, int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class TurnInput:
-    """Either ``messages`` (chat, by the model's template) or ``text`` (appended as it is).
+    """The input of a turn: ``messages`` (rendered by the model's chat template) or ``text`` (appended unchanged).
 
-    ``sampling`` holds further fields of the completions API; ``template_options`` those of the chat
-    template, such as ``tools``; they count from the session's first turn on.
+    ``sampling``: further fields of the completions API. ``template_options``: fields of the chat template such as
+    ``tools``; those of the session's first turn apply to all later ones.
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
@@ -42,7 +42,7 @@ class TurnInput:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """``token_count`` is the session's context after the turn; ``cached_tokens`` of the prompt were reused."""
+    """A finished turn. ``token_count``: the context after it. ``cached_tokens``: prompt tokens that were reused."""
 
     session_id: str
     text: str
@@ -55,7 +55,7 @@ class Generated:
 
 @dataclass(slots=True)
 class _Answer:
-    """What a streamed answer has brought so far."""
+    """The part of a streamed answer received so far."""
 
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Generate:
     journal: Journal
     meter: Meter
     limits: Limits
-    _running: set[asyncio.Task[Generated]] = field(default_factory=set)
+    _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self,
@@ -90,18 +90,15 @@ class Generate:
         turn: TurnInput,
         on_text: OnText | None = None,
     ) -> Generated:
-        """Append the input, generate, record both. The earlier context is sent as the ids it was.
+        """Append the input, generate, record both. The earlier context is sent as its recorded token ids.
 
-        ``on_text`` is awaited with each piece of text and the number of new tokens so far. A caller that
-        goes away does not lose the turn: it is finished and recorded. CWM-1001, 1003, 2001, 3002, 7003, 9002.
+        ``on_text`` is awaited with each piece of text and the number of new tokens so far. If the caller
+        disconnects, the turn is finished and recorded. CWM-1001, 1003, 2001, 3002, 7003, 9002.
         """
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
-        task = asyncio.create_task(self._exclusively(principal, session_id, turn, on_text))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await outlasting(task)
+        return await outlasting(self._running.start(self._exclusively(principal, session_id, turn, on_text)))
 
     async def _exclusively(
         self, principal: Principal, session_id: str, turn: TurnInput, on_text: OnText | None
@@ -162,7 +159,7 @@ class Generate:
         )
 
     def _template(self, session: Session, context: TokenIds, turn: TurnInput) -> Template:
-        """The first turn's template; it renders every later one."""
+        """The template of the first turn, which renders every later turn too."""
         if context:
             return template_from(session.metadata)
         return template_of(turn.messages, turn.template_options)
@@ -186,29 +183,29 @@ class Generate:
         in_flight: Turn,
         on_text: OnText | None,
     ) -> _Answer:
-        """Stream the answer and record what came of it, also when the engine dies half-way.
+        """Stream the answer and record what was received, also if the engine dies half-way.
 
-        CWM-3002 when the session moved on or ended meanwhile: the turn is no part of it. Another error's
-        ``recorded`` says whether it is.
+        CWM-3002 if the session moved on or ended meanwhile; the turn is then not part of it. ``recorded`` of any
+        other error says whether it is.
         """
         answer, recorded = _Answer(), True
-        broken: CwmError | None = None
+        engine_error: CwmError | None = None
         try:
             async for delta in self.engine.stream(generation):
                 answer.take(delta)
                 if on_text is not None and delta.text:
                     await on_text(delta.text, len(answer.token_ids))
         except CwmError as error:
-            broken = error
+            engine_error = error
             raise
         finally:
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
                 token_ids = generation.token_ids + tuple(answer.token_ids)
-                after = await in_flight.record(token_ids, metadata, revision=session.revision)
-                recorded = after is not None
-                if recorded and broken is not None:
-                    broken.recorded = len(token_ids)
+                session_after = await in_flight.record(token_ids, metadata, revision=session.revision)
+                recorded = session_after is not None
+                if recorded and engine_error is not None:
+                    engine_error.recorded = len(token_ids)
         if not recorded:
             raise SessionNotActiveError(
                 f"Session '{session.id}' moved on or is no longer active: the turn is no part of it. "
@@ -219,5 +216,5 @@ class Generate:
         return answer
 
     async def settle(self) -> None:
-        """Wait for turns whose callers have left."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+        """Wait for turns whose callers have disconnected."""
+        await self._running.settled()

@@ -1,7 +1,7 @@
-"""Growing a conversation in token ids: the next prompt is an exact extension of the last.
+"""Extend a conversation in token ids, so that the next prompt is an exact extension of the last.
 
-Re-rendering a conversation as text does not give back the ids the model has seen. So only the new
-messages are rendered, by the model's own template, behind a sentinel whose ids can be found again.
+Rendering the whole conversation again does not give the ids that the model has seen. So only the new messages are
+rendered, by the model's own template, after a sentinel whose ids can be located in the result.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Messages = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What of the caller's first request decides how later messages are rendered."""
+    """The parts of a session's first request that decide how later messages are rendered."""
 
     has_system: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def as_metadata(self) -> dict[str, Any]:
-        """What a session's metadata keeps of it."""
+        """The template as stored in a session's metadata."""
         return {TEMPLATE: {"has_system": self.has_system, "options": dict(self.options)}}
 
 
@@ -39,7 +39,7 @@ def template_of(messages: Messages, options: Mapping[str, Any]) -> Template:
 
 
 def template_from(metadata: Mapping[str, Any]) -> Template:
-    """The template kept in a session's metadata; the default for a session that has none."""
+    """The template stored in a session's metadata; the default if there is none."""
     stored = metadata.get(TEMPLATE)
     if not stored:
         return Template()
@@ -54,7 +54,7 @@ class Grow:
     async def refuse_forged(
         self, model: str, messages: Messages, options: Mapping[str, Any] | None = None
     ) -> None:
-        """CWM-9002 when anything that the template will render would tokenise to its control tokens."""
+        """CWM-9002 if a text to be rendered contains control tokens of the template."""
         special = await self.engine.special_tokens(model)
         texts = list(_texts([*messages, options or {}]))
         forged = sorted({token for text in texts for token in special if token in text})
@@ -65,15 +65,15 @@ class Grow:
             )
 
     async def first(self, model: str, messages: Messages, options: Mapping[str, Any]) -> TokenIds:
-        """Ids of a conversation's opening, ready for the assistant's answer."""
+        """Token ids of the first messages, up to where the assistant's answer begins."""
         return await self.engine.render(model, messages, options=options)
 
     async def following(
         self, model: str, messages: Messages, template: Template, last_token: int
     ) -> TokenIds:
-        """Ids to append for new messages after an assistant turn that ended in ``last_token``.
+        """Token ids to append for new messages, after an assistant turn that ended in ``last_token``.
 
-        CWM-5002 when the template renders them differently depending on what came before.
+        CWM-5002 if the template renders them differently depending on earlier turns.
         """
         suffix = await self._suffix(model, messages, template, _SENTINELS[0])
         if model not in self._exact:
@@ -83,11 +83,11 @@ class Grow:
                     model=model,
                 )
             self._exact.add(model)
-        # A turn that ended on the end-of-turn token has it already.
+        # If the turn ended with the end-of-turn token, the context has it already.
         return suffix[1:] if suffix[:1] == (last_token,) else suffix
 
     async def text(self, model: str, text: str, *, opening: bool) -> TokenIds:
-        """Ids of raw text; the tokenizer's own opening tokens only at position 0."""
+        """Token ids of raw text. The tokenizer's opening tokens are added only at position 0."""
         return await self.engine.tokenize(model, text, add_special_tokens=opening)
 
     async def _suffix(self, model: str, messages: Messages, template: Template, sentinel: str) -> TokenIds:
@@ -120,7 +120,7 @@ def _last_end(ids: TokenIds, mark: TokenIds) -> int | None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every string anywhere in a message or an option, names of fields included."""
+    """Every string in a message or option, field names included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

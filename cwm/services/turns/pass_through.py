@@ -1,14 +1,14 @@
-"""Pass through: the engine's own API, isolated by tenant, its sessions recorded token for token."""
+"""Pass-through: forward the engine's own API under the tenant's salt, and record sessions token for token."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import (
     CwmError,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request as it came; ``path`` with its query, header names in lower case."""
+class ClientRequest:
+    """A request as received. ``path`` includes the query; header names are in lower case."""
 
     method: str
     path: str
@@ -47,8 +47,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What the engine sends back. Whoever stops reading ``chunks`` early calls ``leave``."""
+class EngineAnswer:
+    """The engine's response. A caller that stops reading ``chunks`` early must call ``leave``."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -73,96 +73,91 @@ class PassThrough:
     turns: Turns
     journal: Journal
     limits: Limits
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-    async def turn(self, principal: Principal, asked: Asked) -> Answered:
-        """Send a completion or a chat on and hand back the answer as it arrives, whatever its status.
+    async def turn(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
+        """Forward a completion or a chat and return the answer as it arrives, whatever its status.
 
-        With a session id the turn is recorded in that session, which the first turn creates. CWM-1001,
-        1003, 3002, 5001, 5002, 6001; 7001, 7002 and 7003 for what is over a limit.
+        With a session id the turn is recorded in that session, which its first turn creates. CWM-1001, 1003,
+        3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit.
         """
         with ExitStack() as scope:
-            scope.callback(await self.limits.admit(principal, asked.session_id))
-            request = self.wire.read(asked.path, asked.body)
+            scope.callback(await self.limits.admit(principal, incoming.session_id))
+            request = self.wire.read(incoming.path, incoming.body)
             await self.limits.require_tokens(principal)
-            if asked.session_id is None:
-                admitted = await self._admit(principal, request)
+            if incoming.session_id is None:
+                outbound = await self._admit(principal, request)
             else:
                 request.require_recordable()
-                session_id = await self._session_id(principal, asked.session_id)
+                session_id = await self._session_id(principal, incoming.session_id)
                 turn = scope.enter_context(self.turns.begin(principal, session_id))
-                admitted = await self._admit_to_session(principal, asked.session_id, request, turn)
-            return await self._start(asked, admitted, scope.pop_all(), principal)
+                outbound = await self._admit_to_session(principal, incoming.session_id, request, turn)
+            return await self._start(incoming, outbound, scope.pop_all(), principal)
 
-    async def relay(self, asked: Asked) -> Answered:
-        """Send a request on that concerns no session and no salt."""
-        admitted = _Admitted(self.wire.read(asked.path, b"{}"), asked.body)
-        return await self._start(asked, admitted, ExitStack())
+    async def relay(self, incoming: ClientRequest) -> EngineAnswer:
+        """Forward a request that needs no session and no salt."""
+        outbound = _Outbound(self.wire.read(incoming.path, b"{}"), incoming.body)
+        return await self._start(incoming, outbound, ExitStack())
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Let running exchanges end; break off the late ones and record what they have."""
-        if not self._running:
-            return
-        _, late = await asyncio.wait(self._running, timeout=timeout_seconds)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
+        await self._running.stop(timeout_seconds)
 
-    async def _session_id(self, principal: Principal, given: str) -> str:
+    async def _session_id(self, principal: Principal, session_id: str) -> str:
         try:
-            return require_session_id(given)
-        except CwmError as refused:
-            await self.journal.injection(principal, "pass_through", refused)
+            return require_session_id(session_id)
+        except CwmError as error:
+            await self.journal.injection(principal, "pass_through", error)
             raise
 
-    async def _admit(self, principal: Principal, request: TurnRequest) -> _Admitted:
-        served = await self._served(request.model)
-        # vLLM says best itself what it does not serve; until then any salt of the tenant will do.
-        identity = served or await self.directory.identity(None)
+    async def _admit(self, principal: Principal, request: TurnRequest) -> _Outbound:
+        identity = await self._served(request.model)
+        # vLLM has the best error for a model it does not serve; any salt of the tenant will do for that request.
+        identity = identity or await self.directory.identity(None)
         _require_room(request, identity)
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
         salt = self.directory.salt(principal.tenant, scope, identity)
-        told = self._told(request)
-        return _Admitted(request, request.body(salt, recorded=told), told=told)
+        ids_requested = self._requests_ids(request)
+        return _Outbound(request, request.body(salt, recorded=ids_requested), ids_requested=ids_requested)
 
     async def _admit_to_session(
         self, principal: Principal, session_id: str, request: TurnRequest, turn: Turn
-    ) -> _Admitted:
+    ) -> _Outbound:
         session = await self.registry.session(principal.tenant, session_id)
-        served = await self._served(request.model)
+        identity = await self._served(request.model)
         if session is None:
-            if served is None:
+            if identity is None:
                 return await self._admit(principal, request)
-            session = await self._open(principal, session_id, served.model)
+            session = await self._open(principal, session_id, identity.model)
         await turn.continues(session)
-        if served is None or served.model != session.model:
+        if identity is None or identity.model != session.model:
             raise InvalidParameterError(
                 f"Session '{session_id}' was begun with the model '{session.model}' and keeps it.",
                 field="model",
                 session_id=session_id,
                 model=session.model,
             )
-        _require_room(request, served)
+        _require_room(request, identity)
         await self._note_special_tokens(principal, session, request)
-        salt = self.directory.salt(principal.tenant, session.salt_scope, served)
-        return _Admitted(request, request.body(salt, recorded=True), turn, told=True)
+        salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
+        return _Outbound(request, request.body(salt, recorded=True), turn, ids_requested=True)
 
-    def _told(self, request: TurnRequest) -> bool:
-        """Whether the engine tells the ids of a turn that nobody records.
+    def _requests_ids(self, request: TurnRequest) -> bool:
+        """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.
 
-        A stream that its client leaves says no other way what it took.
+        If a client leaves a stream, the ids are the only way to count them.
         """
         if not self.limits.counts_tokens:
             return False
         try:
             request.require_recordable()
-        except InvalidParameterError as silent:
+        except InvalidParameterError as error:
             if request.streamed:
                 raise InvalidParameterError(
                     "Where tokens are budgeted, a stream has one prompt, no 'echo' and no "
                     "'include_reasoning': false; ask without 'stream'.",
                     field="stream",
-                ) from silent
+                ) from error
             return False
         return True
 
@@ -184,7 +179,7 @@ class PassThrough:
     async def _note_special_tokens(
         self, principal: Principal, session: Session, request: TurnRequest
     ) -> None:
-        """Say that a caller's text holds control tokens: it may speak for another role."""
+        """Audit a prompt that contains control tokens: its text may imitate another role."""
         special = await self.engine.special_tokens(session.model)
         count = sum(text.count(token) for text in request.texts() for token in special)
         if not count:
@@ -203,28 +198,30 @@ class PassThrough:
         )
 
     async def _start(
-        self, asked: Asked, admitted: _Admitted, scope: ExitStack, principal: Principal | None = None
-    ) -> Answered:
-        """Run the exchange in a task that no client can cancel; ``scope`` ends with its turn."""
+        self,
+        incoming: ClientRequest,
+        outbound: _Outbound,
+        scope: ExitStack,
+        principal: Principal | None = None,
+    ) -> EngineAnswer:
+        """Run the exchange in a task that the client cannot cancel; ``scope`` closes with the turn."""
 
         async def settle(head: Head, answer: TurnAnswer) -> None:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                await self._settle(admitted, head, answer)
+                await self._settle(outbound, head, answer)
 
         exchange = Exchange(
             self.engine,
-            Outgoing(asked.method, asked.path, admitted.body, asked.headers),
-            lambda head: admitted.request.answer(streamed=head.streamed, recorded=admitted.told),
+            Outgoing(incoming.method, incoming.path, outbound.body, incoming.headers),
+            lambda head: outbound.request.answer(streamed=head.streamed, recorded=outbound.ids_requested),
             settle,
         )
-        task = asyncio.create_task(self._run(exchange, admitted.request, asked.session_id))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = self._running.start(self._run(exchange, outbound.request, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
         head = await exchange.head()
-        return Answered(head.status, head.headers, head.streamed, exchange)
+        return EngineAnswer(head.status, head.headers, head.streamed, exchange)
 
     async def _run(self, exchange: Exchange, request: TurnRequest, session_id: str | None) -> None:
         with (
@@ -234,7 +231,7 @@ class PassThrough:
         ):
             await exchange.run()
 
-    async def _settle(self, admitted: _Admitted, head: Head, answer: TurnAnswer) -> None:
+    async def _settle(self, outbound: _Outbound, head: Head, answer: TurnAnswer) -> None:
         if head.status != HTTPStatus.OK:
             return
         usage = answer.usage()
@@ -247,39 +244,39 @@ class PassThrough:
                     "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
                 }
             )
-        if admitted.turn is None:
+        if outbound.turn is None:
             return
         token_ids = answer.token_ids()
         if token_ids is not None:
-            await admitted.turn.record(token_ids)
+            await outbound.turn.record(token_ids)
         elif answer.begun or not head.streamed:
-            await admitted.turn.lost("the engine did not tell the token ids", 0)
+            await outbound.turn.lost("the engine did not tell the token ids", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
-    """A request that may go out, as the engine gets it; ``turn`` where it is recorded, ``told`` the ids if so."""
+class _Outbound:
+    """A request as sent to the engine. ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested."""
 
     request: TurnRequest
     body: bytes
     turn: Turn | None = None
-    told: bool = False
+    ids_requested: bool = False
 
 
 def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> AbstractContextManager[Span]:
-    """By the conventions for generative models; ``pass_through`` where nothing is generated."""
+    """A span by OpenTelemetry's conventions for generative models; ``pass_through`` if nothing is generated."""
     if (operation := request.operation) is None:
         return tracer.span("pass_through")
-    told = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "vllm"}
+    ids_requested = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "vllm"}
     if (model := named(request.model)) is not None:
-        told["gen_ai.request.model"] = model
+        ids_requested["gen_ai.request.model"] = model
     if (conversation := named(session_id)) is not None:
-        told["gen_ai.conversation.id"] = conversation
-    return tracer.span(operation if model is None else f"{operation} {model}", Kind.CLIENT, told)
+        ids_requested["gen_ai.conversation.id"] = conversation
+    return tracer.span(operation if model is None else f"{operation} {model}", Kind.CLIENT, ids_requested)
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:
-    """An engine that is asked for more than fits shortens the answer without a word: refuse before."""
+    """Refuse a prompt that does not fit: the engine would shorten the answer silently."""
     count = request.prompt_tokens
     if count is not None and count + 1 > identity.max_model_len:
         raise InvalidParameterError(

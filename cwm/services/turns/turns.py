@@ -1,4 +1,4 @@
-"""Turns: which sessions are being spoken to in this process, and what a turn leaves behind."""
+"""Turns: counts the turns in flight of each session in this process, and records what a turn adds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Key: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class _Lock:
-    """A session's lock, and how many hold it or wait for it."""
+    """A session's lock. ``users``: how many tasks hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
@@ -35,7 +35,7 @@ class _Lock:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """``touch_after`` is how long a session may have been idle before a turn's beginning is noted; None for ever."""
+    """``touch_after``: a turn of a session that was idle for longer updates its time stamp at once; None: never."""
 
     registry: Registry
     audit: AuditLog
@@ -44,31 +44,33 @@ class Turns:
     _running: Counter[_Key] = field(default_factory=Counter)
     _locks: dict[_Key, _Lock] = field(default_factory=dict)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no session has a turn, running or waiting."""
+        return not self._running and not self._locks
+
     def in_flight(self, tenant: str, session_id: str) -> bool:
         return self._running[tenant, session_id] > 0
 
     @contextmanager
     def begin(self, principal: Principal, session_id: str) -> Iterator[Turn]:
-        """A turn that depends on no other: its prompt is complete, so several may run at once.
-
-        The turn that ends last is the session's context.
-        """
+        """A turn with a complete prompt. Several may run at once; the one that ends last is the session's context."""
         with self._counted((principal.tenant, session_id)):
             yield Turn(self, principal, session_id)
 
     @asynccontextmanager
     async def exclusive(self, principal: Principal, session_id: str) -> AsyncIterator[Turn]:
-        """A turn that continues the recorded context: one at a time in each session."""
+        """A turn that continues the recorded context. Only one runs at a time in a session."""
         key = (principal.tenant, session_id)
-        held = self._locks.setdefault(key, _Lock())
-        held.users += 1
+        session_lock = self._locks.setdefault(key, _Lock())
+        session_lock.users += 1
         try:
-            async with held.lock:
+            async with session_lock.lock:
                 with self._counted(key):
                     yield Turn(self, principal, session_id)
         finally:
-            held.users -= 1
-            if not held.users:
+            session_lock.users -= 1
+            if not session_lock.users:
                 del self._locks[key]
 
     @contextmanager
@@ -84,7 +86,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Turn:
-    """A turn in flight; it keeps a freeze of its session out."""
+    """A turn in flight. While it runs its session cannot be frozen."""
 
     _turns: Turns
     _principal: Principal
@@ -92,7 +94,7 @@ class Turn:
     _created_at: datetime | None = None
 
     async def continues(self, session: Session) -> None:
-        """Begin to go on with it, so that no gateway takes it for idle. CWM-3002 unless it is live."""
+        """Start the turn in ``session`` and mark the session as used. CWM-3002 if it is not live."""
         session.require_live("a turn")
         self._created_at = session.created_at
         turns = self._turns
@@ -114,8 +116,8 @@ class Turn:
     ) -> Session | None:
         """Make ``token_ids`` the session's context.
 
-        None, and an audit event, when the session was frozen or ended meanwhile, also where there is another under
-        its id now, or is no longer at the ``revision`` that the turn continues. CWM-4001.
+        Returns None and writes an audit event if the session was frozen or ended meanwhile, if another session has
+        its id now, or if it is no longer at ``revision``. CWM-4001.
         """
         turns, principal = self._turns, self._principal
         now = turns.clock.now()
@@ -127,7 +129,7 @@ class Turn:
         return session
 
     async def lost(self, reason: str, token_count: int) -> None:
-        """Write down that a turn which took place is not in the session's context."""
+        """Audit a turn that ran but is not part of the session's context."""
         await self._turns.audit.record(
             AuditEvent(
                 timestamp=self._turns.clock.now(),

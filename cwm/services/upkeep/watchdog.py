@@ -17,6 +17,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, EngineTimeoutError
 from cwm.ports.clock import Clock
@@ -100,7 +101,7 @@ class Watchdog:
     _last: dict[str, Outcome] = field(default_factory=dict)
     _canaries: dict[str, Prefix] = field(default_factory=dict)
     _held: dict[str, PrefixKey] = field(default_factory=dict)
-    _flushing: set[asyncio.Task[Completion]] = field(default_factory=set)
+    _flushing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def fault(self) -> str | None:
         """What the last looks found wrong, a sentence or two for each instance; None for nothing."""
@@ -119,7 +120,7 @@ class Watchdog:
 
     async def settle(self) -> None:
         """Wait for a flush that was under way when the watching ended."""
-        await asyncio.gather(*self._flushing, return_exceptions=True)
+        await self._flushing.settled()
 
     async def look(self) -> None:
         """Look at every registered instance once. What cannot be asked is not looked at: health says that it is down."""
@@ -228,10 +229,7 @@ class Watchdog:
 
     async def _flush(self, canary: Prefix) -> Completion:
         """Never abandoned half-way: the engine may be loading KV for it."""
-        request = asyncio.create_task(self.engine.complete(canary.request()))
-        self._flushing.add(request)
-        request.add_done_callback(self._flushing.discard)
-        return await asyncio.shield(request)
+        return await asyncio.shield(self._flushing.start(self.engine.complete(canary.request())))
 
     async def _canary(self, instance: str, identity: EngineIdentity) -> Prefix:
         """The same for every gateway; of its own for each instance and each engine."""

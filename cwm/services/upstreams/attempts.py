@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cwm.background import cancel_and_wait
+from cwm.domain.backoff import Backoff
 from cwm.domain.upstream import Kind
 from cwm.ports.upstream import (
     UpstreamAwayError,
@@ -16,7 +17,6 @@ from cwm.ports.upstream import (
     UpstreamExpiredError,
     UpstreamLostError,
 )
-from cwm.services.upstreams.backoff import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS
 from cwm.services.upstreams.link import Link, LinkState, Offers
 
 _MOMENT_SECONDS: Final = 0.5
@@ -31,7 +31,7 @@ class _Failure:
     of: int
     reason: str
     again_at: float
-    delay: float
+    backoff: Backoff
 
 
 class Attempts:
@@ -76,10 +76,7 @@ class Attempts:
 
     async def stop(self) -> None:
         trying, self._trying = list(self._trying.values()), {}
-        for each in trying:
-            each.cancel()
-        if trying:
-            await asyncio.wait(trying)
+        await cancel_and_wait(*trying)
 
     def _begin(self, kind: Kind, of: int, learn: Learn) -> asyncio.Task[Offers | str]:
         key = kind, of
@@ -115,11 +112,9 @@ class Attempts:
 
     def _failed(self, kind: Kind, of: int, reason: str, *, gone: bool) -> str:
         before = self._failures.get(kind)
-        delay = FIRST_RETRY_SECONDS
-        if before is not None and before.of == of:
-            delay = min(before.delay * 2, LONGEST_RETRY_SECONDS)
-        again_at = self._link.monotonic() + delay * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        self._failures[kind] = _Failure(of, reason, again_at, delay)
+        backoff = before.backoff if before is not None and before.of == of else Backoff()
+        again_at = self._link.monotonic() + backoff.pause_seconds()
+        self._failures[kind] = _Failure(of, reason, again_at, backoff)
         if gone:
             self._link.missed(reason)
         return reason

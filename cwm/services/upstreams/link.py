@@ -10,14 +10,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from cwm.background import cancel_and_wait
+from cwm.domain.backoff import Backoff
 from cwm.domain.upstream import Credentials, Kind, Offer, UpstreamSpec, offers
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
-from cwm.services.upstreams.backoff import STEADY_SECONDS, Backoff
 from cwm.services.upstreams.watches import Watches
 
 # For upstreams that do not tell when their lists change.
 _RELIST_SECONDS: Final = 300.0
+# A session that lasted so long is had again at once when it is lost.
+STEADY_SECONDS: Final = 5.0
 
 _log = logging.getLogger("cwm.upstream")
 
@@ -169,8 +172,7 @@ class Link:
 
     async def aclose(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await cancel_and_wait(self._task)
         self._settled.set()
         if self.session is not None:
             session, self.session = self.session, None
@@ -194,7 +196,7 @@ class Link:
                 self._settled.clear()
                 continue
             self._away(reason)
-            await backoff.pause()
+            await asyncio.sleep(backoff.pause_seconds())
 
     async def _serve_once(self) -> tuple[str, float]:
         """Why it ended, and for how many seconds it was ready."""

@@ -7,14 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+from cwm.domain.backoff import Backoff
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import exposed_uri, is_reserved_uri, own_uri
 from cwm.ports.upstream import Heard, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager
-from cwm.services.upstreams.backoff import STEADY_SECONDS, Backoff
-from cwm.services.upstreams.link import Link
+from cwm.services.upstreams.agent_links import links_of
+from cwm.services.upstreams.link import STEADY_SECONDS, Link
 
 Find = Callable[[str], tuple[str, str] | None]
 """The upstream and the own URI behind an exposed one."""
@@ -81,18 +82,18 @@ class Listening:
         if (found := self._find(uri)) is None:
             return
         link, own = self._links[found[0]], found[1]
-        was_last = agent.watches(link).remove(own, agent.key)
+        was_last = links_of(agent).watches(link).remove(own, agent.key)
         if link.shared:
             was_last = link.watches.remove(own, agent.key)
-        if not agent.listens_to(link):
+        if not links_of(agent).listens_to(link):
             self._stop(link, agent)
-        if was_last and (link.shared or agent.has_session(link)):
+        if was_last and (link.shared or links_of(agent).opened(link) is not None):
             await self._tell(link, agent, None, lambda session, _: session.unwatch(own))
 
     def keep_up(self, link: Link, agent: ContextManager) -> None:
         """See that what the agent session listens to is told, from now on and whatever becomes of its session."""
         key = link, agent
-        if link.by_caller or key in self._keeping or not agent.listens_to(link):
+        if link.by_caller or key in self._keeping or not links_of(agent).listens_to(link):
             return
         task = self._keeping[key] = asyncio.create_task(self._keep(link, agent))
 
@@ -105,7 +106,7 @@ class Listening:
     def hand_over(self, old: Link, new: Link) -> None:
         """``new`` has taken the place of ``old``: what was listened to there is listened to here."""
         for agent in self._agents:
-            agent.succeed(old, new)
+            links_of(agent).succeed(old, new)
         self.stop(old)
         self.take_up(new)
 
@@ -116,7 +117,7 @@ class Listening:
                 own = own_uri(link.spec.name, uri)
                 if own is not None and link.spec.resources.admits_uri(own):
                     self._await_no_more(agent, uri)
-                    agent.watches(link).add(own, agent.key)
+                    links_of(agent).watches(link).add(own, agent.key)
             self.keep_up(link, agent)
 
     def stop(self, link: Link) -> None:
@@ -125,7 +126,7 @@ class Listening:
             if of is link:
                 self._stop(link, agent)
         for agent in self._agents:
-            for own in agent.unlisten(link):
+            for own in links_of(agent).unlisten(link):
                 self._await(agent, exposed_uri(link.spec.name, own))
 
     def _is_current(self, link: Link) -> bool:
@@ -134,7 +135,7 @@ class Listening:
     async def _began(self, link: Link, agent: ContextManager, own: str, authorization: str | None) -> bool:
         """False where the upstream was replaced before it could be asked. Raises CwmError."""
         # Where one session serves all nothing of it is in one of its own; the agent session listens all the same.
-        is_first = agent.watches(link).add(own, agent.key)
+        is_first = links_of(agent).watches(link).add(own, agent.key)
         if link.shared:
             is_first = link.watches.add(own, agent.key)
         if is_first:
@@ -149,7 +150,7 @@ class Listening:
                         return False
                     raise
                 _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
-                (link.watches if link.shared else agent.watches(link)).missed(own)
+                (link.watches if link.shared else links_of(agent).watches(link)).missed(own)
         if not link.shared:
             self.keep_up(link, agent)
         return True
@@ -159,7 +160,7 @@ class Listening:
             each.watches.remove(own, agent.key)
             # Others may have counted on this one's asking.
             each.watches.missed(own)
-            agent.watches(each).remove(own, agent.key)
+            links_of(agent).watches(each).remove(own, agent.key)
         self._await_no_more(agent, exposed_uri(link.spec.name, own))
 
     def _await(self, agent: ContextManager, uri: str) -> None:
@@ -174,7 +175,7 @@ class Listening:
     async def _keep(self, link: Link, agent: ContextManager) -> None:
         """Until it is known that one session serves all, or nobody has used the agent session for too long."""
         backoff = Backoff()
-        while agent.listens_to(link):
+        while links_of(agent).listens_to(link):
             await link.ready()
             if link.shared:
                 await self._share(link, agent)
@@ -184,7 +185,7 @@ class Listening:
                 return
             lasted = 0.0
             try:
-                session = await agent.session(link, None, self._hearing(link, agent))
+                session = await links_of(agent).session(link, None, self._hearing(link, agent))
                 opened_at = link.monotonic()
                 await self._until_lost(link, agent, session)
                 lasted = link.monotonic() - opened_at
@@ -195,17 +196,17 @@ class Listening:
             if lasted >= STEADY_SECONDS:
                 backoff.reset()
                 continue
-            await backoff.pause()
+            await asyncio.sleep(backoff.pause_seconds())
 
     async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
-        asking = asyncio.create_task(agent.watches(link).ask_again(session))
+        asking = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
         try:
             while session.is_open:
                 ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
                 try:
                     await asyncio.wait({ended, renewed}, return_when=asyncio.FIRST_COMPLETED)
                     if renewed.done() and session.is_open and not await self._knows(link, session):
-                        agent.drop(link, session)
+                        links_of(agent).drop(link, session)
                         return
                 finally:
                     ended.cancel()
@@ -222,9 +223,9 @@ class Listening:
         return True
 
     async def _share(self, link: Link, agent: ContextManager) -> None:
-        for own in agent.watches(link).uris():
+        for own in links_of(agent).watches(link).uris():
             # Meanwhile it may have been asked to be told no more.
-            still = own in agent.watches(link).uris()
+            still = own in links_of(agent).watches(link).uris()
             if still and link.watches.add(own, agent.key) and link.session is not None:
                 await link.watches.ask(link.session, own)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.upstream import Kind, exposed_uri
 from cwm.ports.changes import Changes
 from cwm.ports.upstream import Heard
 from cwm.services.agents.context_manager import ContextManager
+from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import Link
 
 _CHANGES: Final = {
@@ -22,9 +24,9 @@ _CHANGES: Final = {
 
 
 class News:
-    """``background`` runs what tells other replicas."""
+    """Tells other replicas in the ``background``."""
 
-    def __init__(self, changes: Changes, background: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, changes: Changes, background: BackgroundTasks) -> None:
         self._changes = changes
         self._background = background
 
@@ -36,7 +38,7 @@ class News:
                 uri = exposed_uri(link.spec.name, news)
                 self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
             elif link.by_caller:
-                agent.outdated(link, news)
+                links_of(agent).outdated(link, news)
                 self.changed_for(agent, news)
             else:
                 # Some upstreams tell only the session in which it happened.
@@ -65,4 +67,4 @@ class News:
         self._publish(replace(change, agent_session=key, tenant=tenant, private_to=key))
 
     def _publish(self, change: Change) -> None:
-        self._background(self._changes.publish(change))
+        self._background.start(self._changes.publish(change))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
 
+from cwm.background import BackgroundTasks
 from cwm.domain.upstream import Kind, UpstreamSpec
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector
 from cwm.services.agents.agents import Agents
+from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import Link
 from cwm.services.upstreams.listening import Find, Listening, Tell
 from cwm.services.upstreams.news import News
@@ -21,7 +22,7 @@ _log = logging.getLogger("cwm.upstream")
 
 
 class Roster:
-    """Every upstream of the moment by name, in ``links``, who hears of them, and what is under way to change that."""
+    """Every upstream of the moment by name, in ``links``, who hears of them, and what is under way to change that, in ``background``."""
 
     def __init__(
         self,
@@ -36,10 +37,10 @@ class Roster:
         self._agents = agents
         self._clock = clock
         self.links: dict[str, Link] = {}
+        self.background = BackgroundTasks()
         self.news = News(changes, self.background)
         self.listening = Listening(self.links, agents, find, tell, self.news.hearing)
         self._coming: dict[str, Link] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
         self._on_other: list[Callable[[str], Awaitable[None]]] = []
 
     def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
@@ -52,7 +53,7 @@ class Roster:
         for name in self.links.keys() - wanted.keys():
             self._displace(name)
             self._retire(self.links.pop(name))
-            self.background(self._other(name))
+            self.background.start(self._other(name))
         for name, spec in wanted.items():
             link = self.links.get(name)
             if link is None:
@@ -62,7 +63,7 @@ class Roster:
                 self._displace(name)
                 if link.spec != spec:
                     self._coming[name] = new = self._started(spec)
-                    self.background(self._replace(link, new))
+                    self.background.start(self._replace(link, new))
 
     async def aclose(self) -> None:
         links = [*self.links.values(), *self._coming.values()]
@@ -70,14 +71,7 @@ class Roster:
         self._coming.clear()
         for link in links:
             self._retire(link)
-        while self._retiring:
-            await asyncio.wait(self._retiring)
-
-    def background(self, work: Coroutine[Any, Any, None]) -> None:
-        """:meth:`aclose` waits for its end."""
-        task = asyncio.create_task(work)
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        await self.background.settled()
 
     def _started(self, spec: UpstreamSpec) -> Link:
         link = Link(spec, self._connector, self._clock, partial(self.news.heard, spec.name))
@@ -111,9 +105,9 @@ class Roster:
 
         async def retire() -> None:
             await link.idle()
-            releasing = [agent.release(link) for agent in self._agents]
+            releasing = [links_of(agent).release(link) for agent in self._agents]
             for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
                 if isinstance(done, Exception):
                     _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)
 
-        self.background(retire())
+        self.background.start(retire())

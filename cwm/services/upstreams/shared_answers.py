@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from cwm.background import BackgroundTasks
 from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import CwmError, StorageCorruptionError
 from cwm.domain.json_text import is_long, json_text
@@ -67,7 +68,7 @@ class SharedAnswers:
         self._upstreams = upstreams
         self._asking: dict[tuple[Scope, str], _Asking] = {}
         self._overdue: set[str] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
         upstreams.at_other(partial(self._end_epoch, _CWM))
 
     async def configure(self, policies: ToolPolicies) -> None:
@@ -163,10 +164,7 @@ class SharedAnswers:
             return Given(await ask())
         finally:
             # Also of a call that failed or was given up: it may have been done.
-            ending = asyncio.create_task(self._written(principal, upstream))
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
-            await asyncio.shield(ending)
+            await asyncio.shield(self._ending.start(self._written(principal, upstream)))
 
     async def _written(self, principal: Principal, upstream: str) -> None:
         """Where nothing is shared, the first write ends what may be kept; later ones do when something is again."""

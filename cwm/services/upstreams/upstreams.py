@@ -29,7 +29,8 @@ from cwm.ports.upstream import (
     UpstreamSession,
 )
 from cwm.services.agents.agents import Agents
-from cwm.services.agents.context_manager import ContextManager, stored_as
+from cwm.services.agents.context_manager import ContextManager
+from cwm.services.upstreams.agent_links import AgentLinks, links_of, stored_as
 from cwm.services.upstreams.call import once_more, recorded
 from cwm.services.upstreams.link import Link, LinkState, Offers
 from cwm.services.upstreams.roster import Roster
@@ -62,6 +63,10 @@ class CallerOf:
 
     agent: ContextManager
     authorization: str | None = None
+
+    @property
+    def links(self) -> AgentLinks:
+        return links_of(self.agent)
 
 
 class Upstreams:
@@ -214,9 +219,9 @@ class Upstreams:
         authorization: str | None,
         tell: Callable[[UpstreamSession, str | None], Awaitable[None]],
     ) -> None:
-        if link.by_caller and authorization is None and not agent.has_session(link):
-            return
         caller = CallerOf(agent, authorization)
+        if link.by_caller and authorization is None and caller.links.opened(link) is None:
+            return
 
         async def told() -> dict[str, Any]:
             session = await self._session(link, caller)
@@ -265,8 +270,8 @@ class Upstreams:
             link.doubt()
             return
         for kind in Kind:
-            caller.agent.outdated(link, kind)
-        self._roster.background(self._look(link, caller))
+            caller.links.outdated(link, kind)
+        self._roster.background.start(self._look(link, caller))
 
     async def _look(self, link: Link, caller: CallerOf) -> None:
         if self._links.get(link.spec.name) is link:
@@ -281,7 +286,7 @@ class Upstreams:
                 raise UpstreamAwayError(link.reason or f"it is {link.state}")
             return link.session
         agent = caller.agent
-        session = await agent.session(link, _told(link, caller), self._news.hearing(link, agent))
+        session = await caller.links.session(link, _told(link, caller), self._news.hearing(link, agent))
         self._listening.keep_up(link, agent)
         return session
 
@@ -289,7 +294,7 @@ class Upstreams:
         if link.shared or link.session is session:
             link.renew(session)
         else:
-            caller.agent.drop(link, session)
+            caller.links.drop(link, session)
 
     async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
         """Its offers, or why there are none."""
@@ -298,16 +303,16 @@ class Upstreams:
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         agent, told = caller.agent, _told(link, caller)
-        if (known := agent.known(link, kind)) is not None:
+        if (known := caller.links.known(link, kind)) is not None:
             return known
 
         async def learn() -> Offers:
             with link.busy():
                 async with agent.serving():
-                    return await agent.offers(link, kind, told, hearing)
+                    return await caller.links.offers(link, kind, told, hearing)
 
         hearing = self._news.hearing(link, agent)
-        attempts = agent.attempts(link, partial(self._news.changed_for, agent))
+        attempts = caller.links.attempts(link, partial(self._news.changed_for, agent))
         with link.busy():
             async with agent.serving():
                 return await attempts.offers(kind, told, learn, hurried=hurried)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from cwm.domain.backoff import Backoff
 from cwm.ports.upstream import UpstreamError, UpstreamRefusedError, UpstreamSession
-from cwm.services.upstreams.backoff import Backoff
 
 
 class Watches:
@@ -64,7 +64,7 @@ class Watches:
         backoff = Backoff()
         while True:
             await self._is_missed.wait()
-            await backoff.pause()
+            await asyncio.sleep(backoff.pause_seconds())
             missed, self._missed = self._missed, set()
             self._is_missed.clear()
             for uri in missed:

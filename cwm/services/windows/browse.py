@@ -1,4 +1,4 @@
-"""Look at windows and sessions: lists, one record, where its chunks are now."""
+"""Read windows and sessions: lists, single records, and where their chunks are now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class WindowPage:
-    """``next_cursor`` is where the next page begins, None after the last; ``total`` is a lower bound unless exact."""
+    """One page. ``next_cursor`` starts the next page and is None on the last; ``total`` is a lower bound unless exact."""
 
     windows: list[Window]
     total: int
@@ -37,7 +37,7 @@ class WindowPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockStatus:
-    """One chunk: ``tiers`` hold it by LMCache's directory now; empty when none does or it does not answer."""
+    """One chunk. ``tiers`` that have it, by LMCache's directory; empty if none has it or LMCache does not answer."""
 
     hash: str
     size_bytes: int
@@ -46,9 +46,9 @@ class BlockStatus:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its chunks that some tier holds.
+    """Where a prefix is now. ``hit_rate`` is the share (0-1) of its chunks that at least one tier has.
 
-    None where LMCache does not answer or the engine has none.
+    It is None if LMCache does not answer or the engine has none.
     """
 
     blocks: tuple[BlockStatus, ...]
@@ -77,7 +77,7 @@ class Browse:
     async def windows(
         self, principal: Principal, query: WindowQuery, cursor: str | None = None
     ) -> WindowPage:
-        """One page of the tenant's windows, from where ``cursor`` says if it is given.
+        """One page of the tenant's windows, from ``cursor`` on if it is given.
 
         CWM-1003 for a page size or offset out of bounds, and for a cursor of another query.
         """
@@ -90,9 +90,9 @@ class Browse:
             if query.offset:
                 raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")
             query = replace(query, after=mark_of(cursor, tenant, query))
-        found = await self.registry.windows(tenant, query)
-        onward = cursor_of(tenant, query, query.mark(found.windows[-1])) if found.has_more else None
-        return WindowPage(found.windows, found.total, found.total_exact, onward)
+        page = await self.registry.windows(tenant, query)
+        next_cursor = cursor_of(tenant, query, query.mark(page.windows[-1])) if page.has_more else None
+        return WindowPage(page.windows, page.total, page.total_exact, next_cursor)
 
     async def sessions(
         self, principal: Principal, state: SessionState | None = None, limit: int = 50
@@ -129,7 +129,7 @@ class Browse:
         return SessionStatus(session, await self._residency(prefix, []))
 
     async def _identity(self, model: str) -> EngineIdentity | None:
-        """None while the engine does not answer: a record can be read without it."""
+        """None while the engine does not answer: the record can be read without it."""
         try:
             return await self.directory.identity(model)
         except CwmError:
@@ -140,14 +140,14 @@ class Browse:
             placements = await self.kv_tier.lookup(prefix.key) if prefix.chunk_count else []
         except CwmError:
             return Residency(tuple(BlockStatus(c.hash, c.size_bytes, ()) for c in recorded), None)
-        known = {placement.hash: placement for placement in placements}
+        placement_by_hash = {placement.hash: placement for placement in placements}
         blocks = (
-            tuple(_block(chunk, known.get(chunk.hash)) for chunk in recorded)
+            tuple(_block(chunk, placement_by_hash.get(chunk.hash)) for chunk in recorded)
             if recorded
             else tuple(_block(Chunk(p.hash, p.size_bytes), p) for p in placements)
         )
-        held = sum(bool(block.tiers) for block in blocks)
-        return Residency(blocks, held / prefix.chunk_count if prefix.chunk_count else None)
+        resident = sum(bool(block.tiers) for block in blocks)
+        return Residency(blocks, resident / prefix.chunk_count if prefix.chunk_count else None)
 
 
 def _block(chunk: Chunk, placement: Placement | None) -> BlockStatus:

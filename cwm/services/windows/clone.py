@@ -1,4 +1,4 @@
-"""Clone: a second name over the same tokens and the same chunks."""
+"""Clone: a second name for the same tokens and chunks."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ class Clone:
         require_window_name(source_window)
         require_window_name(target_window)
         require_description(description or "")
-        chosen = None if tags is None else tuple(require_tags(tags))
+        new_tags = None if tags is None else tuple(require_tags(tags))
         async with self.journal.entry(principal, "window_clone", window_name=target_window) as details:
             source = await self._source(principal, source_window)
             details.update(source_window=source_window, shared_blocks=source.block_count)
             details.update(of_another(principal, source.owner))
             now = self.clock.now()
-            kept = retention or source.retention
+            clone_retention = retention or source.retention
             clone = replace(
                 source,
                 name=target_window,
                 owner=principal.subject,
                 description=description or "",
-                tags=source.tags if chosen is None else chosen,
+                tags=source.tags if new_tags is None else new_tags,
                 parent_window=source.name,
                 branch_token=source.token_count,
                 created_at=now,
                 updated_at=now,
-                retention=kept,
+                retention=clone_retention,
                 expires_at=expiry(now, ttl_seconds),
-                pinned=kept is Retention.GUARANTEED and source.block_count > 0,
+                pinned=clone_retention is Retention.GUARANTEED and source.block_count > 0,
             )
-            return await to_its_end(self._added(clone, source))
+            return await to_its_end(self._add(clone, source))
 
     async def _source(self, principal: Principal, name: str) -> Window:
         source = await self.registry.window(principal.tenant, name)
@@ -81,7 +81,7 @@ class Clone:
             )
         return source
 
-    async def _added(self, clone: Window, source: Window) -> Window:
+    async def _add(self, clone: Window, source: Window) -> Window:
         clone, intent = await self.registry.add_clone(clone, source.name, self.quota_bytes)
         try:
             await self._pin_or_undo(clone, intent)
@@ -91,7 +91,7 @@ class Clone:
         return clone
 
     async def _pin_or_undo(self, clone: Window, intent: Intent) -> None:
-        """One pin per window: LMCache counts them without knowing whose they are."""
+        """Pin once for each window: LMCache counts pins and does not know their owners."""
         if not clone.pinned:
             await self.registry.end_intent(intent.tenant, intent.id)
             return

@@ -1,4 +1,4 @@
-"""Delete: a window, and exactly those of its chunks that nothing else refers to."""
+"""Delete: remove a window and exactly those of its chunks that nothing else refers to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 from cwm.services.replicas import Replicas
 
-_MOTIONS: Final = frozenset({Operation.FREEZE, Operation.CLONE, Operation.QUARANTINE})
+_STORING: Final = frozenset({Operation.FREEZE, Operation.CLONE, Operation.QUARANTINE})
 _LATER: Final = "LMCache stopped answering: what the window had there goes when it is back."
 
 
@@ -50,11 +50,11 @@ class Delete:
     async def __call__(
         self, principal: Principal, window_name: str, *, force: bool = False, delete_blocks: bool = True
     ) -> Deleted:
-        """Remove a window and its tokens at once, and then what it has in the cache.
+        """Remove a window and its tokens at once, then its chunks in the cache.
 
-        CWM-1002, CWM-2002; CWM-3004 names the windows and live sessions that depend on it, unless
-        ``force``; CWM-4002 (retryable) while it is being stored, or when it changed meanwhile; CWM-5001 while LMCache cannot be told, and
-        nothing is removed then.
+        CWM-1002, CWM-2002. Without ``force`` CWM-3004 names the windows and live sessions that depend on it.
+        CWM-4002 (retryable) while it is being stored, or if it changed meanwhile. CWM-5001 if LMCache does not
+        answer; nothing is removed then.
         """
         require_window_name(window_name)
         async with self.journal.entry(principal, "window_delete", window_name=window_name) as details:
@@ -64,13 +64,13 @@ class Delete:
             details.update(of_another(principal, window.owner))
             if not force:
                 await self._refuse_in_use(window)
-            await self._refuse_in_motion(window)
+            await self._refuse_while_storing(window)
             deleted = await outlasting(asyncio.create_task(self.now(window, delete_blocks=delete_blocks)))
             details.update(blocks_deleted=deleted.blocks_deleted, force=force)
         return deleted
 
     async def now(self, window: Window, *, delete_blocks: bool = True) -> Deleted:
-        """Remove it whoever depends on it: what others share, they keep."""
+        """Remove the window even if others depend on it. Chunks that they share stay."""
         chunks = await self.registry.chunks(window.tenant, window.name)
         if chunks or window.pinned:
             await self.kv_tier.facts()
@@ -80,9 +80,9 @@ class Delete:
         hashes = tuple(chunk.hash for chunk in unshared)
         debt = debt_of(prefix, pinned=window.pinned, hashes=hashes)
         owed = await self.registry.remove_window(window, self.clock.now(), debt)
-        paid = await self.release(owed)
-        freed = sum(chunk.size_bytes for chunk in unshared)
-        return Deleted(window.name, len(unshared), freed, None if paid else _LATER)
+        released = await self.release(owed)
+        freed_bytes = sum(chunk.size_bytes for chunk in unshared)
+        return Deleted(window.name, len(unshared), freed_bytes, None if released else _LATER)
 
     async def _refuse_in_use(self, window: Window) -> None:
         dependents = await self.registry.dependents(window.tenant, window.name)
@@ -96,16 +96,16 @@ class Delete:
                 sessions=list(dependents.sessions),
             )
 
-    async def _refuse_in_motion(self, window: Window) -> None:
+    async def _refuse_while_storing(self, window: Window) -> None:
         for intent in await self.registry.intents(window.tenant, window.name):
-            if intent.operation in _MOTIONS and not await self.replicas.abandoned(intent):
+            if intent.operation in _STORING and not await self.replicas.abandoned(intent):
                 raise StorageReadError(
                     f"Window '{window.name}' is still being stored; delete it when it is durable.",
                     window_name=window.name,
                 )
 
     async def _token_ids(self, window: Window) -> TokenIds:
-        """Without sound tokens its pins stay, and its chunks may be shared with sessions: none is compared."""
+        """The window's token ids; none if they are damaged. Its pins then stay, and no chunk is compared with sessions."""
         try:
             snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
         except StorageCorruptionError:
@@ -113,20 +113,20 @@ class Delete:
         return fitting(snapshot.token_ids, window.identity)
 
     async def _unshared(self, window: Window, chunks: list[Chunk], token_ids: TokenIds) -> list[Chunk]:
-        """Chunks of no other window, behind the longest prefix that a live session shares."""
-        elsewhere = await self.registry.chunks_of_other_windows(window.tenant, window.name)
-        if all(chunk.hash in elsewhere for chunk in chunks):
+        """The chunks that no other window has, after the longest prefix that a live session shares."""
+        other_hashes = await self.registry.chunks_of_other_windows(window.tenant, window.name)
+        if all(chunk.hash in other_hashes for chunk in chunks):
             return []
-        kept = await self._shared_with_sessions(window, token_ids)
-        return [chunk for chunk in chunks[kept:] if chunk.hash not in elsewhere]
+        shared_chunks = await self._shared_with_sessions(window, token_ids)
+        return [chunk for chunk in chunks[shared_chunks:] if chunk.hash not in other_hashes]
 
     async def _shared_with_sessions(self, window: Window, token_ids: TokenIds) -> int:
         longest = 0
         for session_id in await self.registry.live_sessions_with_head(
             window.tenant, window.salt_scope, token_ids
         ):
-            others = await self.registry.session_tokens(window.tenant, session_id)
-            longest = max(longest, common_length(token_ids, others))
+            other_ids = await self.registry.session_tokens(window.tenant, session_id)
+            longest = max(longest, common_length(token_ids, other_ids))
             if longest == len(token_ids):
                 break
         return longest // (window.identity.chunk_size or 1)

@@ -1,14 +1,13 @@
-"""Freeze: give a session's context a name that outlives the session, the engine and the machine."""
+"""Freeze: store a session's context under a name, so that it outlives the session, the engine and the machine."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from cwm.background import BackgroundTasks
 from cwm.domain.engine import EngineIdentity, Tier, differences
 from cwm.domain.errors import (
     CwmError,
@@ -35,14 +34,12 @@ from cwm.services.kv.verify import Verify, canary_of
 from cwm.services.replicas import Replicas
 from cwm.services.turns.turns import Turns
 
-T = TypeVar("T")
-
 _ENGINE_AWAY: Final = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """``freeze_time_ms`` is measured from the request to the proof, or to the acknowledgement without ``wait``."""
+    """The result of a freeze. ``freeze_time_ms`` ends with the proof, or without ``wait`` with the acknowledgement."""
 
     window: Window
     freeze_time_ms: int
@@ -51,7 +48,7 @@ class Frozen:
 
 @dataclass(slots=True)
 class Freeze:
-    """``quota_bytes`` bounds what a tenant's guaranteed windows may take; None for no bound."""
+    """``quota_bytes``: the most that a tenant's guaranteed windows may take; None for no limit."""
 
     registry: Registry
     kv_tier: KvTier
@@ -64,7 +61,7 @@ class Freeze:
     release: Release
     replicas: Replicas
     quota_bytes: int | None = None
-    _storing: set[asyncio.Task[Any]] = field(default_factory=set)
+    _storing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self,
@@ -79,11 +76,11 @@ class Freeze:
         retention: Retention = Retention.GUARANTEED,
         ttl_seconds: int | None = None,
     ) -> Frozen:
-        """Store the session's context as a window and end its turns; an expired session is copied as it is.
+        """Store the session's context as a window. The session takes no more turns; an expired one stays expired.
 
-        With ``wait`` the answer is proof; without, the window is ``pending`` and ``window_status`` tells
-        when it is durable. With ``canary`` a short continuation is kept that a thaw is verified by.
-        CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 and CWM-4003 leave the session as it was.
+        With ``wait`` the call returns when the window is proven durable. Without it the window is ``pending``, and
+        ``window_status`` says when it is durable. With ``canary`` a short continuation is recorded, by which a thaw
+        verifies the KV. CWM-1001/1002/1003, 2001, 3002, 3003; CWM-4001 and CWM-4003 leave the session unchanged.
         """
         started = self.clock.monotonic()
         require_session_id(session_id)
@@ -105,45 +102,46 @@ class Freeze:
                 expires_at=expiry(window.created_at, ttl_seconds),
                 pinned=retention is Retention.GUARANTEED and _prefix(window, token_ids).chunk_count > 0,
             )
-            begun = self._run(self._begin(window, token_ids, session, wait=wait, canary=canary))
-            window = await outlasting(begun)
+            # A caller that disconnects neither stops the freeze nor aborts its request to the engine.
+            task = self._storing.start(self._begin(window, token_ids, session, wait=wait, canary=canary))
+            window = await outlasting(task)
             details.update(token_count=window.token_count, blocks=window.block_count, wait=wait)
         elapsed_ms = round((self.clock.monotonic() - started) * 1000)
         return Frozen(window, elapsed_ms, _warning(window, identity))
 
     async def resume(self, intent: Intent) -> Window | None:
-        """Go on with a freeze whose gateway is gone; None when there is nothing left to do.
+        """Finish a freeze whose gateway has died; None when there is nothing to do.
 
-        Raises while the engine is away; what cannot be stored for another reason makes the window failed.
+        Raises while the engine is away. Any other failure to store marks the window failed.
         """
         window = await self.registry.window(intent.tenant, intent.window_name)
         if window is None or window.durability is not Durability.PENDING:
             await self.registry.end_intent(intent.tenant, intent.id)
             return window
         snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
-        again = await self._for_this_engine(window, intent, snapshot.token_ids)
-        if again is None:
+        pending = await self._for_this_engine(window, intent, snapshot.token_ids)
+        if pending is None:
             return None
-        await outlasting(self._run(self._finish_or_leave(*again, snapshot.token_ids)))
+        await outlasting(self._storing.start(self._finish_or_leave(*pending, snapshot.token_ids)))
         return await self.registry.window(window.tenant, window.name)
 
     def store_again(self, window: Window, intent: Intent, token_ids: TokenIds) -> None:
-        """Store the KV of a window that was made pending again, in the background."""
-        self._run(self._finish_or_hand_over(window, intent, token_ids))
+        """Store the KV of a window that became pending again, in the background."""
+        self._storing.start(self._finish_or_hand_over(window, intent, token_ids))
 
     async def settle(self) -> None:
-        """Wait for freezes whose callers have left or were answered, and are still being stored."""
-        await asyncio.gather(*self._storing, return_exceptions=True)
+        """Wait for freezes that are still storing although their callers were answered or disconnected."""
+        await self._storing.settled()
 
     async def _for_this_engine(
         self, window: Window, intent: Intent, token_ids: TokenIds
     ) -> tuple[Window, Intent] | None:
-        """The window as the engine of now can store it: under its own salt."""
+        """The window as the current engine can store it: under that engine's salt. None if another gateway changed it."""
         identity = await self.directory.identity(window.model)
         if not differences(window.identity, identity):
             return window, intent
         salt = self.directory.salt(window.tenant, window.salt_scope, identity)
-        again = await self.registry.store_again(
+        pending = await self.registry.store_again(
             window,
             window.salt_scope,
             salt,
@@ -152,13 +150,13 @@ class Freeze:
             pinned=window.pinned,
             debt=_pin_of(window, token_ids),
         )
-        if again is None:
+        if pending is None:
             return None
-        await self.release.leave(again[2])
-        return again[0], again[1]
+        await self.release.leave(pending[2])
+        return pending[0], pending[1]
 
     async def _engine(self, model: str) -> EngineIdentity:
-        """CWM-5001 where an LMCache is configured and does not answer: it is not as if there were none."""
+        """CWM-5001 if LMCache is configured but does not answer: that is not the same as having none."""
         identity = await self.directory.identity(model)
         if identity.chunk_size is None and await self.kv_tier.facts() is not None:
             return await self.directory.identity(model)
@@ -217,7 +215,7 @@ class Freeze:
     async def _begin(
         self, window: Window, token_ids: TokenIds, session: Session, *, wait: bool, canary: bool
     ) -> Window:
-        """The intent and what follows from it: no caller who leaves comes between them."""
+        """Write the intent and act on it, in one task that a disconnecting caller cannot interrupt."""
         intent = await self.registry.begin_freeze(window, token_ids, session.revision, session.created_at)
         if wait:
             try:
@@ -225,7 +223,7 @@ class Freeze:
             except BaseException:
                 self.replicas.let_go(intent)
                 raise
-        self._run(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
+        self._storing.start(self._finish_or_hand_over(window, intent, token_ids, canary=canary))
         return window
 
     async def _finish_or_undo(
@@ -239,21 +237,16 @@ class Freeze:
             raise
 
     async def _finish(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> Window:
-        """Pin first: quota sweeps run between any two steps."""
+        """Pin first, because LMCache may evict between any two steps."""
         prefix = _prefix(window, token_ids)
         if window.pinned:
             await self.kv_tier.pin(prefix.key)
-        song = self.verify.request(prefix) if canary and prefix.chunk_count else None
-        stored, sung = await self.store(prefix, song)
-        kept = canary_of(sung) if song and sung else None
-        return await self.registry.finish_freeze(window, stored, self.clock.now(), kept, self.quota_bytes)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task of its own: a caller who leaves neither stops a freeze nor aborts its request."""
-        task = asyncio.create_task(work)
-        self._storing.add(task)
-        task.add_done_callback(self._storing.discard)
-        return task
+        request = self.verify.request(prefix) if canary and prefix.chunk_count else None
+        stored, replay = await self.store(prefix, request)
+        window_canary = canary_of(replay) if request and replay else None
+        return await self.registry.finish_freeze(
+            window, stored, self.clock.now(), window_canary, self.quota_bytes
+        )
 
     async def _finish_or_hand_over(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
@@ -264,7 +257,7 @@ class Freeze:
     async def _finish_or_leave(
         self, window: Window, intent: Intent, token_ids: TokenIds, *, canary: bool = True
     ) -> None:
-        """What cannot be stored now is left to whoever looks next: nobody else may go on while it is ours."""
+        """On an error give up the intent, so that the next reconciliation, on any gateway, can go on with it."""
         try:
             await self._finish_or_fail(window, token_ids, canary=canary)
         except CwmError:
@@ -272,7 +265,7 @@ class Freeze:
             raise
 
     async def _finish_or_fail(self, window: Window, token_ids: TokenIds, *, canary: bool = True) -> None:
-        """Raises, and leaves the window pending, while the engine is away: it can be stored later."""
+        """While the engine is away raise and leave the window pending, to be stored later."""
         try:
             await self._finish(window, token_ids, canary=canary)
         except CwmError as error:

@@ -1,11 +1,11 @@
-"""Quarantine: discard KV that proved wrong, and bring its window back from its tokens."""
+"""Quarantine: discard KV whose canary did not match, and store the window again from its tokens."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.canary import Canary, Evidence
 from cwm.domain.engine import EngineIdentity
@@ -26,7 +26,7 @@ from cwm.services.sessions.salt_scopes import Scopes
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The context, computed from its tokens under ``salt_scope``; ``evidence`` is of the canary after that."""
+    """The context computed again under ``salt_scope``. ``evidence``: the canary replayed on the new KV."""
 
     prefix: Prefix
     salt_scope: str
@@ -35,13 +35,13 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """A scope that was left for another; ``again`` is the window, pending, where it was not left before."""
+class _Renewal:
+    """The new salt scope. ``renewed`` is the window to store again; None if another gateway already changed the scope."""
 
     salt_scope: str
     cache_salt: str
     blocks_deleted: int
-    again: tuple[Window, Intent] | None
+    renewed: tuple[Window, Intent] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +56,38 @@ class Quarantine:
     journal: Journal
     release: Release
     store_again: Callable[[Window, Intent, TokenIds], None]
-    _recovering: set[asyncio.Task[Recovered]] = field(default_factory=set)
+    _recovering: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
-        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, mismatch: Evidence
     ) -> Recovered:
-        """Deleting chunks does not reach what the engine itself still caches, so the salt is left for a new one.
+        """Move the window to a new salt, because deleting chunks does not reach the engine's own cache.
 
-        A caller who leaves does not stop it.
+        A caller that disconnects does not stop it.
         """
-        task = asyncio.create_task(self._recover(principal, window, prefix, canary, found))
-        self._recovering.add(task)
-        task.add_done_callback(self._recovering.discard)
+        task = self._recovering.start(self._recover(principal, window, prefix, canary, mismatch))
         return await outlasting(task)
 
     async def settle(self) -> None:
-        """Wait for those whose callers have left: the engine computes for them, and their windows are stored again."""
-        await asyncio.gather(*self._recovering, return_exceptions=True)
+        """Wait for quarantines whose callers have disconnected: computing, and storing their windows again."""
+        await self._recovering.settled()
 
     async def _recover(
-        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, found: Evidence
+        self, principal: Principal, window: Window, prefix: Prefix, canary: Canary, mismatch: Evidence
     ) -> Recovered:
-        begun = await self.registry.begin_quarantine(window, self.journal.clock.now())
+        intent = await self.registry.begin_quarantine(window, self.journal.clock.now())
         try:
-            left = await self._leave(window, prefix.token_ids, prefix.identity)
+            renewal = await self._renew(window, prefix.token_ids, prefix.identity)
         except BaseException:
-            await self.release.leave(begun)
+            await self.release.leave(intent)
             raise
-        clean = replace(prefix, cache_salt=left.cache_salt)
+        clean = replace(prefix, cache_salt=renewal.cache_salt)
         try:
             answer = await self.engine.complete(clean.request())
             evidence = await self.verify.replay(clean, canary)
         finally:
-            if left.again is not None:
-                self.store_again(*left.again, prefix.token_ids)
+            if renewal.renewed is not None:
+                self.store_again(*renewal.renewed, prefix.token_ids)
         self.journal.meter.event("quarantine")
         await self.journal.audit.record(
             AuditEvent(
@@ -101,16 +99,16 @@ class Quarantine:
                 window_name=window.name,
                 severity=Severity.ERROR,
                 details={
-                    "blocks_deleted": left.blocks_deleted,
-                    "first_difference": found.first_difference,
-                    "deviation": found.deviation,
+                    "blocks_deleted": renewal.blocks_deleted,
+                    "first_difference": mismatch.first_difference,
+                    "deviation": mismatch.deviation,
                 },
             )
         )
-        return Recovered(clean, left.salt_scope, answer, evidence)
+        return Recovered(clean, renewal.salt_scope, answer, evidence)
 
     async def resume(self, intent: Intent) -> None:
-        """Go on with a quarantine whose gateway is gone. Raises while the engine is away."""
+        """Finish a quarantine whose gateway has died. Raises while the engine is away."""
         window = await self.registry.window(intent.tenant, intent.window_name)
         if window is None or window.cache_salt != intent.cache_salt:
             await self.registry.end_intent(intent.tenant, intent.id)
@@ -118,27 +116,27 @@ class Quarantine:
         identity = await self.directory.identity(window.model)
         snapshot = await self.registry.snapshot(window.tenant, window.snapshot_id)
         token_ids = fitting(snapshot.token_ids, identity)
-        left = await self._leave(window, token_ids, identity)
-        if left.again is not None:
-            self.store_again(*left.again, token_ids)
+        renewal = await self._renew(window, token_ids, identity)
+        if renewal.renewed is not None:
+            self.store_again(*renewal.renewed, token_ids)
 
-    async def _leave(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Left:
-        """Nobody uses the old salt from here on; its chunks go from every tier, and its pins with them."""
+    async def _renew(self, window: Window, token_ids: TokenIds, identity: EngineIdentity) -> _Renewal:
+        """Retire the old salt, and remove its pins and its chunks from every tier."""
         salt_scope = await self.scopes.retire(window.tenant, window.salt_scope)
         salt = self.directory.salt(window.tenant, salt_scope, identity)
         hashes = tuple(chunk.hash for chunk in await self.registry.chunks(window.tenant, window.name))
-        stored = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
-        again = await self.registry.store_again(
+        old_prefix = Prefix(fitting(token_ids, window.identity), window.cache_salt, window.identity)
+        renewed = await self.registry.store_again(
             window,
             salt_scope,
             salt,
             identity,
             self.journal.clock.now(),
             pinned=window.retention is Retention.GUARANTEED,
-            debt=debt_of(stored, pinned=window.pinned, hashes=hashes),
+            debt=debt_of(old_prefix, pinned=window.pinned, hashes=hashes),
         )
-        if again is None:
-            return _Left(salt_scope, salt, 0, None)
-        pending, intent, owed = again
-        paid = await self.release(owed)
-        return _Left(salt_scope, salt, len(hashes) if paid else 0, (pending, intent))
+        if renewed is None:
+            return _Renewal(salt_scope, salt, 0, None)
+        pending, intent, owed = renewed
+        released = await self.release(owed)
+        return _Renewal(salt_scope, salt, len(hashes) if released else 0, (pending, intent))

@@ -1,4 +1,4 @@
-"""What a thaw did, for whoever asked for it."""
+"""The receipt of a thaw."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cwm.services.kv.prefix import Prefix
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a thaw did, as the engine and its cache report it; counts in tokens, times in ms.
+    """What a thaw did, as the engine and LMCache report it. Counts in tokens, times in ms.
 
-    ``tokens_by_tier`` says where restored tokens came from: ``gpu`` is the engine's own cache.
-    ``engine_changes`` are what differs from the engine the window was frozen on; none of its KV is used then.
-    What the ``plan`` predicted took ``prefetch_ms`` and ``engine_ms`` together.
-    ``evidence`` is of the restored KV, ``recovered`` of the KV computed in its place after a mismatch.
+    ``tokens_by_tier``: where restored tokens came from; ``gpu`` is the engine's own cache.
+    ``engine_changes``: differences from the engine that froze the window; if there are any, its KV is not used.
+    ``plan`` predicts the sum of ``prefetch_ms`` and ``engine_ms``.
+    ``evidence`` is the canary on the restored KV, ``recovered`` on the KV computed again after a mismatch.
     """
 
     tokens_restored: int
@@ -38,30 +38,30 @@ class Receipt:
 
 
 def warning_of(window: Window, prefix: Prefix, receipt: Receipt) -> str | None:
-    """Why less came back than was frozen; None when every block did.
+    """Why fewer tokens were restored than frozen; None if every block was restored.
 
-    The tail, of one token to a block, is always computed again.
+    The tail, from one token to one block, is always computed again and is not counted.
     """
     if receipt.evidence.verification is Verification.MISMATCH:
-        unlike = (
+        advice = (
             " Computed again it continues otherwise too: is this engine what it was, and CWM_CANARY_TOLERANCE "
             "wide enough for it?"
         )
         return (
             "The restored KV did not continue as the frozen one did: it was discarded, and "
             f"{receipt.tokens_recomputed} tokens were computed again."
-            f"{unlike if receipt.recovered is Verification.MISMATCH else ''}"
+            f"{advice if receipt.recovered is Verification.MISMATCH else ''}"
         )
     chunk = window.identity.chunk_size or 0
     blocks = window.block_count
     if window.durability is not Durability.DURABLE and chunk:
         blocks = stored_chunks(len(prefix.token_ids), chunk)
-    wanted = min(blocks * chunk, len(prefix.token_ids) - 1)
+    expected = min(blocks * chunk, len(prefix.token_ids) - 1)
     if receipt.plan.load_tokens is not None:
-        wanted = min(wanted, receipt.plan.load_tokens)
-    missing = wanted - receipt.tokens_restored
+        expected = min(expected, receipt.plan.load_tokens)
+    missing = expected - receipt.tokens_restored
     if missing <= 0:
         return None
-    changed = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
-    reason = f" The engine is not the one the window was frozen on: {changed}." if changed else ""
+    changes = ", ".join(str(change) for change in receipt.engine_changes if not change.changes_tokens)
+    reason = f" The engine is not the one the window was frozen on: {changes}." if changes else ""
     return f"{missing} tokens could not be restored and were computed again.{reason}"

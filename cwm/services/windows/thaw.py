@@ -1,4 +1,4 @@
-"""Thaw: a new session that goes on from a window, its KV loaded instead of computed."""
+"""Thaw: a new session that continues from a window; its KV is loaded instead of computed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
+from cwm.background import BackgroundTasks
 from cwm.domain.canary import Canary, Evidence, Verification
 from cwm.domain.engine import Difference, EngineIdentity, differences
 from cwm.domain.errors import (
@@ -51,12 +52,12 @@ _TOKEN_FIXES: Final = {
         "Serve the model with the chat template it had, or thaw with accept_template to go on with the new one.",
     ),
 }
-_HEARTBEATS_SECONDS = 2.5  # vLLM asks LMCache every second whether it is there
+_HEARTBEATS_SECONDS = 2.5  # vLLM's heartbeat to LMCache has an interval of one second
 
 
 @dataclass(frozen=True, slots=True)
 class Thawed:
-    """``restoration_time_ms`` is until the engine held the context; the receipt's ``verify_ms`` comes on top."""
+    """The result of a thaw. ``restoration_time_ms`` ends when the engine holds the context; ``verify_ms`` is extra."""
 
     session: Session
     window: Window
@@ -68,7 +69,7 @@ class Thawed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class _Loading:
     plan: Plan
     prefetched: Prefetched
     prefetch_ms: float
@@ -90,7 +91,7 @@ class Thaw:
     meter: Meter
     clock: Clock
     end_session: EndSession
-    _restoring: set[asyncio.Task[Completion]] = field(default_factory=set)
+    _restoring: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
         self,
@@ -102,19 +103,19 @@ class Thaw:
         accept_template: bool = False,
         verify: bool = True,
     ) -> Thawed:
-        """Restore a window into a new session; the window itself is never changed.
+        """Restore a window into a new session. The window never changes.
 
-        Blocks that are gone, or were stored by another engine, are computed again: ``partial`` then, with a
-        warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001; CWM-3005
-        when the model now reads the window's tokens otherwise, or builds further turns otherwise, unless
-        ``accept_template`` takes the latter. With ``verify`` the window's canary is replayed: KV that does
-        not continue as it did is quarantined, and the context computed from its tokens. When the continuation
-        fails the session is ended again: nobody may know its id, and the next attempt may ask for the same.
+        Lost blocks, and those of another engine, are computed again: the result is then ``partial``, with a
+        warning that says how many tokens and why. CWM-1001/1002/1003, 2002, 3001, 4004, 5001, 6001. CWM-3005
+        when the tokenizer changed, or the chat template did and ``accept_template`` is not set. With ``verify``
+        the window's canary is replayed; if the KV continues differently, it is quarantined and the context is
+        computed from its tokens. If the continuation fails, the session ends: the caller may not know its id,
+        and may ask for the same id again.
         """
         require_window_name(window_name)
         session_id = require_session_id(new_session_id or _session_id_for(window_name))
         if continuation_prompt:
-            # What is asked of the thawed session is not to be refused when it has been thawed.
+            # The token budget is checked before the thaw, so that the continuation is not refused after it.
             await self.generate.limits.require_tokens(principal)
         async with self.journal.entry(
             principal, "window_thaw", session_id=session_id, window_name=window_name
@@ -123,10 +124,10 @@ class Thaw:
             if window is None:
                 raise WindowNotFoundError(f"There is no window '{window_name}'.", window_name=window_name)
             details.update(of_another(principal, window.owner))
-            # It goes with its last window, which may be deleted from here on.
+            # Read now: the session is removed with its last window, which may be deleted at any time from here on.
             source = await self.registry.session(window.tenant, window.session_id, any_state=True)
             template = template_from(source.metadata if source else {})
-            intent = await self._begun(window, session_id)
+            intent = await self._begin(window, session_id)
             try:
                 thawed = await self._thaw(
                     principal, window, intent, template, accept_template=accept_template, verify=verify
@@ -145,7 +146,7 @@ class Thaw:
             try:
                 continuation = await self.generate(principal, session_id, turn)
             except CwmError as error:
-                # A session that moved on is in use by somebody who knows its id.
+                # A session that has moved on is in use by a caller that knows its id.
                 if not isinstance(error, SessionNotActiveError):
                     with suppress(CwmError):
                         await self.end_session.now(thawed.session)
@@ -154,22 +155,22 @@ class Thaw:
         return thawed
 
     async def settle(self) -> None:
-        """Wait for what the engine still does for callers who have left."""
-        await asyncio.gather(*self._restoring, return_exceptions=True)
+        """Wait for requests to the engine whose callers have disconnected."""
+        await self._restoring.settled()
         await self.quarantine.settle()
         await self.verify.settle()
         await self.planner.settle()
 
-    async def _begun(self, window: Window, session_id: str) -> Intent:
+    async def _begin(self, window: Window, session_id: str) -> Intent:
         beginning = asyncio.create_task(self.registry.begin_thaw(window, session_id, self.clock.now()))
         try:
             return await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            await to_its_end(self._never_mind(beginning))
+            await to_its_end(self._end_if_written(beginning))
             raise
 
-    async def _never_mind(self, beginning: asyncio.Task[Intent]) -> None:
-        """It may be written down although its caller is gone: nobody else would end it while this process lives."""
+    async def _end_if_written(self, beginning: asyncio.Task[Intent]) -> None:
+        """End the intent if it was written although the caller is gone: no other gateway ends it while this one lives."""
         with suppress(CwmError):
             await self._end(await beginning)
 
@@ -205,17 +206,17 @@ class Thaw:
             identity,
         )
         started = self.clock.monotonic()
-        loaded, before = await asyncio.gather(self._load(prefix), self.origins.before(identity))
-        answer, engine_ms = await self._restore(prefix, loaded.plan)
+        loading, counters = await asyncio.gather(self._load(prefix), self.origins.before(identity))
+        answer, engine_ms = await self._restore(prefix, loading.plan)
         elapsed_ms = self._ms_since(started)
         self.directory.confirm(identity, answer.fingerprint)
-        by_tier = await self.origins.split(answer, before, loaded.prefetched.loaded, prefix)
+        by_tier = await self.origins.split(answer, counters, loading.prefetched.loaded, prefix)
         self.planner.learn(
-            prefix, loaded.plan, answer, by_tier, prefetch_ms=loaded.prefetch_ms, engine_ms=engine_ms
+            prefix, loading.plan, answer, by_tier, prefetch_ms=loading.prefetch_ms, engine_ms=engine_ms
         )
-        verifying = self.clock.monotonic()
-        canary, evidence = await self._verified(window, prefix, changes, answer, verify=verify)
-        verify_ms = self._ms_since(verifying)
+        verify_started = self.clock.monotonic()
+        canary, evidence = await self._verify_kv(window, prefix, changes, answer, verify=verify)
+        verify_ms = self._ms_since(verify_started)
         salt_scope, replayed = window.salt_scope, None
         if canary is not None and evidence.verification is Verification.MISMATCH:
             recovered = await self.quarantine(principal, window, prefix, canary, evidence)
@@ -226,11 +227,11 @@ class Thaw:
             tokens_restored=answer.cached_tokens,
             tokens_recomputed=answer.prompt_tokens - answer.cached_tokens,
             tokens_by_tier=by_tier,
-            blocks_found=loaded.prefetched.found,
+            blocks_found=loading.prefetched.found,
             blocks_total=prefix.chunk_count,
-            prefetch_ms=loaded.prefetch_ms,
+            prefetch_ms=loading.prefetch_ms,
             engine_ms=engine_ms,
-            plan=loaded.plan.loaded_from(by_tier),
+            plan=loading.plan.loaded_from(by_tier),
             evidence=evidence,
             verify_ms=verify_ms,
             recovered=replayed,
@@ -264,37 +265,35 @@ class Thaw:
                 **unserved.context,
             ) from unserved
 
-    async def _load(self, prefix: Prefix) -> _Loaded:
-        """Bring what the plan wants of the lower tiers into L1. Without LMCache the engine computes it all."""
+    async def _load(self, prefix: Prefix) -> _Loading:
+        """Prefetch the planned tokens from the lower tiers into L1. Without LMCache the engine computes everything."""
         plan = await self.planner.plan(prefix)
         if not prefix.chunk_count:
-            return _Loaded(plan, Prefetched(0, 0), 0.0)
+            return _Loading(plan, Prefetched(0, 0), 0.0)
         started = self.clock.monotonic()
         try:
-            # Of nothing too, where nothing is to be loaded: it tells whether LMCache is there.
+            # Even if nothing is to be loaded: the call shows whether LMCache answers.
             prefetched = await self.kv_tier.prefetch(prefix.key_of(plan.load_tokens))
         except CwmError:
             prefetched = Prefetched(0, prefix.chunk_count)
             self.meter.event("thaw_without_lmcache")
-            # A vLLM that has not missed LMCache yet waits for it in its next request, and dies of that.
+            # A vLLM that has not yet noticed the loss of LMCache waits for it in its next request, and dies.
             await asyncio.sleep(_HEARTBEATS_SECONDS)
-        return _Loaded(plan, prefetched, self._ms_since(started) if prefetched.total else 0.0)
+        return _Loading(plan, prefetched, self._ms_since(started) if prefetched.total else 0.0)
 
     async def _restore(self, prefix: Prefix, plan: Plan) -> tuple[Completion, float]:
-        """One request that is never abandoned: dropping it during the KV load can kill the engine."""
+        """Send one request and never abandon it: a disconnect during the KV load can kill the engine."""
         started = self.clock.monotonic()
-        request = asyncio.create_task(
+        request = self._restoring.start(
             self.engine.complete(replace(prefix.request(), load_tokens=plan.load_tokens, tell_loaded=True))
         )
-        self._restoring.add(request)
-        request.add_done_callback(self._restoring.discard)
         answer = await outlasting(request)
         return answer, self._ms_since(started)
 
     def _ms_since(self, started: float) -> float:
         return round((self.clock.monotonic() - started) * 1000, 3)
 
-    async def _verified(
+    async def _verify_kv(
         self,
         window: Window,
         prefix: Prefix,
@@ -303,7 +302,7 @@ class Thaw:
         *,
         verify: bool,
     ) -> tuple[Canary | None, Evidence]:
-        """Replay the canary of the KV that was asked for; without one, say why nothing was verified."""
+        """Replay the canary of the window's KV, or give the reason why nothing was verified."""
         if not verify or self.verify.token_count == 0:
             return None, Evidence(Verification.SKIPPED, reason="switched off")
         if any(not change.changes_tokens for change in changes):
@@ -350,7 +349,7 @@ def _session_id_for(window_name: str) -> str:
 
 
 def _refuse_other_tokens(window: Window, changes: tuple[Difference, ...], *, accept_template: bool) -> None:
-    """Token ids mean nothing without the tokenizer that made them; a template only shapes further turns."""
+    """CWM-3005 for another tokenizer, which gives the ids another meaning, or an unaccepted chat template."""
     for change in changes:
         if not change.changes_tokens or (change.field == "template_digest" and accept_template):
             continue

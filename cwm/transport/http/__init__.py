@@ -1,1 +1,1 @@
-"""HTTP: what every face stands on, and the plain endpoints."""
+"""HTTP: middleware that all faces share, and the plain endpoints."""

@@ -1,4 +1,4 @@
-"""Every request is somebody's before anything else looks at it."""
+"""Authenticates every request before any other code handles it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ _NEEDED: Final[Mapping[str, frozenset[Permission]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """ASGI middleware: finds out whose a request is (``scope[PRINCIPAL]``), or answers it.
+    """ASGI middleware: authenticates the caller (``scope[PRINCIPAL]``) or refuses the request.
 
-    From then on lines of log name the tenant, and nobody in it.
-
-    A path needs credentials unless it stands in ``_OPEN``: a new route is closed until somebody opens it.
+    Log lines written while the request is served name the tenant, but not the subject. A path needs credentials
+    unless it is in ``_OPEN``: a new route is closed until somebody opens it.
     """
 
     app: ASGIApp
@@ -56,7 +55,7 @@ class Authentication:
             return
         path = scope["path"]
         if not path.isprintable():
-            # A router may take "/reconcile\n" for "/reconcile"; what is needed below would not.
+            # A router may treat "/reconcile\n" as "/reconcile", but the table of needed scopes would not.
             await self._refuse(send, path, InvalidParameterError("There is nothing at this path."), 404)
             return
         principal: Principal | None = None
@@ -72,7 +71,7 @@ class Authentication:
                 await self.refusals.note(refused, _face(path), principal)
             await self._refuse(send, path, refused, status_of(refused))
             return
-        # In the scope itself: those outside learn from it which route was taken.
+        # Changes the scope in place: outer middleware reads the route from it.
         scope[PRINCIPAL] = principal
         with bound_contextvars(tenant=principal.tenant):
             await self.app(scope, receive, send)
@@ -92,7 +91,7 @@ def _require(principal: Principal, path: str) -> None:
     principal.require(_NEEDED.get(path, NOTHING))
     if path == MCP_PATH and not principal.scopes:
         raise InsufficientScopeError(
-            "The caller has none of the scopes that there are here.",
+            "The caller has none of this gateway's scopes.",
             reason="insufficient_scope",
             required=spelled(OF_AN_AGENT),
         )
@@ -105,11 +104,11 @@ def _face(path: str) -> str:
 
 
 def _body(path: str, refused: CwmError) -> bytes:
-    """As the face at the path tells an error."""
+    """The error in the format of the path's face."""
     if path.startswith("/v1/"):
         return error_body(refused)
-    told: dict[str, Any] = refused.as_dict()
+    body: dict[str, Any] = refused.as_dict()
     if path == MCP_PATH:
-        error = {"code": INVALID_REQUEST, "message": refused.message, "data": told}
-        told = {"jsonrpc": "2.0", "id": None, "error": error}
-    return json.dumps(told).encode()
+        error = {"code": INVALID_REQUEST, "message": refused.message, "data": body}
+        body = {"jsonrpc": "2.0", "id": None, "error": error}
+    return json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""A request body over the limit is refused before it is read whole."""
+"""Refuses request bodies over the limit before they are read completely."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 _LINGER_SECONDS: Final = 1.0
-_LEFT: Final[Message] = {"type": "http.disconnect"}
+_DISCONNECT: Final[Message] = {"type": "http.disconnect"}
 
 
 class BodyLimit:
-    """ASGI middleware: 413 for a body of more than ``max_bytes``, the connection closed behind it.
+    """ASGI middleware: 413 for a body of more than ``max_bytes``; then the connection is closed.
 
-    A declared length is judged before a byte is read, an undeclared one when it passes the limit.
+    A declared length is checked before any byte is read, an undeclared one once it exceeds the limit.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -38,39 +38,39 @@ class BodyLimit:
             await self._count(scope, receive, send)
 
     async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application read; past the limit it sees a client that left, and says no more."""
-        read = 0
+        """Count what the application reads. Past the limit, it sees a disconnected client and can send nothing more."""
+        byte_count = 0
         started = refused = False
 
-        async def counted() -> Message:
-            nonlocal read, refused
+        async def counting_receive() -> Message:
+            nonlocal byte_count, refused
             if refused:
-                return _LEFT
+                return _DISCONNECT
             message = await receive()
-            read += len(message.get("body", b""))
-            if read <= self.max_bytes:
+            byte_count += len(message.get("body", b""))
+            if byte_count <= self.max_bytes:
                 return message
             refused = True
             if not started:
                 await self._refuse(receive, send)
-            return _LEFT
+            return _DISCONNECT
 
-        async def noted(message: Message) -> None:
+        async def guarded_send(message: Message) -> None:
             nonlocal started
             if not refused or started:
                 started = True
                 await send(message)
 
         try:
-            await self.app(scope, counted, noted)
+            await self.app(scope, counting_receive, guarded_send)
         except ClientDisconnect:
             if not refused:
                 raise
 
     async def _refuse(self, receive: Receive, send: Send) -> None:
-        """Answer at once; what the client still writes meanwhile is thrown away for a moment.
+        """Send the error at once, and discard for a moment what the client still sends.
 
-        A socket closed on unread bytes is reset, and the client would never read why.
+        A socket that is closed with unread bytes is reset, and the client would never read the error.
         """
         error = InvalidParameterError(
             f"The request body is larger than {self.max_bytes} bytes.",

@@ -1,6 +1,6 @@
-"""Bounds on how a request comes in: how large its head may be, and how long it may take to arrive.
+"""Limits the size of a request's head and the time in which a request must arrive.
 
-uvicorn waits for ever for the rest of a request, and keeps whatever a client calls its headers.
+uvicorn itself waits for ever for the rest of a request, and stores headers of any size.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# Proxies and browsers open connections before they have something to send.
+# Proxies and browsers open connections before they have anything to send.
 _SILENT_SECONDS: Final = 75.0
 
 
 class HeadTooLargeError(Exception):
-    """Stops the parser, which tells of it as of any request that it cannot read."""
+    """Stops the parser, which then treats the request as invalid."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """431 for a head that is too large, 408 for a request that takes too long; the connection is closed behind it."""
+    """Sends 431 for a head that is too large and 408 for a request that takes too long, then closes the connection."""
 
     max_head_bytes: ClassVar[int]
     head_seconds: ClassVar[float]
@@ -45,7 +45,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._in_head:
-            # The parser tells of a header when all of it is there, and keeps it until then.
+            # The parser buffers a header until it is complete, so count the raw bytes.
             self._head_bytes += len(data)
             if self._head_bytes > self.max_head_bytes:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -69,7 +69,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """For what the parser could not read, or what stopped it."""
+        """Called for a request that the parser could not read, or at which it was stopped."""
         self._in_head = False
         if self._head_too_large:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -88,7 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _too_late(self) -> None:
         if self.flow.read_paused:
-            # It waits for us, not we for it.
+            # The client waits for the gateway, not the gateway for the client.
             self._wait(self.body_seconds)
         elif self._begun:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT)
@@ -100,7 +100,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self._in_head or self.cycle is not None
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Said only where nothing else is being said on this connection."""
+        """Send the status, unless another response is being sent on this connection, and close it."""
         self._stop_waiting()
         self._in_head = False
         cycle = self.cycle
@@ -114,6 +114,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 def bounded(max_head_bytes: int, head_seconds: float, body_seconds: float) -> type[BoundedHttpProtocol]:
-    """The protocol with these bounds, to be handed to uvicorn."""
+    """A protocol class with these limits, to be passed to uvicorn."""
     bounds = {"max_head_bytes": max_head_bytes, "head_seconds": head_seconds, "body_seconds": body_seconds}
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), bounds)

@@ -1,4 +1,4 @@
-"""How a refused client learns what would be taken: RFC 6750's challenge, with RFC 9728's way to the metadata."""
+"""Tells refused clients which credentials would be accepted: the challenge of RFC 6750 and the metadata of RFC 9728."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CACHED: Final = {"cache-control": "public, max-age=300"}
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
-    """The gateway as an OAuth resource: ``<public_url>/mcp`` for MCP clients, ``<public_url>`` for the rest.
+    """The gateway as an OAuth resource: ``<public_url>/mcp`` for MCP clients, ``<public_url>`` for all others.
 
-    Without an issuer there is no authorization server to send anybody to.
+    Without an issuer there is no authorization server to refer clients to.
     """
 
     public_url: str = ""
@@ -31,25 +31,25 @@ class ProtectedResource:
     scope_prefix: str = ""
 
     def challenge(self, refused: CwmError, path: str) -> str | None:
-        """The value of ``WWW-Authenticate`` for a 401 or 403, None for what no credentials would help."""
-        told: dict[str, str] = {}
+        """The value of ``WWW-Authenticate`` for a 401 or 403; None for errors that no credentials would avoid."""
+        parameters: dict[str, str] = {}
         if refused.kind is ErrorKind.UNAUTHENTICATED:
             if not isinstance(refused, UnauthenticatedError) or refused.why != "no_credentials":
-                told.update(error="invalid_token", error_description=refused.message)
+                parameters.update(error="invalid_token", error_description=refused.message)
             scopes: Iterable[str] = spelled(OF_AN_AGENT)
         elif refused.kind is ErrorKind.FORBIDDEN and "required" in refused.context:
-            told.update(error="insufficient_scope", error_description=refused.message)
+            parameters.update(error="insufficient_scope", error_description=refused.message)
             scopes = refused.context["required"]
         else:
             return None
-        told["scope"] = " ".join(self.scope_prefix + scope for scope in scopes)
+        parameters["scope"] = " ".join(self.scope_prefix + scope for scope in scopes)
         if self.issuer is not None:
             of_mcp = path == MCP_PATH
-            told["resource_metadata"] = f"{self.public_url}{METADATA_PATH}{MCP_PATH if of_mcp else ''}"
-        return "Bearer " + ", ".join(f'{name}="{_quoted(value)}"' for name, value in told.items())
+            parameters["resource_metadata"] = f"{self.public_url}{METADATA_PATH}{MCP_PATH if of_mcp else ''}"
+        return "Bearer " + ", ".join(f'{name}="{_quoted(value)}"' for name, value in parameters.items())
 
     def metadata(self, resource: str) -> dict[str, Any]:
-        """RFC 9728. Clients ask for every scope that they find here, so ``admin`` is not among them."""
+        """The metadata of RFC 9728. It omits ``admin``, because clients request every scope listed there."""
         return {
             "resource": resource,
             "authorization_servers": [self.issuer],
@@ -59,7 +59,10 @@ class ProtectedResource:
         }
 
     def routes(self) -> list[Route]:
-        """Open to all: it is how clients learn where to go. None without an issuer."""
+        """The metadata routes; none without an issuer.
+
+        They need no credentials: clients find the authorization server by them.
+        """
         if self.issuer is None:
             return []
         return [
@@ -68,10 +71,10 @@ class ProtectedResource:
         ]
 
     def _route(self, path: str, resource: str) -> Route:
-        told = self.metadata(resource)
+        metadata = self.metadata(resource)
 
         async def serve(_: Request) -> Response:
-            return JSONResponse(told, headers=_CACHED)
+            return JSONResponse(metadata, headers=_CACHED)
 
         return Route(path, serve)
 

@@ -1,4 +1,4 @@
-"""What belongs together: the lines of log and the spans of one HTTP request, and those of whoever sent it."""
+"""Correlates the log lines and spans of one HTTP request with each other and with the sender's trace."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from cwm.ports.tracing import Carrier, Span, Tracer
 
 ARRIVAL: Final = "cwm.arrival"
-"""In the ASGI scope: the request's ``Arrival``. Absent where nothing is traced."""
+"""Key in the ASGI scope of the request's ``Arrival``. Absent when the request is not traced."""
 
-# Asked every few seconds, by machines, for as long as the process lives.
+# Polled by machines every few seconds for as long as the process lives.
 _PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _PROPAGATED: Final = frozenset({b"traceparent", b"tracestate"})
 _REQUEST_ID: Final = b"x-request-id"
-_GIVEN_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_VALID_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(slots=True)
 class Arrival:
-    """When a request came, in nanoseconds since the epoch, and what others found out about it.
+    """When a request arrived, in nanoseconds since the epoch, and what inner layers report about it.
 
-    ``error`` is the code of what it was answered with, ``spanned`` whether it has a span of its own already.
+    ``error`` is the code of the error it was answered with; ``spanned`` says whether it already has a span.
     """
 
     started_ns: int = field(default_factory=time.time_ns)
@@ -40,10 +40,10 @@ class Arrival:
 
 
 class Correlated:
-    """ASGI middleware, the outermost: an id of the request in every line of log, one span for each request.
+    """ASGI middleware, the outermost: adds the request's id to every log line, and makes one span per request.
 
-    A request to ``messages_at`` has the span of the message that it carries; its own only when it is refused
-    before the message is read. What is asked of nobody but machines has none.
+    A request to ``messages_at`` gets its span from the message that it carries, and one of its own only when it is
+    refused before the message is read. Machine-only endpoints have no span.
     """
 
     def __init__(self, app: ASGIApp, tracer: Tracer, messages_at: str) -> None:
@@ -84,7 +84,7 @@ class Correlated:
 
 
 class _Answered:
-    """A ``send`` that remembers the status; 500 until there is one."""
+    """A ``send`` that records the status; 500 until one is sent."""
 
     def __init__(self, send: Send) -> None:
         self.status = 500
@@ -97,10 +97,10 @@ class _Answered:
 
 
 def _request_id(scope: Scope) -> str:
-    """The one it came with, if it looks like one."""
+    """The id that the request carries if it is well-formed, else a new one."""
     for name, value in scope["headers"]:
-        if name == _REQUEST_ID and _GIVEN_ID.fullmatch(given := str(value, "latin-1")):
-            return given
+        if name == _REQUEST_ID and _VALID_ID.fullmatch(request_id := str(value, "latin-1")):
+            return request_id
     return secrets.token_hex(8)
 
 
@@ -114,7 +114,7 @@ def _method(scope: Scope) -> str:
 
 
 def _described(scope: Scope) -> dict[str, Any]:
-    """Neither path nor query: what stands in them is the caller's."""
+    """Attributes of the span. Path and query are left out, because the caller chooses them."""
     return {
         "http.request.method": _method(scope),
         "url.scheme": scope["scheme"],
@@ -129,7 +129,7 @@ def _name(span: Span, scope: Scope) -> None:
 
 
 def _route(scope: Scope) -> str | None:
-    """The pattern of the path. FastAPI leaves it in the scope of its own routes only."""
+    """The pattern of the path. FastAPI stores it in the scope for its own routes only."""
     if isinstance(route := scope.get("route"), Route):
         return route.path_format
     endpoint, app = scope.get("endpoint"), scope.get("app")
@@ -138,7 +138,7 @@ def _route(scope: Scope) -> str | None:
 
 
 def _tell(span: Span, status: int, arrival: Arrival) -> None:
-    """A refusal is the caller's business: only what is ours fails the span."""
+    """Note the result on the span. Only the gateway's own failures (5xx) fail the span, refusals do not."""
     span.note({"http.response.status_code": status})
     if status >= 500:
         span.failed(arrival.error or str(status))

@@ -1,6 +1,6 @@
-"""The HTTP API in OpenAPI's words: everything but ``/mcp``, which describes itself to whoever asks it.
+"""The OpenAPI description of the HTTP API: everything except ``/mcp``, which describes itself.
 
-Of ``/v1`` it says what CWM reads, and that all else reaches the engine as it came.
+For ``/v1`` it describes the fields that CWM reads; all others reach the engine unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def _answer(what: str, shape: _Shape, media_type: str = "application/json") -> _
 
 
 _TEXT: Final[_Shape] = {"type": "string"}
-_NUMBER: Final[_Shape] = {"type": "number"}
 _FLAG: Final[_Shape] = {"type": "boolean"}
 _COUNT: Final[_Shape] = {"type": "integer", "minimum": 1}
 _ANYTHING: Final[_Shape] = {"type": "object"}
@@ -122,30 +121,30 @@ _SESSION: Final[_Shape] = {
     "name": "CWM-Session-Id",
     "in": "header",
     "required": False,
-    "description": "The session that the turn is recorded in; the first turn creates it.",
+    "description": "The session in which the turn is recorded; the first turn creates it.",
     "schema": {"type": "string", "pattern": SESSION_ID_PATTERN},
 }
 
 
 def _refusals(*statuses: int) -> dict[str, _Shape]:
     whys = {
-        400: "what was asked is wrong",
-        401: "no credentials, or none that count",
+        400: "the request is invalid",
+        401: "credentials are missing or invalid",
         403: "the credentials lack a scope",
-        404: "there is no such thing",
-        405: "another method",
-        409: "not as things stand",
+        404: "not found",
+        405: "the method is not allowed",
+        409: "the request conflicts with the current state",
         413: "the body is too large",
-        429: "over a limit",
-        503: "the engine or a store is away",
+        429: "a limit is exceeded",
+        503: "the engine or a store is unavailable",
         504: "the engine did not answer in time",
     }
     return {str(status): _answer(whys[status], _one_of("Refused")) for status in statuses}
 
 
 def _turn(summary: str, body: str) -> _Shape:
-    answered = _answer("the engine's answer, as it wrote it", _one_of("Answer"))
-    # Each event is data: {…}, the last data: [DONE].
+    answered = _answer("the engine's answer, unchanged", _one_of("Answer"))
+    # Each event is data: {…}, the last one data: [DONE].
     answered["content"]["text/event-stream"] = {"schema": {}}
     return {
         "post": {
@@ -158,13 +157,13 @@ def _turn(summary: str, body: str) -> _Shape:
     }
 
 
-def _asked(operation: str, summary: str, answers: _Shape, *parameters: _Shape) -> _Shape:
-    told: _Shape = {"operationId": operation, "summary": summary, "responses": answers}
-    return {"get": {**told, "parameters": list(parameters)} if parameters else told}
+def _get(operation: str, summary: str, answers: _Shape, *parameters: _Shape) -> _Shape:
+    operation_object: _Shape = {"operationId": operation, "summary": summary, "responses": answers}
+    return {"get": {**operation_object, "parameters": list(parameters)} if parameters else operation_object}
 
 
 def description(version: str) -> _Shape:
-    """An OpenAPI 3.1 document."""
+    """The OpenAPI 3.1 document."""
     model = {"name": "model", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
     return {
         "openapi": "3.1.0",
@@ -177,45 +176,50 @@ def description(version: str) -> _Shape:
             "/v1/chat/completions": _turn(
                 "A chat with the engine, recorded in a session if one is named.", "Chat"
             ),
-            "/v1/models": _asked(
+            "/v1/models": _get(
                 "models",
-                "What the engine serves.",
+                "The models that the engine serves.",
                 {"200": _answer("the models", _one_of("Models")), **_refusals(401, 403, 503, 504)},
             ),
-            "/v1/models/{model}": _asked(
+            "/v1/models/{model}": _get(
                 "model",
-                "One of them.",
+                "One model.",
                 {"200": _answer("the model", _one_of("Answer")), **_refusals(400, 401, 403, 404, 503, 504)},
                 model,
             ),
-            "/healthz": _asked(
-                "healthz", "Whether the process answers.", {"200": _answer("it does", _one_of("Health"))}
+            "/healthz": _get(
+                "healthz", "Whether the process answers.", {"200": _answer("it answers", _one_of("Health"))}
             ),
-            "/readyz": _asked(
+            "/readyz": _get(
                 "readyz",
-                "Whether requests can be served, which part is not healthy, and since when.",
+                "Whether requests can be served, which components are unhealthy, and since when.",
                 {
-                    "200": _answer("they can", _one_of("Readiness")),
+                    "200": _answer("requests can be served", _one_of("Readiness")),
                     "503": _answer("the engine or the registry is down", _one_of("Readiness")),
                 },
             ),
-            "/metrics": _asked(
+            "/metrics": _get(
                 "metrics",
-                "Everything that is counted, for Prometheus.",
-                {"200": _answer("in its text format", _TEXT, "text/plain"), **_refusals(401, 403)},
+                "All metrics, for Prometheus.",
+                {
+                    "200": _answer("metrics in Prometheus' text format", _TEXT, "text/plain"),
+                    **_refusals(401, 403),
+                },
             ),
             "/reconcile": {
                 "post": {
                     "operationId": "reconcile",
-                    "summary": "Look after the whole now, or say what would be done.",
+                    "summary": "Reconcile everything now, or list the steps that would be taken.",
                     "requestBody": {
                         "required": True,
                         "content": {"application/json": {"schema": _one_of("Reconcile")}},
                     },
                     "responses": {
-                        "200": _answer("what was done", _one_of("Steps")),
-                        "400": _answer("the body is another", _one_of("Coded")),
-                        "503": _answer("another gateway is at it, or the registry is away", _one_of("Coded")),
+                        "200": _answer("the steps", _one_of("Steps")),
+                        "400": _answer("the body is invalid", _one_of("Coded")),
+                        "503": _answer(
+                            "another gateway is reconciling, or the registry is unavailable", _one_of("Coded")
+                        ),
                         **_refusals(401, 403, 413),
                     },
                 }
@@ -229,10 +233,10 @@ def description(version: str) -> _Shape:
 
 
 def routes(version: str) -> list[Route]:
-    """``/openapi.json``, open to all: it says what everybody's gateway says."""
-    told = description(version)
+    """``/openapi.json``. It needs no credentials: the document is the same for every gateway."""
+    document = description(version)
 
     async def serve(_: Request) -> Response:
-        return JSONResponse(told)
+        return JSONResponse(document)
 
     return [Route(PATH, serve)]

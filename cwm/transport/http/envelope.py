@@ -1,4 +1,4 @@
-"""ASGI in and out: what is read of a request and how an answer is sent, without a framework between."""
+"""Reads requests and sends responses over plain ASGI, without a framework."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SESSION_HEADER: Final = "cwm-session-id"
 _SESSION_HEADER_OUT: Final = b"CWM-Session-Id"
 _JSON: Final = (b"content-type", b"application/json")
 _NOT_FORWARDED: Final = frozenset({SESSION_HEADER, "authorization", "cookie"})
-# The gateway's own server writes these.
+# The gateway's own server sets these.
 _NOT_RETURNED: Final = frozenset({b"date", b"server", b"content-length"})
 
 
 class ClientLeftError(Exception):
-    """The client went away before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """Header names in lower case; a repeated header's values joined by a comma."""
+    """Headers by lower-case name; the values of a repeated header are joined with commas."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -52,11 +52,11 @@ async def body_of(receive: Receive) -> bytes:
 
 
 def returned(headers: Iterable[tuple[bytes, bytes]], session_id: str | None) -> list[tuple[bytes, bytes]]:
-    """The engine's headers as the client gets them, with the session's id."""
-    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
+    """The engine's headers for the client, with the session's id."""
+    returned_headers = [(name, value) for name, value in headers if name.lower() not in _NOT_RETURNED]
     if session_id is not None:
-        kept.append((_SESSION_HEADER_OUT, session_id.encode()))
-    return kept
+        returned_headers.append((_SESSION_HEADER_OUT, session_id.encode()))
+    return returned_headers
 
 
 async def send_whole(
@@ -67,7 +67,7 @@ async def send_whole(
     *,
     more: bool = False,
 ) -> None:
-    """``more`` leaves the response open after its last byte."""
+    """Send a complete response; ``more`` keeps it open after its last byte."""
     length = (b"content-length", b"%d" % len(content))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": content, "more_body": more})
@@ -81,6 +81,6 @@ async def send_error(
     *,
     more: bool = False,
 ) -> None:
-    """``status`` where another than the error's kind says it better."""
+    """Send a coded error; ``status`` overrides the one of the error's kind."""
     out = [_JSON, *error_headers(error), *headers]
     await send_whole(send, status or status_of(error), out, error_body(error), more=more)

@@ -1,4 +1,4 @@
-"""Coded errors as an OpenAI client reads them."""
+"""Coded errors in the format that OpenAI clients expect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RETRY_AFTER: Final = (b"retry-after", b"1")
 def error_body(error: CwmError) -> bytes:
     """``{"error": {message, type, param, code, retryable, context}}``; ``param`` names a field or is null.
 
-    Beside it stands ``retry_after_seconds`` where a limit was exceeded.
+    For an exceeded limit, ``retry_after_seconds`` is added beside ``error``.
     """
     described = error.as_dict()
     shape: dict[str, Any] = {
@@ -44,14 +44,14 @@ def error_body(error: CwmError) -> bytes:
         "retryable": described["retryable"],
         "context": described["context"],
     }
-    told: dict[str, Any] = {"error": shape}
+    body: dict[str, Any] = {"error": shape}
     if isinstance(error, LimitError):
-        told["retry_after_seconds"] = error.retry_after_seconds
-    return json.dumps(told, separators=(",", ":")).encode()
+        body["retry_after_seconds"] = error.retry_after_seconds
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def error_event(error: CwmError) -> bytes:
-    """The same as the last event of a stream that cannot go on."""
+    """The error as the last event of a stream that cannot continue."""
     return b"data: " + error_body(error) + b"\n\n"
 
 

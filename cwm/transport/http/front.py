@@ -1,8 +1,8 @@
-"""Before anything else sees a request: is it meant for this gateway, and does it come from a page that may ask?
+"""Checks, before everything else, that a request is meant for this gateway and that its page may call it.
 
-A page of another site reaches a gateway through its visitor's browser: under a name of its own that it lets point
-here (DNS rebinding, told by ``Host``), or across origins (told by ``Origin``). Clients that are no browsers send
-no ``Origin``, and the name that they were given as ``Host``.
+A page of another site can reach a gateway through its visitor's browser: under a domain name that it points here
+(DNS rebinding, visible in ``Host``), or across origins (visible in ``Origin``). Clients other than browsers send no
+``Origin``, and in ``Host`` the name that they were configured with.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SECURITY_HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Of every answer that says nothing else: there is nothing here for a browser to show, frame, guess at or keep."""
+"""Default headers of every response: it contains nothing that a browser should render, frame, sniff or cache."""
 
 _METHODS: Final = ("GET", "POST", "DELETE", "OPTIONS")
-# What browser clients of MCP and of OpenAI's API send and read.
-_TAKEN: Final = (
+# Headers that browser clients of MCP and of OpenAI's API send.
+_ALLOWED_HEADERS: Final = (
     "accept",
     "authorization",
     "content-type",
@@ -48,11 +48,11 @@ _TAKEN: Final = (
     "traceparent",
     "tracestate",
 )
-_SHOWN: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
+_EXPOSED_HEADERS: Final = ("mcp-session-id", "cwm-session-id", "www-authenticate", "retry-after")
 _RAW_HEADERS: Final = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 _HOST: Final = re.compile(r"(?:(?P<name>[a-z0-9._-]+)|\[(?P<v6>[0-9a-f:.]+)\])(?::\d{1,5})?")
 _MISDIRECTED: Final = 421
-_MOST_SHOWN: Final = 100
+_EXCERPT_BYTES: Final = 100
 
 
 class Refusal(StrEnum):
@@ -60,23 +60,26 @@ class Refusal(StrEnum):
     ORIGIN = "origin"
 
 
-Told = Callable[[Refusal, str], Awaitable[None]]
-"""Hears of each refusal: why, and the header's value, shortened."""
+OnRefusal = Callable[[Refusal, str], Awaitable[None]]
+"""Called for each refusal with its reason and the header's value, shortened."""
 
 
 class Front:
-    """ASGI middleware, the outermost: 421 for another host's requests, 403 for pages of other sites.
+    """ASGI middleware, the outermost: 421 for requests to another host, 403 for pages of other sites.
 
-    Every answer carries :data:`SECURITY_HEADERS`. Loopback, the address that the request came in on and ``hosts`` are this gateway; ``*.example.com`` is every
-    name below it. Pages of ``origins`` may call it and read its answers, and so may its own.
+    Every response carries :data:`SECURITY_HEADERS`. This gateway's hosts are loopback, the address at which the
+    request arrived, and ``hosts``, where ``*.example.com`` matches every name below it. Its own pages and those of
+    ``origins`` may call it and read its responses.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str], told: Told) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: Sequence[str], origins: Sequence[str], on_refusal: OnRefusal
+    ) -> None:
         self._app = _secured(app)
         self._hosts = frozenset(host for host in hosts if "*" not in host)
         self._patterns = tuple(host for host in hosts if "*" in host)
         self._origins = frozenset(origins)
-        self._told = told
+        self._on_refusal = on_refusal
         self._crossing = _secured(_cors(app, origins))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,18 +106,21 @@ class Front:
         return any(fnmatchcase(host, pattern) for pattern in self._patterns)
 
     async def _refuse(self, why: Refusal, values: Sequence[bytes], scope: Scope, send: Send) -> None:
-        shown = b", ".join(values)[:_MOST_SHOWN].decode("latin-1")
-        await self._told(why, shown)
+        excerpt = b", ".join(values)[:_EXCERPT_BYTES].decode("latin-1")
+        await self._on_refusal(why, excerpt)
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
         if why is Refusal.HOST:
             error, status = (
-                SecurityError("This gateway has another name; see CWM_ALLOWED_HOSTS."),
+                SecurityError("This gateway does not have this host name; see CWM_ALLOWED_HOSTS."),
                 _MISDIRECTED,
             )
         else:
-            error, status = SecurityError("Pages of this origin may not ask; see CWM_ALLOWED_ORIGINS."), 403
+            error, status = (
+                SecurityError("Pages of this origin are not allowed; see CWM_ALLOWED_ORIGINS."),
+                403,
+            )
         await send_error(send, error, status, _RAW_HEADERS)
 
 
@@ -123,8 +129,8 @@ def _cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         app,
         allow_origins=list(origins),
         allow_methods=_METHODS,
-        allow_headers=_TAKEN,
-        expose_headers=_SHOWN,
+        allow_headers=_ALLOWED_HEADERS,
+        expose_headers=_EXPOSED_HEADERS,
         max_age=600,
     )
 
@@ -134,8 +140,8 @@ def _secured(app: ASGIApp) -> ASGIApp:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                there = {name.lower() for name, _ in headers}
-                added = [header for header in _RAW_HEADERS if header[0] not in there]
+                present = {name.lower() for name, _ in headers}
+                added = [header for header in _RAW_HEADERS if header[0] not in present]
                 message = {**message, "headers": headers + added}
             await send(message)
 
@@ -145,13 +151,13 @@ def _secured(app: ASGIApp) -> ASGIApp:
 
 
 def _name_of(host: bytes) -> str:
-    """The name or address in a ``Host`` header; empty for what is neither."""
-    told = _HOST.fullmatch(host.decode("latin-1").strip().lower())
-    return "" if told is None else told["name"] or told["v6"]
+    """The host name or address in a ``Host`` header; empty if it is neither."""
+    match = _HOST.fullmatch(host.decode("latin-1").strip().lower())
+    return "" if match is None else match["name"] or match["v6"]
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Whether the page came from here. A proxy in front may have taken TLS off, so the scheme tells nothing."""
+    """Whether the page came from this gateway. Its scheme may differ, because a proxy in front may terminate TLS."""
     page = origin_of(origin.decode("latin-1").lower())
     if page is None:
         return False

@@ -1,4 +1,4 @@
-"""What orchestrators and Prometheus ask: is the process there, can it work, what did it count."""
+"""Endpoints for orchestrators and Prometheus: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     """``/healthz``, ``/readyz`` and ``/metrics``.
 
-    ``/readyz`` answers 503 while the engine or the registry is down; without its cache an engine still
-    answers, and without upstreams or the shared store a gateway. Where credentials are asked for, a caller without
-    any learns no more. Each component that is not healthy carries ``since``: when this process first saw it so, or
-    lost an upstream.
+    ``/readyz`` returns 503 while the engine or the registry is down. An engine without its cache, and a gateway
+    without upstreams or the shared store, can still serve requests. Where credentials are required, a caller
+    without any gets the overall status only. Each unhealthy component has ``since``: when this process first saw it
+    unhealthy, or lost the upstream.
     """
     since, looking = _Since(), _Looking(inspect)
 
@@ -33,14 +33,14 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     async def readyz(request: Request) -> Response:
         health = await looking.health()
         ready = health.status is not Status.UNHEALTHY
-        told: dict[str, Any] = {
+        body: dict[str, Any] = {
             "status": health.status,
-            "components": [since.told(c) for c in health.components],
+            "components": [since.document(c) for c in health.components],
         }
         if STRANGER in request.scope:
-            del told["components"]
+            del body["components"]
         return JSONResponse(
-            told,
+            body,
             status_code=200 if ready else 503,
             headers={"cache-control": "no-store"},
         )
@@ -53,7 +53,7 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
 
 
 class _Looking:
-    """Whoever asks while the components are being asked gets the same answer: probes cannot pile up on them."""
+    """Callers that arrive during a check share its result, so that probes cannot pile up on the components."""
 
     def __init__(self, inspect: Inspect) -> None:
         self._inspect = inspect
@@ -62,21 +62,21 @@ class _Looking:
     async def health(self) -> Health:
         if self._asking is None:
             self._asking = asyncio.create_task(self._inspect.health())
-            self._asking.add_done_callback(self._asked)
+            self._asking.add_done_callback(self._forget_task)
         return await asyncio.shield(self._asking)
 
-    def _asked(self, _: asyncio.Task[Health]) -> None:
+    def _forget_task(self, _: asyncio.Task[Health]) -> None:
         self._asking = None
 
 
 class _Since:
-    """Remembers from when on each component was not healthy."""
+    """Records since when each component has been unhealthy."""
 
     def __init__(self) -> None:
         self._down: dict[str, datetime] = {}
 
-    def told(self, component: Component) -> dict[str, Any]:
-        told: dict[str, Any] = {
+    def document(self, component: Component) -> dict[str, Any]:
+        document: dict[str, Any] = {
             "name": component.name,
             "status": component.status,
             "message": component.message,
@@ -84,6 +84,6 @@ class _Since:
         }
         if component.status is Status.HEALTHY:
             self._down.pop(component.name, None)
-            return told
+            return document
         since = component.since or self._down.setdefault(component.name, datetime.now(UTC))
-        return {**told, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+        return {**document, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}

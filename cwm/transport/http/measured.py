@@ -1,4 +1,4 @@
-"""Every HTTP request counted and timed by face and route, whatever the application makes of it."""
+"""Counts and times every HTTP request by face and route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _METHODS: Final = frozenset({"GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS"})
 
 
 class Measured:
-    """ASGI middleware, outside of all others. A route is a method and one of ``paths``; all else is ``other``."""
+    """ASGI middleware, outside all others. A route is a method and one of ``paths``; everything else is ``other``."""
 
     def __init__(self, app: ASGIApp, meter: RequestMeter, paths: Collection[str]) -> None:
         self.app = app
@@ -33,7 +33,7 @@ class Measured:
         face, route = self._routes.get((scope["method"], path)) or (_face(path), _OTHER)
         started, status, answered = time.perf_counter(), 0, False
 
-        async def seen(message: Message) -> None:
+        async def measuring_send(message: Message) -> None:
             nonlocal status, answered
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -44,7 +44,7 @@ class Measured:
 
         self.meter.http_begun(face, route)
         try:
-            await self.app(scope, receive, seen)
+            await self.app(scope, receive, measuring_send)
         except Exception:
             status = status or 500
             raise

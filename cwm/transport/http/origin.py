@@ -1,4 +1,4 @@
-"""Where an HTTP request comes from, told to whoever writes an audit event while it is served."""
+"""Determines where an HTTP request comes from, for audit events written while it is served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cwm.domain.origin import ORIGIN, Face, Origin, shown_user_agent
+from cwm.domain.origin import ORIGIN, Face, Origin, safe_user_agent
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,7 +19,7 @@ Address: TypeAlias = IPv4Address | IPv6Address
 
 
 class OriginLayer:
-    """ASGI middleware. ``X-Forwarded-For`` is believed as far as trusted proxies wrote it, from its end."""
+    """ASGI middleware. ``X-Forwarded-For`` is read from its end, as far as trusted proxies wrote it."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[Network] = ()) -> None:
         self.app = app
@@ -45,29 +45,29 @@ class OriginLayer:
         return Origin(
             next((face for path, face in _FACES if scope["path"].startswith(path)), Face.HTTP),
             self._address(scope, forwarded),
-            shown_user_agent(user_agent.decode("latin-1")),
+            safe_user_agent(user_agent.decode("latin-1")),
         )
 
     def _address(self, scope: Scope, forwarded: Sequence[bytes]) -> str | None:
-        """The last address that no trusted proxy has; a hop that is no address ends the way back."""
+        """The last address that is not a trusted proxy's. A hop that is not an address ends the search."""
         client = scope.get("client")
         peer = None if client is None else str(client[0])
         if not forwarded or not self.trusted or peer is None:
             return peer
-        found = _parsed(peer)
+        address = _parsed(peer)
         hops = b",".join(forwarded).decode("latin-1").split(",")
         for hop in reversed(hops[-_MOST_HOPS:]):
-            if found is None or not self._trusts(found) or (before := _parsed(hop)) is None:
+            if address is None or not self._trusts(address) or (before := _parsed(hop)) is None:
                 break
-            found = before
-        return peer if found is None else str(found)
+            address = before
+        return peer if address is None else str(address)
 
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self.trusted)
 
 
 def _parsed(hop: str) -> Address | None:
-    """With a port or without: ``192.0.2.1``, ``192.0.2.1:443``, ``2001:db8::1``, ``[2001:db8::1]:443``."""
+    """Parses an address with or without port: ``192.0.2.1:443``, ``2001:db8::1``, ``[2001:db8::1]:443``."""
     bare = hop.strip()
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]

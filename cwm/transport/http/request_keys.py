@@ -1,14 +1,14 @@
-"""What the session layer learned of a request, in its ASGI scope."""
+"""Keys of the ASGI scope under which middleware stores facts about a request."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PRINCIPAL: Final = "cwm.principal"
-"""Who asks: a ``Principal``."""
+"""The authenticated caller: a ``Principal``."""
 
 AGENT_SESSION: Final = "cwm.agent_session"
-"""The key of the agent session; absent where it is not known, as for a client of 2026-07-28."""
+"""The key of the agent session; absent when it is unknown, as for a client of 2026-07-28."""
 
 STRANGER: Final = "cwm.stranger"
-"""Present on a request that is answered although nobody knows whose it is: with less than others learn."""
+"""Present on a request that is served without authentication, with less information in its response."""

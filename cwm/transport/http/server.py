@@ -1,4 +1,4 @@
-"""The server under the application: uvicorn, with our bounds, and a way to stop that leaves nobody waiting."""
+"""The HTTP server: uvicorn with the gateway's limits, and a shutdown that ends streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEEP_ALIVE_SECONDS: Final = 75
 
 
 class DrainingServer(uvicorn.Server):
-    """Stops without waiting for clients that only listen: they are let go, and come back elsewhere."""
+    """Ends notification streams at shutdown instead of waiting for them: their clients reconnect elsewhere."""
 
     def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
@@ -28,7 +28,7 @@ class DrainingServer(uvicorn.Server):
 
 
 class GatewayServer(DrainingServer):
-    """Serves ``app`` on ``settings.http`` and calls ``ready`` with its URL once it answers."""
+    """Serves ``app`` on ``settings.http`` and calls ``ready`` with its URL once it accepts requests."""
 
     def __init__(self, settings: Settings, app: FastAPI, ready: Callable[[str], None]) -> None:
         super().__init__(
@@ -40,11 +40,11 @@ class GatewayServer(DrainingServer):
                 access_log=False,
                 lifespan="on",
                 server_header=False,
-                # Whom to believe about where a request is from is a setting of ours.
+                # The gateway's own settings decide which proxies to trust.
                 proxy_headers=False,
-                # Longer than clients keep idle connections: a request that meets the close would fail.
+                # Longer than clients keep idle connections: a request sent while the server closes one would fail.
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                # Its type says whole seconds; what it does takes any, and 0 for at once.
+                # Typed as whole seconds, but any number works, and 0 means immediately.
                 timeout_graceful_shutdown=settings.http.drain_seconds,  # type: ignore[arg-type]
                 http=bounded(
                     settings.limits.max_header_bytes,

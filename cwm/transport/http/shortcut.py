@@ -1,4 +1,4 @@
-"""Past the router, for the one path that most requests are for."""
+"""Bypasses the router for the path that most requests use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
+# Bypass (decision 0028): requests to /mcp go past FastAPI's router and its two middlewares.
 class Shortcut:
-    """ASGI middleware, the innermost: requests to ``path`` go to ``to``, which is mounted behind the router as well."""
+    """ASGI middleware, the innermost: sends requests for ``path`` to ``to``, which is also mounted behind the router."""
 
     def __init__(self, app: ASGIApp, path: str, to: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What operators ask of a running gateway: look after the whole now, or say what would be done."""
+"""The operators' endpoint for reconciliation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _JSON: Final = "application/json"
 
 
 def routes(reconcile: Reconcile) -> list[Route]:
-    """``POST /reconcile`` with ``{"dry_run": bool}`` answers ``{"steps": [{action, tenant, subject, outcome, detail}]}``.
+    """``POST /reconcile`` with ``{"dry_run": bool}`` returns ``{"steps": [{action, tenant, subject, outcome, detail}]}``.
 
-    CWM-1003 for another body; CWM-4001 (retryable) while another gateway is at it. Only JSON is taken, which no
-    page of another origin can send unasked.
+    CWM-1003 for an invalid body; CWM-4001 (retryable) while another gateway is reconciling. Only JSON is accepted,
+    which pages of other origins cannot send without a CORS preflight.
     """
 
     async def look(request: Request) -> Response:
@@ -38,7 +38,7 @@ def routes(reconcile: Reconcile) -> list[Route]:
 
 async def _dry_run(request: Request) -> bool:
     wrong = InvalidParameterError(
-        'The body is {"dry_run": true} or {"dry_run": false}, as JSON.', field="dry_run"
+        'The body must be {"dry_run": true} or {"dry_run": false}, as JSON.', field="dry_run"
     )
     if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
         raise wrong

@@ -151,7 +151,7 @@ def mcp_app(face: McpFace) -> StarletteWithLifespan:
         ],
         json_response=False,
         stateless_http=True,
-        # The front has looked at both, for every route.
+        # Bypass (decision 0028): the front has checked Host and Origin, for every route.
         host_origin_protection=False,
         session_idle_timeout="auto",
     )

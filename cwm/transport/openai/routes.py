@@ -1,4 +1,4 @@
-"""The OpenAI-compatible face: requests go to the engine, answers come back as it wrote them."""
+"""The OpenAI-compatible face: forwards requests to the engine and returns its answers unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from starlette.routing import Route
 
 from cwm.domain.errors import CwmError, EngineResponseError, InvalidParameterError
-from cwm.services.turns.pass_through import Answered, Asked
+from cwm.services.turns.pass_through import ClientRequest, EngineAnswer
 from cwm.transport.http.correlation import ARRIVAL
 from cwm.transport.http.envelope import (
     SESSION_HEADER,
@@ -40,7 +40,7 @@ Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
-    """Completions, chat completions and models under ``/v1``; the last route says no to the rest of it."""
+    """Completions, chat completions and models under ``/v1``. The last route refuses all other paths."""
     turn = _Turns(pass_through, identity)
     models = _Models(pass_through, identity)
     return [
@@ -54,7 +54,7 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """One method of one path; coded errors in the OpenAI shape."""
+    """One method of one path. Coded errors are returned in the OpenAI format."""
 
     method: str
     serve: Serve
@@ -62,7 +62,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != self.method:
             refusal = InvalidParameterError(
-                f"{scope['path']} takes {self.method}.", method=scope["method"], allowed=self.method
+                f"{scope['path']} accepts {self.method} only.", method=scope["method"], allowed=self.method
             )
             await send_error(send, refusal, 405, [(b"allow", self.method.encode())])
             return
@@ -85,14 +85,14 @@ class _Turns:
         headers = headers_of(scope)
         principal = scope.get(PRINCIPAL) or await self.identity.authenticate(headers)
         session_id = headers.get(SESSION_HEADER)
-        asked = Asked(
+        request = ClientRequest(
             method="POST",
             path=target_of(scope, scope["path"]),
             headers=forwarded(headers),
             body=await body_of(receive),
             session_id=session_id,
         )
-        answered = await self.pass_through.turn(principal, asked)
+        answered = await self.pass_through.turn(principal, request)
         async with _leaving_with_the_client(answered, receive):
             await _send(send, answered, session_id)
 
@@ -106,12 +106,12 @@ class _Models:
         headers = headers_of(scope)
         if PRINCIPAL not in scope:
             await self.identity.authenticate(headers)
-        asked = Asked("GET", target_of(scope, "/v1/models"), forwarded(headers))
-        answered = await self.pass_through.relay(asked)
+        request = ClientRequest("GET", target_of(scope, "/v1/models"), forwarded(headers))
+        answered = await self.pass_through.relay(request)
         content = b"".join([chunk async for chunk in answered.chunks()])
-        status, wanted = answered.status, scope.get("path_params", {}).get("model")
-        if wanted is not None and status == 200:
-            status, content = _one_model(content, wanted)
+        status, model_id = answered.status, scope.get("path_params", {}).get("model")
+        if model_id is not None and status == 200:
+            status, content = _one_model(content, model_id)
         await send_whole(send, status, returned(answered.headers, None), content)
 
 
@@ -121,7 +121,7 @@ class _Unknown:
 
 
 @asynccontextmanager
-async def _leaving_with_the_client(answered: Answered, receive: Receive) -> AsyncIterator[None]:
+async def _leaving_with_the_client(answered: EngineAnswer, receive: Receive) -> AsyncIterator[None]:
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -135,7 +135,7 @@ async def _leaving_with_the_client(answered: Answered, receive: Receive) -> Asyn
         answered.leave()
 
 
-async def _send(send: Send, answered: Answered, session_id: str | None) -> None:
+async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> None:
     headers = returned(answered.headers, session_id)
     if not answered.streamed:
         content = b"".join([chunk async for chunk in answered.chunks()])
@@ -150,19 +150,19 @@ async def _send(send: Send, answered: Answered, session_id: str | None) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _one_model(listed: bytes, wanted: str) -> tuple[int, bytes]:
-    """Pick one model out of the list: vLLM tells of none alone."""
+def _one_model(model_list: bytes, model_id: str) -> tuple[int, bytes]:
+    """Pick one model out of the list, because vLLM has no endpoint for a single model."""
     try:
-        models = json.loads(listed)["data"]
-        found = next((model for model in models if model["id"] == wanted), None)
+        models = json.loads(model_list)["data"]
+        match = next((model for model in models if model["id"] == model_id), None)
     except (ValueError, KeyError, TypeError) as garbled:
-        raise EngineResponseError("vLLM's list of models is not what it documents.") from garbled
-    if found is None:
+        raise EngineResponseError("vLLM's list of models does not have the documented format.") from garbled
+    if match is None:
         error = {
-            "message": f"The model `{wanted}` does not exist.",
+            "message": f"The model `{model_id}` does not exist.",
             "type": "NotFoundError",
             "param": "model",
             "code": 404,
         }
         return 404, json.dumps({"error": error}).encode()
-    return 200, json.dumps(found, separators=(",", ":")).encode()
+    return 200, json.dumps(match, separators=(",", ":")).encode()

@@ -62,7 +62,8 @@ def test_a_folder_that_cannot_be_made_is_told_by_its_path(tmp_path: Path) -> Non
     file.touch()
     for below in ("cwm.db", "folder/cwm.db"):
         with pytest.raises(
-            StorageWriteError, match=f"{below} cannot be made or opened: {file} is not a folder.*CWM_DB_PATH"
+            StorageWriteError,
+            match=f"{below} cannot be created or opened: {file} is not a folder.*CWM_DB_PATH",
         ):
             open_database(f"sqlite:///{file}/{below}")
 

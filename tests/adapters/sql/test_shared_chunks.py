@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 
 from cwm.adapters.sql.database import SqliteDatabase, open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
@@ -26,11 +26,11 @@ async def test_no_search_for_shared_chunks_looks_through_all_of_a_tenant(sqlite_
 
     registry = SqlRegistry(database)
     await freeze(registry, "w1", "aa", "bb")
-    event.listen(database._engine, "before_cursor_execute", hear)
+    event.listen(Engine, "before_cursor_execute", hear)
     try:
         await registry.chunks_of_other_windows("acme", "w1")
         await registry.unreferenced("acme", "salt-of-acme", ["aa", "bb"])
-        event.remove(database._engine, "before_cursor_execute", hear)
+        event.remove(Engine, "before_cursor_execute", hear)
         found = await database.read(plans)
     finally:
         await database.dispose()

@@ -118,9 +118,9 @@ async def test_an_engine_that_does_not_answer_in_time_is_a_timeout(vllm: FakeVll
     ("behaviour", "error", "said"),
     [
         (Behaviour.ENGINE_DEAD, EngineResponseError, "Internal server error"),
-        (Behaviour.ANSWERS_GARBAGE, EngineResponseError, "is this URL a vLLM"),
+        (Behaviour.ANSWERS_GARBAGE, EngineResponseError, "is there a vLLM at this URL"),
         (Behaviour.TALKS_GARBAGE, EngineResponseError, "did not speak HTTP"),
-        (Behaviour.HANGS_UP_WITHOUT_ANSWER, EngineConnectionError, "hung up"),
+        (Behaviour.HANGS_UP_WITHOUT_ANSWER, EngineConnectionError, "closed the connection"),
         (Behaviour.DIES_MID_BODY, EngineConnectionError, "before the answer was complete"),
         (Behaviour.REFUSES_KEY, EngineResponseError, "CWM_VLLM_API_KEY"),
     ],

@@ -224,7 +224,7 @@ async def test_a_thousand_agent_sessions_leave_nothing_at_an_upstream(how: str) 
             else:
                 for handle in ids:
                     await one.agents.end(ANN, handle)
-            await eventually(lambda: not one.agents._closing)
+            await one.agents.settled()
             assert len(one.agents) == (1 if how == "ended" else 0)
             assert len(server.sessions) == 1
             await eventually(lambda: len(asyncio.all_tasks()) <= tasks)

@@ -29,7 +29,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(key=KEYS, now=st.sampled_from([0.0, 6.0, 11.0]))
     def read(self, key: tuple[str, str], now: float) -> None:
+        hits = self.cache.counts.hits
         plain, stored = self.cache.plain(key, now), self.cache.stored(key, now)
+        assert self.cache.counts.hits - hits == (plain is not None)
         if plain is not None or stored is not None:
             assert self.ends[key] > now
         if plain is not None:
@@ -58,12 +60,10 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def counts_what_it_has(self) -> None:
-        held = self.cache._held
-        hot = {key for key, each in held.items() if each.plain is not None}
-        assert self.cache.used_bytes == self.cache.reserved + sum(each.size for each in held.values())
+        held = [facts for key in self.ends if (facts := self.cache.facts(key)) is not None]
+        assert self.cache.used_bytes == self.cache.reserved + sum(facts.size for facts in held)
         assert self.cache.used_bytes <= self.cache.limit_bytes or not held
-        assert len(self.cache._hot) == len(hot)
-        assert len(self.cache._warm) == len(held) - len(hot)
+        assert self.cache.hot + self.cache.warm == len(self.cache) == len(held)
 
 
 def test_the_cache_counts_what_it_has() -> None:

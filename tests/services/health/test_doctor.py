@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
 
 import pytest
 
 from cwm.adapters.sql.clock import time_of
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.domain.errors import EngineConnectionError
 from cwm.services.health.doctor import Doctor
 from cwm.services.health.findings import Finding, FindingStatus
+from tests.fakes.engine import FakeEngine
+from tests.fakes.kv_tier import FakeKvTier
 
 
 class OffBy:
@@ -28,22 +28,14 @@ class OffBy:
         return 0.0
 
 
-class Away:
-    """No engine and no cache."""
-
-    async def health(self) -> None:
-        raise EngineConnectionError("It is away.")
-
-    facts = health
-
-
 async def found_of_clocks(url: str, clock: OffBy) -> list[Finding]:
-    database, away = open_database(url), cast("Any", Away())
+    database, tier = open_database(url), FakeKvTier(away=True)
 
     async def schema() -> tuple[bool, str]:
         return True, "reachable"
 
-    doctor = Doctor(SqlRegistry(database), away, away, clock, schema, lambda: time_of(database))
+    engine = FakeEngine(tier, away=True)
+    doctor = Doctor(SqlRegistry(database), engine, tier, clock, schema, lambda: time_of(database))
     try:
         examined = await doctor()
     finally:

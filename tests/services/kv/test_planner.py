@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, cast
 
 import pytest
 
 from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.engine import EngineIdentity, Tier
-from cwm.domain.errors import EngineConnectionError, StorageReadError, StorageWriteError
+from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.planner import Choice, Decision
 from cwm.domain.speeds import Observation, Speeds
 from cwm.ports.engine import Completion, Generation
 from cwm.ports.kv_tier import Placement, PrefixKey
 from cwm.services.kv.planner import Planner, resident
 from cwm.services.kv.prefix import Prefix
+from tests.fakes.engine import FakeEngine
+from tests.fakes.kv_tier import FakeKvTier
 
 IDENTITY = EngineIdentity("m", "/m", "fp-1", 8192, "0.32.0", 64, 64, "blake3")
 PREFIX = Prefix(tuple(range(1000)), "salt", IDENTITY)
@@ -32,38 +33,38 @@ RECOMPUTING_WINS = Speeds().plus(
 )
 
 
-@dataclass
-class TrialEngine:
-    """Says that it loaded ``loaded`` tokens; None as an engine does that takes no limit."""
-
-    loaded: int | None = 0
-    sent: list[Generation] = field(default_factory=list)
-    dead: bool = False
-    fingerprint: str = "fp-1"
+class Unlimited(FakeEngine):
+    """Takes no limit, and does not tell what it loaded."""
 
     async def complete(self, generation: Generation) -> Completion:
-        self.sent.append(generation)
-        if self.dead:
-            raise EngineConnectionError("gone")
-        return Completion(
-            "", (1,), "length", len(generation.token_ids), 0, self.fingerprint, loaded_tokens=self.loaded
-        )
+        return replace(await super().complete(generation), loaded_tokens=None)
 
 
-@dataclass
-class Directory:
-    tiers: frozenset[Tier] = frozenset({Tier.REDIS, Tier.DISK})
-    down: bool = False
-    asked: int = 0
+class Asked(FakeKvTier):
+    """Counts how often its directory is asked."""
 
-    def lower_tiers(self) -> tuple[Tier, ...]:
-        return ()
+    asked = 0
 
     async def lookup(self, prefix: PrefixKey) -> list[Placement]:
         self.asked += 1
-        if self.down:
-            raise EngineConnectionError("gone")
-        return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(len(prefix.token_ids) // 64)]
+        return await super().lookup(prefix)
+
+
+async def filled() -> Asked:
+    """The chunks of the prefix are below L1, and the directory knows."""
+    tier = Asked(chunk_size=64)
+    await engine(tier).complete(PREFIX.request())
+    await tier.storing()
+    tier.evict_l1()
+    await tier.lookup(PREFIX.key)
+    tier.asked = 0
+    return tier
+
+
+def engine(tier: FakeKvTier | None = None, *, away: bool = False, fingerprint: str = "fp-1") -> FakeEngine:
+    return FakeEngine(
+        tier or FakeKvTier(chunk_size=64), model="m", root="/m", away=away, fingerprint=fingerprint
+    )
 
 
 @dataclass
@@ -83,19 +84,15 @@ class Records:
         return self.kept
 
 
-def planner(
-    records: Records,
-    engine: TrialEngine | None = None,
-    directory: Directory | None = None,
-    choice: Choice = Choice.AUTO,
-) -> Planner:
+def planner(records: Records, served: FakeEngine | None = None, choice: Choice = Choice.AUTO) -> Planner:
+    served = served or engine()
     return Planner(
-        cast("Any", engine or TrialEngine()),
-        cast("Any", directory or Directory()),
-        records,
-        PrometheusMeter(),
-        SystemClock(),
-        choice,
+        engine=served,
+        kv_tier=served.kv_tier,
+        records=records,
+        meter=PrometheusMeter(),
+        clock=SystemClock(),
+        choice=choice,
     )
 
 
@@ -115,7 +112,7 @@ async def test_speeds_that_cannot_be_read_do_not_keep_a_thaw_from_loading() -> N
 
 
 async def test_a_directory_that_is_down_does_not_keep_a_thaw_from_loading() -> None:
-    plan = await planner(Records(RECOMPUTING_WINS), directory=Directory(down=True)).plan(PREFIX)
+    plan = await planner(Records(RECOMPUTING_WINS), engine(FakeKvTier(away=True))).plan(PREFIX)
     assert plan.decision is Decision.LOAD
 
 
@@ -124,27 +121,28 @@ async def test_the_directory_is_not_asked_where_any_tier_is_clearly_faster_than_
         [Observation(None, 0, 0, 1000, 900.0), Observation("redis", STORED, STORED, 40, 100.0)] * 3
     )
     for speeds, asked in ((loading_wins, 0), (RECOMPUTING_WINS, 1), (Speeds(), 1)):
-        directory = Directory()
-        await planner(Records(speeds), directory=directory).plan(PREFIX)
-        assert directory.asked == asked
+        tier = await filled()
+        await planner(Records(speeds), engine(tier)).plan(PREFIX)
+        assert tier.asked == asked
 
 
 async def test_an_engine_that_does_not_obey_a_limit_is_not_asked_to_again() -> None:
-    service = planner(Records(RECOMPUTING_WINS))
+    served = Unlimited(await filled(), model="m", root="/m")
+    service = planner(Records(RECOMPUTING_WINS), served)
     assert (await service.plan(PREFIX)).decision is Decision.RECOMPUTE
     await thawed(service, answered(STORED, None), {"unknown": STORED})
     assert (await service.plan(PREFIX)).decision is Decision.LOAD
 
 
 async def test_an_engine_that_obeys_is_asked_again() -> None:
-    service = planner(Records(RECOMPUTING_WINS))
+    service = planner(Records(RECOMPUTING_WINS), engine(await filled()))
     await thawed(service, answered(0, 0), {})
     assert (await service.plan(PREFIX)).decision is Decision.RECOMPUTE
 
 
 async def test_speeds_that_cannot_be_written_down_are_used_all_the_same() -> None:
     records = Records(down=True)
-    service = planner(records)
+    service = planner(records, engine(await filled()))
     for _ in range(2):
         await thawed(service, answered(STORED), {"redis": STORED})
     assert (await service.plan(PREFIX)).load_ms == pytest.approx(30, rel=0.1)
@@ -158,41 +156,41 @@ async def test_tokens_of_several_or_unknown_tiers_teach_nothing() -> None:
 
 
 async def test_two_small_prefills_are_timed_aside_that_load_and_store_nothing() -> None:
-    engine, records = TrialEngine(), Records()
-    await thawed(planner(records, engine), answered(STORED), {"redis": STORED})
-    assert [len(sent.token_ids) for sent in engine.sent[:2]] == [64, 256]
-    assert {(sent.load_tokens, sent.store_tokens) for sent in engine.sent} == {(0, 0)}
-    assert PREFIX.cache_salt not in {sent.cache_salt for sent in engine.sent}
+    served, records = engine(), Records()
+    await thawed(planner(records, served), answered(STORED), {"redis": STORED})
+    assert [len(sent.token_ids) for sent in served.requests[:2]] == [64, 256]
+    assert {(sent.load_tokens, sent.store_tokens) for sent in served.requests} == {(0, 0)}
+    assert PREFIX.cache_salt not in {sent.cache_salt for sent in served.requests}
     assert {64, 256} <= {o.computed for o in records.kept.observations if o.tier is None}
 
 
 async def test_nothing_is_tried_where_the_operator_decides() -> None:
-    engine = TrialEngine()
+    served = engine()
     for choice in (Choice.LOAD, Choice.RECOMPUTE):
-        await thawed(planner(Records(), engine, choice=choice), answered(0, 0), {})
-    assert engine.sent == []
+        await thawed(planner(Records(), served, choice), answered(0, 0), {})
+    assert served.requests == []
 
 
 async def test_an_engine_that_dies_in_a_trial_ends_the_trials() -> None:
-    engine = TrialEngine(dead=True)
-    await thawed(planner(Records(), engine), answered(STORED), {"redis": STORED})
-    assert len(engine.sent) == 1
+    served = engine(away=True)
+    await thawed(planner(Records(), served), answered(STORED), {"redis": STORED})
+    assert len(served.requests) == 1
 
 
 async def test_a_trial_that_another_engine_answered_teaches_nothing() -> None:
     records = Records()
-    await thawed(planner(records, TrialEngine(fingerprint="fp-2")), answered(STORED), {"redis": STORED})
+    await thawed(planner(records, engine(fingerprint="fp-2")), answered(STORED), {"redis": STORED})
     assert [o.tier for o in records.kept.observations] == ["redis"]
 
 
 async def test_thaws_at_once_share_one_series_of_trials() -> None:
-    engine = TrialEngine()
-    service = planner(Records(), engine)
+    served = engine()
+    service = planner(Records(), served)
     plan = await service.plan(PREFIX)
     for _ in range(10):
         service.learn(PREFIX, plan, answered(STORED), {"redis": STORED}, prefetch_ms=1.0, engine_ms=2.0)
     await asyncio.wait_for(service.settle(), 30)
-    assert len(engine.sent) <= 6
+    assert len(served.requests) <= 6
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from cwm.domain.canary import Canary, Verification
 from cwm.domain.engine import EngineIdentity
 from cwm.ports.engine import Completion, Engine, Generation
-from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.prefix import Prefix
 from cwm.services.kv.verify import Verify
-from cwm.services.windows.thaw import Thaw
-from tests.contracts.nouns import IDENTITY, IDS, a_window
+from tests.contracts.nouns import IDENTITY, IDS
 
 LIKELIEST = {1: -0.1, 2: -2.5}
 SUNG = Canary((1,) * 8, (LIKELIEST,) * 8)
@@ -60,19 +58,6 @@ async def test_what_is_sung_otherwise_is_still_a_mismatch_where_there_is_less_ro
     other = Canary((2, *SUNG.token_ids[1:]), ({2: -0.1, 1: -2.5}, *SUNG.top[1:]))
     evidence = await verify(size)[0].replay(Prefix(IDS, "salt", engine_of(size)), other)
     assert evidence.verification is Verification.MISMATCH
-
-
-@pytest.mark.parametrize(("then", "now"), [(8192, len(IDS)), (len(IDS), 8192)])
-async def test_a_canary_that_was_sung_after_more_or_fewer_tokens_is_not_replayed(then: int, now: int) -> None:
-    async def canary(*_: Any) -> Canary:
-        return SUNG
-
-    thaw = SimpleNamespace(verify=verify(now)[0], registry=SimpleNamespace(canary=canary))
-    prefix = Prefix(fitting(IDS, engine_of(now)), "salt", engine_of(now))
-    answer = Completion("", (1,), "length", 64, 64, "fp-1")
-    window = a_window(identity=engine_of(then))
-    _, evidence = await Thaw._verified(cast("Thaw", thaw), window, prefix, (), answer, verify=True)
-    assert (evidence.verification, evidence.reason) == (Verification.SKIPPED, "the context fills the model")
 
 
 async def test_a_replay_that_nobody_waits_for_any_more_is_waited_for_at_the_end() -> None:

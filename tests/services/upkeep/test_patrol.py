@@ -1,123 +1,106 @@
-"""What a patrol takes for proof, over a real registry and a cache that holds on to chunks on demand.
-
-Its normal behaviour is the real cache's: the live tests patrol it.
-"""
+"""What a patrol takes for proof, in front of a cache in memory that holds on to chunks on demand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
-
 import pytest
 
-from cwm.adapters.local.clock import SystemClock
-from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.domain.engine import EngineIdentity, Tier
-from cwm.domain.errors import InvalidParameterError
-from cwm.domain.upkeep import Outcome
-from cwm.ports.kv_tier import KvTierFacts, Placement, Prefetched, PrefixKey
-from cwm.services.upkeep.patrol import Patrol
-from tests.contracts.nouns import IDENTITY, LATER, freeze
+from cwm.adapters.sql.database import Database
+from cwm.domain.engine import Tier
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Durability
+from tests.fakes.engine import FakeEngine
+from tests.fakes.kv_tier import LOWER, FakeKvTier
+from tests.services.windows_of import Gateway, gateway
 
 
-@dataclass
-class OneEngine:
-    serves: str = "tiny"
-
-    async def identity(self, model: str | None = None) -> EngineIdentity:
-        if model != self.serves:
-            raise InvalidParameterError(f"The engine does not serve '{model}'.", model=model)
-        return IDENTITY
+async def look(
+    cwm: Gateway, limit: int = 8, *, dry_run: bool = False, after_loss: bool = False
+) -> list[Step]:
+    return await cwm.patrol(limit, cwm.clock.now(), dry_run=dry_run, after_loss=after_loss)
 
 
-@dataclass
-class HoldingTier:
-    """Both chunks are in L1 and stay there; the directory says that they are in ``tiers``."""
-
-    tiers: frozenset[Tier]
-    in_l1: int = 2
-    comes_from: Tier = Tier.REDIS
-    adapters: tuple[str, ...] = ("valkey",)
-
-    async def facts(self) -> KvTierFacts | None:
-        return KvTierFacts("0.5.6", 32, "blake3", (), self.adapters, ("node0",))
-
-    async def drop_l1(self, prefix: PrefixKey) -> None:
-        pass
-
-    async def prefetch(self, prefix: PrefixKey) -> Prefetched:
-        return Prefetched(2, 2, {self.comes_from: 2 - self.in_l1})
-
-    async def lookup(self, prefix: PrefixKey) -> list[Placement]:
-        return [Placement(f"{n:064x}", 1000, self.tiers) for n in range(2)]
-
-
-async def patrol(registry: SqlRegistry, tier: HoldingTier, serves: str = "tiny") -> Patrol:
-    """Of one window that was stored before ``LATER``."""
-    await freeze(registry, "w1", "a", "b")
-    nothing = cast("Any", None)
-    return Patrol(registry, cast("Any", tier), cast("Any", OneEngine(serves)), nothing, SystemClock())
-
-
-async def proven(registry: SqlRegistry, name: str = "w1") -> bool:
-    window = await registry.window("acme", name)
+async def proven(cwm: Gateway, name: str = "w1") -> bool:
+    """Since it was stored."""
+    window = await cwm.registry.window("acme", name)
     assert window is not None
     assert window.proven_at is not None
-    return window.proven_at > LATER
+    return window.proven_at > window.updated_at
 
 
-async def test_what_comes_back_from_below_l1_is_proven(registry: SqlRegistry) -> None:
-    look = await patrol(registry, HoldingTier(frozenset(), in_l1=0))
-    assert await look(8, SystemClock().now(), dry_run=False) == []
-    assert await proven(registry)
+async def test_what_comes_back_from_below_l1_is_proven_whatever_the_directory_says(cwm: Gateway) -> None:
+    await cwm.window()
+    cwm.kv_tier.forget()
+    assert await look(cwm) == []
+    assert await proven(cwm)
 
 
-async def test_what_only_l1_holds_is_not_proven_and_stands_in_nobodys_way(registry: SqlRegistry) -> None:
-    tier = HoldingTier(frozenset({Tier.CPU}))
-    look = await patrol(registry, tier)
-    assert await look(8, SystemClock().now(), dry_run=False) == []
-    assert not await proven(registry)
-    tier.in_l1 = 0
-    assert await look(8, SystemClock().now(), dry_run=False) == []
-    assert not await proven(registry)
+async def test_what_only_l1_holds_is_not_proven_and_stands_in_nobodys_way(cwm: Gateway) -> None:
+    key = await cwm.key(await cwm.window())
+    cwm.kv_tier.forget()
+    cwm.kv_tier.lose(key, LOWER)
+    cwm.kv_tier.l1_is_read = True
+    assert await look(cwm) == []
+    assert not await proven(cwm)
+    cwm.kv_tier.l1_is_read = False
+    assert await look(cwm) == []
+    assert not await proven(cwm), "it was set aside"
 
 
 @pytest.mark.parametrize("after_loss", [False, True])
 async def test_of_what_l1_does_not_let_go_of_the_directory_decides_unless_something_was_lost(
-    registry: SqlRegistry, *, after_loss: bool
+    cwm: Gateway, *, after_loss: bool
 ) -> None:
-    tier = HoldingTier(frozenset({Tier.CPU, Tier.REDIS}))
-    look = await patrol(registry, tier)
-    steps = await look(8, SystemClock().now(), dry_run=False, after_loss=after_loss)
+    await cwm.window()
+    cwm.kv_tier.l1_is_read = True
+    steps = await look(cwm, after_loss=after_loss)
     assert [step.outcome for step in steps] == [Outcome.POSTPONED] * after_loss
-    assert await proven(registry) is not after_loss
-    tier.in_l1 = 0
-    assert await look(8, SystemClock().now(), dry_run=False, after_loss=after_loss) == []
-    assert await proven(registry)
+    assert await proven(cwm) is not after_loss
+    cwm.kv_tier.l1_is_read = False
+    assert await look(cwm, after_loss=after_loss) == []
+    assert await proven(cwm)
 
 
 @pytest.mark.parametrize(
     ("adapters", "comes_from"),
     [(("valkey", "fs_native"), Tier.DISK), (("fs_native", "valkey"), Tier.REDIS)],
 )
-async def test_what_the_tier_that_is_asked_first_lost_is_to_be_stored_again_after_a_loss_only(
-    registry: SqlRegistry, adapters: tuple[str, ...], comes_from: Tier
+async def test_what_the_tier_that_is_asked_first_lost_is_stored_again_after_a_loss_only(
+    sqlite: Database, adapters: tuple[str, ...], comes_from: Tier
 ) -> None:
-    look = await patrol(registry, HoldingTier(frozenset(), 0, comes_from, adapters))
-    (planned,) = await look(8, SystemClock().now(), dry_run=True, after_loss=True)
+    cwm = gateway(sqlite, FakeEngine(FakeKvTier(adapters=adapters)))
+    window = await cwm.window()
+    key = await cwm.key(window)
+    cwm.kv_tier.lose(key, set(LOWER) - {comes_from})
+    (planned,) = await look(cwm, dry_run=True, after_loss=True)
     assert (planned.outcome, planned.detail) == (Outcome.PLANNED, f"blocks are left in {comes_from} only")
-    assert not await proven(registry)
-    assert await look(8, SystemClock().now(), dry_run=False) == []
-    assert await proven(registry)
+    assert not await proven(cwm)
+    assert await look(cwm) == []
+    assert await proven(cwm)
+    (done,) = await look(cwm, after_loss=True)
+    assert done.outcome is Outcome.DONE
+    assert all(tiers >= set(LOWER) for tiers in cwm.kv_tier.stored(window.cache_salt).values())
+    assert await cwm.at_rest()
 
 
 @pytest.mark.parametrize("after_loss", [False, True])
 async def test_a_window_of_a_model_that_is_not_served_any_more_stands_in_nobodys_way(
-    registry: SqlRegistry, *, after_loss: bool
+    sqlite: Database, *, after_loss: bool
 ) -> None:
-    look = await patrol(registry, HoldingTier(frozenset(), in_l1=0), serves="other")
-    await freeze(registry, "w2", "c", "d", model="other")
+    before = gateway(sqlite)
+    await before.window()
+    now = gateway(sqlite, FakeEngine(model="other"))
+    await now.window("w2", "s2")
     for _ in range(2):
-        assert await look(1, SystemClock().now(), dry_run=False, after_loss=after_loss) == []
-    assert not await proven(registry)
-    assert await proven(registry, "w2")
+        assert await look(now, 1, after_loss=after_loss) == []
+    assert not await proven(now)
+    assert await proven(now, "w2")
+
+
+async def test_a_window_that_another_engine_stored_is_not_read_here(sqlite: Database) -> None:
+    await gateway(sqlite).window()
+    now = gateway(sqlite, FakeEngine(fingerprint="fp-2"))
+    assert await look(now) == []
+    assert not await proven(now)
+    window = await now.registry.window("acme", "w1")
+    assert window is not None
+    assert window.durability is Durability.DURABLE

@@ -5,74 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
 
 import pytest
 
-from cwm.adapters.local.clock import SystemClock
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.adapters.telemetry.prometheus import PrometheusMeter
-from cwm.domain.audit import AuditEvent
-from cwm.domain.errors import EngineConnectionError, StorageWriteError
+from cwm.domain.errors import StorageWriteError
 from cwm.domain.intent import Intent
 from cwm.domain.upkeep import Outcome, Step
-from cwm.services.kv.release import Release
+from cwm.ports.engine import Completion, Generation
 from cwm.services.replicas import Replicas
+from cwm.services.upkeep.patrol import Patrol
 from cwm.services.upkeep.reconcile import Reconcile
-from tests.contracts.nouns import IDS, a_session, a_window
+from tests.contracts.nouns import IDS, a_session
+from tests.fakes.engine import FakeEngine
+from tests.services.windows_of import Gateway, Ticking, gateway
 
 
-@dataclass
-class Follower:
-    """A replica that another one leads."""
+@dataclass(frozen=True, slots=True)
+class Follower(Replicas):
+    """A replica that another one leads; with ``fails`` its beats end in an error that nobody expected."""
 
-    beats: int = 0
     fails: bool = False
+    beats: list[None] = field(default_factory=list)
     beaten: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def beat(self) -> None:
-        self.beats += 1
+        self.beats.append(None)
         self.beaten.set()
         if self.fails:
             raise KeyError("an answer that nobody expected")
 
-    async def hand_over(self, write: Any) -> None:
-        pass
-
     async def lead(self) -> bool:
         return False
 
-    async def tell_loss(self, at: datetime) -> None:
-        pass
 
-
-@dataclass
-class Unread:
-    """An audit log that nobody reads."""
-
-    async def record(self, event: AuditEvent) -> None:
-        pass
-
-
-@dataclass(frozen=True)
-class Clocked:
-    clock: SystemClock
-    audit: Unread = field(default_factory=Unread)
-    meter: PrometheusMeter = field(default_factory=PrometheusMeter)
-
-
-@dataclass
-class NoLmcache:
-    async def facts(self) -> None:
-        return None
-
-
-@dataclass
-class Looks:
+@dataclass(slots=True)
+class Looks(Patrol):
     """A patrol that writes down what it is asked for; ``away`` counts down looks that have to be postponed."""
 
     away: int = 0
@@ -89,104 +61,95 @@ class Looks:
         return await asyncio.wait_for(self.asked.get(), 10)
 
 
-async def nothing_to_retain(*, dry_run: bool) -> list[Step]:
-    return []
+class Unexpected(FakeEngine):
+    """An engine whose answers are, from a moment on, none that anybody expects."""
+
+    unexpected = False
+
+    async def complete(self, generation: Generation) -> Completion:
+        answer = await super().complete(generation)
+        if self.unexpected:
+            raise KeyError("an answer that nobody expected")
+        return answer
 
 
-def gateway(name: str, database: Database, looks: Looks) -> Reconcile:
-    """One of a fleet, with nothing to do but to look."""
-    clock, nothing = SystemClock(), cast("Any", None)
-    registry, cache = SqlRegistry(database, name), cast("Any", NoLmcache())
-    replicas = Replicas(SqlLeases(database), name, lambda _: None)
-    return Reconcile(
-        registry,
-        cache,
-        replicas,
-        nothing,
-        nothing,
-        Release(registry, cache, replicas),
-        nothing,
-        cast("Any", looks),
-        cast("Any", nothing_to_retain),
-        cast("Any", Clocked(clock)),
-        8,
-    )
-
-
-@dataclass
-class Resuming:
-    """A freeze that is gone on with; ``given_up`` is whether its intent seemed to be nobody's meanwhile."""
-
-    replicas: Replicas
-    fails: Exception | None = None
-    given_up: bool | None = None
-
-    async def resume(self, intent: Intent) -> None:
-        self.given_up = await self.replicas.abandoned(replace(intent, holder=self.replicas.me))
-        if self.fails is not None:
-            raise self.fails
-
-
-async def resumed(database: Database, fails: Exception | None = None) -> tuple[Resuming, bool]:
-    """A gateway goes on with what it had given up itself; and whether it is given up again afterwards."""
-    reconcile = gateway("a", database, Looks())
-    await reconcile.registry.add_session(a_session(token_count=len(IDS)), IDS)
-    intent = await reconcile.registry.begin_freeze(a_window(), IDS, 0)
-    reconcile.replicas.let_go(intent)
-    resuming = Resuming(reconcile.replicas, fails)
-    reconcile.freeze = cast("Any", resuming)
-    with suppress(KeyError):
-        await reconcile()
-    (left,) = await reconcile.registry.intents_of_every_tenant()
-    return resuming, await reconcile.replicas.abandoned(left)
-
-
-@dataclass
-class AwayOnce:
+class AwayOnce(SqlRegistry):
     """A registry that cannot be written the first time that something is handed over."""
 
-    real: Any
-    asked: int = 0
-    handed_over: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
+    def __init__(self, database: Database, holder: str) -> None:
+        super().__init__(database, holder)
+        self.asked = 0
+        self.handed_over = asyncio.Event()
 
     async def hand_over(self, tenant: str, intent_id: str) -> None:
         self.asked += 1
         if self.asked == 1:
             raise StorageWriteError("The database cannot be reached.")
-        await self.real.hand_over(tenant, intent_id)
+        await super().hand_over(tenant, intent_id)
         self.handed_over.set()
 
 
+class Unheard(SqlRegistry):
+    """A registry whose first answer about what was taken over gets lost on the way."""
+
+    lost = False
+
+    async def take_over(self, intent: Intent, holder: str) -> bool:
+        taken = await super().take_over(intent, holder)
+        if not self.lost:
+            self.lost = True
+            raise StorageWriteError("The database cannot be reached.")
+        return taken
+
+
+def looking(name: str, database: Database, registry: SqlRegistry | None = None) -> tuple[Gateway, Looks]:
+    """One of a fleet, with nothing to do but to look."""
+    cwm = gateway(database, name=name, registry=registry)
+    cwm.kv_tier.present = False
+    looks = Looks(
+        registry=cwm.registry,
+        kv_tier=cwm.kv_tier,
+        directory=cwm.directory,
+        freeze=cwm.freeze,
+        clock=cwm.clock,
+    )
+    cwm.reconcile.patrol = looks
+    return cwm, looks
+
+
+def following(database: Database, *, fails: bool = False) -> tuple[Reconcile, Follower]:
+    cwm, _ = looking("follower", database)
+    follower = Follower(SqlLeases(database), "follower", lambda _: None, fails=fails)
+    cwm.reconcile.replicas = follower
+    return cwm.reconcile, follower
+
+
 @asynccontextmanager
-async def running(*gateways: Reconcile) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(each.run(60.0)) for each in gateways]
+async def running(reconcile: Reconcile) -> AsyncIterator[None]:
+    task = asyncio.create_task(reconcile.run(60.0))
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def looking_after(follower: Follower) -> Reconcile:
-    nothing = cast("Any", None)
-    journal = cast("Any", Clocked(SystemClock()))
-    return Reconcile(
-        nothing,
-        nothing,
-        cast("Any", follower),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        journal,
-        8,
-    )
+async def begun(cwm: Gateway) -> Intent:
+    """A freeze that is written down and no further."""
+    await cwm.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    return await cwm.registry.begin_freeze(*await cwm.to_be_frozen("s1", "w1"))
+
+
+async def taken_up(cwm: Gateway) -> tuple[Intent, asyncio.Task[list[Step] | None]]:
+    """A gateway goes on with what it had given up itself, and waits for its engine."""
+    intent = await begun(cwm)
+    cwm.engine.gate = asyncio.Event()
+    cwm.engine.asked.clear()
+    cwm.replicas.let_go(intent)
+    assert await cwm.replicas.abandoned(intent)
+    going_on = asyncio.create_task(cwm.reconcile())
+    await asyncio.wait_for(cwm.engine.asked.wait(), 10)
+    return intent, going_on
 
 
 async def beaten_again(reconcile: Reconcile, follower: Follower) -> None:
@@ -196,39 +159,34 @@ async def beaten_again(reconcile: Reconcile, follower: Follower) -> None:
     await asyncio.wait_for(follower.beaten.wait(), 10)
 
 
-async def test_a_gateway_that_does_not_lead_sleeps_also_when_something_was_lost() -> None:
-    follower = Follower()
-    reconcile = looking_after(follower)
-    running = asyncio.create_task(reconcile.run(60.0))
-    await follower.beaten.wait()
-    await beaten_again(reconcile, follower)
-    for _ in range(1000):
-        await asyncio.sleep(0)
-    running.cancel()
-    assert follower.beats == 2
+async def test_a_gateway_that_does_not_lead_sleeps_also_when_something_was_lost(sqlite: Database) -> None:
+    reconcile, follower = following(sqlite)
+    async with running(reconcile):
+        await asyncio.wait_for(follower.beaten.wait(), 10)
+        await beaten_again(reconcile, follower)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+    assert len(follower.beats) == 2
 
 
-async def test_a_gateway_goes_on_saying_that_it_lives_whatever_fails() -> None:
-    follower = Follower(fails=True)
-    reconcile = looking_after(follower)
-    running = asyncio.create_task(reconcile.run(60.0))
-    await follower.beaten.wait()
-    await beaten_again(reconcile, follower)
-    running.cancel()
-    assert follower.beats == 2
+async def test_a_gateway_goes_on_saying_that_it_lives_whatever_fails(sqlite: Database) -> None:
+    reconcile, follower = following(sqlite, fails=True)
+    async with running(reconcile):
+        await asyncio.wait_for(follower.beaten.wait(), 10)
+        await beaten_again(reconcile, follower)
+    assert len(follower.beats) == 2
 
 
 async def test_what_a_gateway_that_does_not_lead_sees_lost_is_read_back_by_the_one_that_leads(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cwm.services.upkeep.reconcile.BEAT_SECONDS", 0.02)
-    leads, follows = Looks(), Looks()
-    leader, follower = gateway("a", database, leads), gateway("b", database, follows)
-    async with running(leader):
+    (leader, leads), (follower, follows) = looking("a", database), looking("b", database)
+    async with running(leader.reconcile):
         assert not (await leads.next())[0]
-        async with running(follower):
-            seen = follower.journal.clock.now()
-            follower.lost()
+        async with running(follower.reconcile):
+            seen = follower.clock.now()
+            follower.reconcile.lost()
             after_loss, before = await leads.next()
     assert after_loss
     assert before >= seen
@@ -239,106 +197,100 @@ async def test_a_loss_is_read_back_until_all_of_it_was_and_no_longer(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cwm.services.upkeep.reconcile.BEAT_SECONDS", 0.02)
-    looks = Looks()
-    leader = gateway("a", database, looks)
-    async with running(leader):
+    leader, looks = looking("a", database)
+    async with running(leader.reconcile):
         await looks.next()
         looks.away = 1
-        leader.lost()
+        leader.reconcile.lost()
         first = await looks.next()
-        leader.soon()
+        leader.reconcile.soon()
         assert await looks.next() == first
-        leader.soon()
+        leader.reconcile.soon()
         assert not (await looks.next())[0]
 
 
 async def test_who_leads_next_knows_what_was_lost(database: Database) -> None:
-    looks = Looks()
-    await Replicas(SqlLeases(database), "gone", lambda _: None).tell_loss(SystemClock().now())
-    async with running(gateway("b", database, looks)):
+    leader, looks = looking("b", database)
+    await Replicas(SqlLeases(database), "gone", lambda _: None).tell_loss(Ticking().now())
+    async with running(leader.reconcile):
         assert (await looks.next())[0]
 
 
 async def test_what_a_gateway_takes_up_again_is_nobody_elses_to_undo(database: Database) -> None:
-    resuming, given_up_again = await resumed(database)
-    assert resuming.given_up is False
-    assert not given_up_again
+    cwm = gateway(database)
+    intent, going_on = await taken_up(cwm)
+    assert not await cwm.replicas.abandoned(intent)
+    assert cwm.engine.gate is not None
+    cwm.engine.gate.set()
+    assert [step.outcome for step in await going_on or []] == [Outcome.DONE]
+    assert await cwm.at_rest()
 
 
-@pytest.mark.parametrize("fails", [EngineConnectionError("away"), KeyError("an answer that nobody expected")])
-async def test_what_a_gateway_took_up_in_vain_is_given_up_again(database: Database, fails: Exception) -> None:
-    resuming, given_up_again = await resumed(database, fails)
-    assert resuming.given_up is False
-    assert given_up_again
+@pytest.mark.parametrize("unexpected", [False, True])
+async def test_what_a_gateway_took_up_in_vain_is_given_up_again(
+    database: Database, *, unexpected: bool
+) -> None:
+    engine = Unexpected()
+    cwm = gateway(database, engine)
+    intent, going_on = await taken_up(cwm)
+    assert not await cwm.replicas.abandoned(intent)
+    engine.unexpected, engine.away = unexpected, not unexpected
+    assert engine.gate is not None
+    engine.gate.set()
+    with suppress(KeyError):
+        await going_on
+    (left,) = await cwm.registry.intents_of_every_tenant()
+    assert await cwm.replicas.abandoned(left)
 
 
 async def test_what_a_gateway_gives_up_while_the_database_is_away_is_left_to_whoever_leads(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cwm.services.upkeep.reconcile.BEAT_SECONDS", 0.02)
-    leader, follower = gateway("a", database, Looks()), gateway("b", database, Looks())
+    away = AwayOnce(database, "b")
+    (leader, _), (follower, _) = looking("a", database), looking("b", database, away)
     assert await leader.replicas.lead()
-    await follower.registry.add_session(a_session(token_count=len(IDS)), IDS)
-    intent = await follower.registry.begin_freeze(a_window(), IDS, 0)
-    away = AwayOnce(follower.registry)
-    follower.registry = cast("Any", away)
-    follower.release = Release(follower.registry, follower.kv_tier, follower.replicas)
-    await follower.release.leave(intent)
+    await follower.release.leave(await begun(follower))
     await follower.replicas.beat()
     (left,) = await leader.registry.intents_of_every_tenant()
     assert not await leader.replicas.abandoned(left)
-    async with running(follower):
+    async with running(follower.reconcile):
         await asyncio.wait_for(away.handed_over.wait(), 20)
     (left,) = await leader.registry.intents_of_every_tenant()
     assert await leader.replicas.abandoned(left)
-    await follower.replicas.hand_over(follower._hand_over)
-    assert away.asked == 2
+    handed_over_again: list[Intent] = []
+
+    async def note(intent: Intent) -> None:
+        handed_over_again.append(intent)
+
+    await follower.replicas.hand_over(note)
+    assert (away.asked, handed_over_again) == (2, [])
 
 
 async def test_what_is_taken_over_from_a_gateway_that_gave_it_up_is_not_its_own_any_more(
     database: Database,
 ) -> None:
-    leader, follower = gateway("a", database, Looks()), gateway("b", database, Looks())
+    (leader, _), (follower, _) = looking("a", database), looking("b", database)
     await leader.replicas.beat()
-    await follower.registry.add_session(a_session(token_count=len(IDS)), IDS)
-    intent = await follower.registry.begin_freeze(a_window(), IDS, 0)
-    await follower.release.leave(intent)
+    await follower.release.leave(await begun(follower))
     (left,) = await leader.registry.intents_of_every_tenant()
     assert await leader.registry.take_over(left, "a")
-    await follower.replicas.hand_over(follower._hand_over)
+
+    async def write(intent: Intent) -> None:
+        await follower.registry.hand_over(intent.tenant, intent.id)
+
+    await follower.replicas.hand_over(write)
     (taken,) = await follower.registry.intents_of_every_tenant()
     assert taken.holder == "a"
     assert not await follower.replicas.abandoned(taken)
 
 
-@dataclass
-class Unheard:
-    """A registry whose first answer about what was taken over gets lost on the way."""
-
-    real: Any
-    lost: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    async def take_over(self, intent: Intent, holder: str) -> bool:
-        taken: bool = await self.real.take_over(intent, holder)
-        if not self.lost:
-            self.lost = True
-            raise StorageWriteError("The database cannot be reached.")
-        return taken
-
-
 async def test_what_was_taken_over_without_an_answer_is_taken_over_again(database: Database) -> None:
-    reconcile = gateway("a", database, Looks())
-    await reconcile.registry.add_session(a_session(token_count=len(IDS)), IDS)
-    await SqlRegistry(database, "gone").begin_freeze(a_window(), IDS, 0)
-    reconcile.registry = cast("Any", Unheard(reconcile.registry))
-    resuming = Resuming(reconcile.replicas)
-    reconcile.freeze = cast("Any", resuming)
-    await reconcile()
-    assert resuming.given_up is None
-    (ours,) = await reconcile.registry.intents_of_every_tenant()
+    cwm, _ = looking("a", database, Unheard(database, "a"))
+    await begun(looking("gone", database)[0])
+    await cwm.reconcile()
+    assert cwm.engine.requests == [], "nobody goes on with what may be another's"
+    (ours,) = await cwm.registry.intents_of_every_tenant()
     assert ours.holder == "a"
-    await reconcile()
-    assert resuming.given_up is False
+    await cwm.reconcile()
+    assert await cwm.registry.intents_of_every_tenant() == []

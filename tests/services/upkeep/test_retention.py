@@ -2,50 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, cast
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import pytest
 
-from cwm.adapters.local.clock import SystemClock
+from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.registry.registry import SqlRegistry
-from cwm.domain.errors import CwmError, EngineConnectionError, StorageWriteError
+from cwm.domain.errors import StorageReadError
 from cwm.domain.names import require_window_name
-from cwm.domain.principal import Principal
-from cwm.domain.session import Session
-from cwm.domain.upkeep import Outcome
-from cwm.domain.window import Window
-from cwm.services.turns.turns import Turns
-from cwm.services.upkeep.retention import Retain, RetentionPolicy
+from cwm.domain.session import Session, SessionState
+from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.window import Chunk
+from cwm.services.upkeep.retention import RetentionPolicy
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze, stored
+from tests.services.replicas_of import ANN
+from tests.services.windows_of import Gateway, gateway
 
 
-@dataclass
-class Failing:
-    """Does nothing but fail for all that has ``bad`` in its name."""
+class Failing(SqlRegistry):
+    """Says nothing of all that has ``bad`` in its name."""
 
-    error: CwmError = field(default_factory=lambda: StorageWriteError("Never."))
-    done: list[str] = field(default_factory=list)
-
-    async def now(self, what: Session | Window) -> None:
-        self._do(what.name if isinstance(what, Window) else what.id, what)
-
-    async def freeze(self, who: Principal, session_id: str, name: str, *_: Any, **__: Any) -> None:
-        require_window_name(name)
-        self._do(session_id, name)
-
-    def _do(self, name: str, what: Any) -> None:
+    async def chunks(self, tenant: str, name: str) -> list[Chunk]:
         if "bad" in name:
-            raise self.error
-        self.done.append(what if isinstance(what, str) else name)
+            raise StorageReadError("Never.")
+        return await super().chunks(tenant, name)
+
+    async def session_tokens(self, tenant: str, session_id: str) -> tuple[int, ...]:
+        if "bad" in session_id:
+            raise StorageReadError("Never.")
+        return await super().session_tokens(tenant, session_id)
 
 
-def retain(registry: SqlRegistry, does: Failing, *, auto_freeze: bool = True) -> Retain:
-    doing, clock = cast("Any", does), SystemClock()
+class Changing(SqlRegistry):
+    """Its window is stored anew while somebody looks at it for the first time."""
+
+    changed = False
+
+    async def chunks(self, tenant: str, name: str) -> list[Chunk]:
+        chunks = await super().chunks(tenant, name)
+        window = await self.window(tenant, name)
+        if window is not None and not self.changed:
+            self.changed = True
+            again = await self.store_again(
+                window, window.salt_scope, "another", window.identity, NOW, pinned=False
+            )
+            assert again is not None
+            await self.finish_freeze(again[0], stored("a"), LATER + timedelta(seconds=1))
+        return chunks
+
+
+class Touched(SqlRegistry):
+    """Another gateway goes on with every session as soon as it was found to be idle."""
+
+    async def idle_sessions_of_every_tenant(self, since: datetime, limit: int) -> list[Session]:
+        idle = await super().idle_sessions_of_every_tenant(since, limit)
+        for session in idle:
+            assert await self.touch_session(session, LATER)
+        return idle
+
+
+def looking(
+    database: Database, registry: type[SqlRegistry] = SqlRegistry, *, auto_freeze: bool = True
+) -> Gateway:
     policy = RetentionPolicy(session_ttl=60.0, session_kept=0.0, auto_freeze=auto_freeze)
-    turns = Turns(registry, cast("Any", None), clock)
-    return Retain(registry, doing.freeze, doing, doing, turns, clock, policy)
+    return gateway(database, registry=registry(database, "me"), policy=policy)
+
+
+def done(steps: Sequence[Step]) -> list[str]:
+    return [step.subject for step in steps if step.outcome is Outcome.DONE]
 
 
 @pytest.fixture(autouse=True)
@@ -53,95 +78,81 @@ def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cwm.services.upkeep.retention._AT_ONCE", 2)
 
 
-async def test_windows_that_cannot_be_deleted_do_not_stand_in_the_way_of_others(
-    registry: SqlRegistry,
-) -> None:
+async def test_windows_that_cannot_be_deleted_do_not_stand_in_the_way_of_others(database: Database) -> None:
+    cwm = looking(database, Failing)
     for number, name in enumerate(("bad1", "bad2", "w3", "w4", "w5")):
-        await freeze(registry, name, "a", expires_at=LATER + timedelta(seconds=number))
-    does = Failing()
-    look = retain(registry, does)
-    for _ in range(2):
-        await look._windows(dry_run=False)
-    assert does.done == ["w3", "w4"]
+        await freeze(cwm.registry, name, "a", expires_at=LATER + timedelta(seconds=number))
+    assert done(await cwm.retain(dry_run=False)) == []
+    assert done(await cwm.retain(dry_run=False)) == ["w3", "w4"]
+    assert await cwm.registry.window("acme", "w3") is None
 
 
-async def test_sessions_that_cannot_be_frozen_do_not_stand_in_the_way_of_others(
-    registry: SqlRegistry,
-) -> None:
+async def test_sessions_that_cannot_be_frozen_do_not_stand_in_the_way_of_others(database: Database) -> None:
+    cwm = looking(database, Failing)
     for number, name in enumerate(("bad1", "bad2", "s3")):
         at = NOW + timedelta(seconds=number)
-        await registry.add_session(a_session(name, token_count=len(IDS), updated_at=at), IDS)
-    does = Failing()
-    look = retain(registry, does)
-    for _ in range(2):
-        await look(dry_run=False)
-    assert len(does.done) == 1
+        await cwm.registry.add_session(a_session(name, token_count=len(IDS), updated_at=at), IDS)
+    assert done(await cwm.retain(dry_run=False)) == []
+    assert done(await cwm.retain(dry_run=False)) == ["s3"]
+    frozen = await cwm.registry.session("acme", "s3")
+    assert frozen is not None
+    assert frozen.state is SessionState.FROZEN
 
 
 async def test_a_window_that_changed_while_it_was_being_deleted_is_looked_at_again_by_the_next_look(
-    registry: SqlRegistry,
+    database: Database,
 ) -> None:
-    window = await freeze(registry, "w", "a", expires_at=LATER)
-
-    class Late(Failing):
-        async def now(self, what: Session | Window) -> None:
-            assert isinstance(what, Window)
-            if what == window:
-                scope, salt = what.salt_scope, "another"
-                again = await registry.store_again(what, scope, salt, what.identity, NOW, pinned=False)
-                assert again is not None
-                await registry.finish_freeze(again[0], stored("a"), LATER + timedelta(seconds=1))
-            await registry.remove_window(what, LATER)
-
-    look = retain(registry, Late())
-    (postponed,) = await look._windows(dry_run=False)
+    cwm = looking(database, Changing)
+    await freeze(cwm.registry, "w", "a", expires_at=LATER)
+    (postponed,) = await cwm.retain(dry_run=False)
     assert (postponed.outcome, "changed meanwhile" in postponed.detail) == (Outcome.POSTPONED, True)
-    (done,) = await look._windows(dry_run=False)
-    assert done.outcome is Outcome.DONE
-    assert await registry.window("acme", "w") is None
+    assert done(await cwm.retain(dry_run=False)) == ["w"]
+    assert await cwm.registry.window("acme", "w") is None
 
 
-async def test_nobody_is_passed_over_because_the_engine_was_away(registry: SqlRegistry) -> None:
-    await registry.add_session(a_session("bad", token_count=len(IDS)), IDS)
-    does = Failing(EngineConnectionError("Away."))
-    look = retain(registry, does)
+async def test_nobody_is_passed_over_because_the_engine_was_away(database: Database) -> None:
+    cwm = looking(database)
+    await cwm.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    cwm.engine.away = True
     for _ in range(2):
-        (step,) = await look(dry_run=False)
-        assert step.detail == "Away."
+        (step,) = await cwm.retain(dry_run=False)
+        assert step.detail == "vLLM does not answer."
+    cwm.engine.away = False
+    assert done(await cwm.retain(dry_run=False)) == ["s1"]
 
 
-async def test_what_is_frozen_of_two_sessions_never_has_one_name(registry: SqlRegistry) -> None:
+async def test_what_is_frozen_of_two_sessions_never_has_one_name(database: Database) -> None:
     """Alike in their first forty characters, or one after the other of the same id."""
-    does = Failing()
-    look = retain(registry, does)
+    cwm = looking(database)
     ids = [f"{'s' * 63}{last}" for last in "ab"]
-    sessions = [*map(a_session, ids), a_session(ids[0], created_at=LATER)]
-    for session in sessions:
-        await look._freeze(session, dry_run=False)
-    assert len(set(does.done)) == len(does.done) == len(sessions)
+    names = set()
+    for session in (*map(a_session, ids), a_session(ids[0], created_at=LATER)):
+        await cwm.registry.add_session(session, IDS)
+        plan, _ = await cwm.retain(dry_run=True)
+        names.add(require_window_name(plan.detail.removeprefix("as window ")))
+        await cwm.registry.remove_session(session.tenant, session.id, LATER, "")
+    assert len(names) == 3
 
 
 @pytest.mark.parametrize("auto_freeze", [False, True])
 async def test_a_session_does_not_expire_in_the_middle_of_a_turn(
-    registry: SqlRegistry, *, auto_freeze: bool
+    database: Database, *, auto_freeze: bool
 ) -> None:
-    await registry.add_session(a_session(token_count=len(IDS)), IDS)
-    does = Failing()
-    look = retain(registry, does, auto_freeze=auto_freeze)
-    with look.turns.begin(Principal("acme", "ann"), "s1"):
-        assert await look(dry_run=False) == []
-    assert (await registry.session("acme", "s1")) == a_session(token_count=len(IDS))
-    assert len(await look(dry_run=False)) == 1
+    cwm = looking(database, auto_freeze=auto_freeze)
+    await cwm.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    with cwm.turns.begin(ANN, "s1"):
+        assert await cwm.retain(dry_run=False) == []
+    assert (await cwm.registry.session("acme", "s1")) == a_session(token_count=len(IDS))
+    assert len(await cwm.retain(dry_run=False)) == 1
 
 
 async def test_a_session_that_another_gateway_goes_on_with_is_not_frozen_for_having_been_idle(
-    registry: SqlRegistry,
+    database: Database,
 ) -> None:
     """It was idle when the look began, which takes long where there is much to freeze."""
-    idle = a_session(token_count=len(IDS))
-    await registry.add_session(idle, IDS)
-    assert await registry.touch_session(idle, LATER)
-    does = Failing()
-    look = retain(registry, does)
-    assert await look._expire(idle, dry_run=False) == []
-    assert does.done == []
+    cwm = looking(database, Touched)
+    await cwm.registry.add_session(a_session(token_count=len(IDS)), IDS)
+    assert await cwm.retain(dry_run=False) == []
+    session = await cwm.registry.session("acme", "s1")
+    assert session is not None
+    assert session.state is SessionState.ACTIVE

@@ -19,6 +19,7 @@ from cwm.adapters.upstream import session
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import AgentSessionNotFoundError, EngineTimeoutError, UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind, Selection, UpstreamSpec
+from cwm.ports.upstream import UpstreamSession
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import CallerOf
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
@@ -107,7 +108,7 @@ async def has_its_session(one: Replica, caller: CallerOf) -> None:
     """Without having asked for anything, where it has one of its own."""
     link = one.upstreams._links["notes"]
     await link.settled()
-    await eventually(lambda: link.shared or caller.agent.has_session(link))
+    await eventually(lambda: link.shared or caller.links.opened(link) is not None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -324,7 +325,7 @@ async def test_who_ended_before_an_upstream_could_be_asked_is_not_listening(
             link = one.upstreams._links["notes"]
             await eventually(lambda: not caller.agent.idle)
             await one.agents.end(ANN, str(caller.agent.agent_session))
-            await eventually(lambda: caller.agent._ended)
+            await eventually(lambda: has_ended(caller))
             go_on.set()
             with pytest.raises(AgentSessionNotFoundError):
                 await watching
@@ -402,7 +403,7 @@ async def test_a_program_that_dies_is_started_again_for_who_only_listens() -> No
             told.clear()
             # It tells when it is subscribed to.
             await bounded(told.wait())
-        last = caller.agent._held[one.upstreams._links["notes"]].session
+        last = own_session(one, caller)
         await one.agents.end(ANN, str(caller.agent.agent_session))
         await bounded(last.ended())
         await eventually(lambda: not one.upstreams._listening._keeping)
@@ -417,12 +418,12 @@ async def test_a_server_that_was_restarted_is_asked_again_for_who_only_listens()
         await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
         link = one.upstreams._links["notes"]
-        before = caller.agent._held[link].session
+        before = own_session(one, caller)
         await host.stop()
         await eventually(lambda: link.state is LinkState.AWAY)
         await host.start()
         await bounded(before.ended())
-        await eventually(lambda: caller.agent.has_session(link))
+        await eventually(lambda: caller.links.opened(link) is not None)
         await until_told(one, caller, told)
 
 
@@ -456,8 +457,7 @@ async def test_what_nobody_uses_is_not_kept_in_use_by_what_it_listened_to() -> N
         caller = await one.caller(await shared.store.begin(ANN))
         await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
         await until_told(one, caller, told)
-        link = one.upstreams._links["notes"]
-        session = caller.agent._held[link].session
+        session = own_session(one, caller)
         pid = int(await one.call(caller, "notes_touch"))
         shared.clock.seconds += 61
         os.kill(pid, signal.SIGKILL)
@@ -468,11 +468,25 @@ async def test_what_nobody_uses_is_not_kept_in_use_by_what_it_listened_to() -> N
 
 async def killed(one: Replica, caller: CallerOf) -> int:
     """Which process was the agent session's own, once it is gone."""
-    session = caller.agent._held[one.upstreams._links["notes"]].session
+    session = own_session(one, caller)
     pid = int(await one.call(caller, "notes_touch"))
     os.kill(pid, signal.SIGKILL)
     await bounded(session.ended())
     return pid
+
+
+def own_session(one: Replica, caller: CallerOf) -> UpstreamSession:
+    session = caller.links.opened(one.upstreams._links["notes"])
+    assert session is not None
+    return session
+
+
+def has_ended(caller: CallerOf) -> bool:
+    try:
+        caller.agent.refuse_if_ended()
+    except AgentSessionNotFoundError:
+        return True
+    return False
 
 
 async def bounded(work: Coroutine[Any, Any, Any]) -> None:

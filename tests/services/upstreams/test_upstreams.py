@@ -265,7 +265,7 @@ async def test_reconfigured_back_before_it_took_effect_nothing_changes() -> None
             await new.began.wait()
             await one.upstreams.configure([old.spec()])
             new.go_on.set()
-            await eventually(lambda: not one.upstreams._roster._retiring)
+            await one.upstreams._roster.background.settled()
             assert one.upstreams._links["bad"].spec == old.spec()
             assert await one.call(caller, "bad_do") == "done"
 
@@ -284,7 +284,8 @@ async def test_an_upstream_that_is_removed_or_changed_while_the_shared_store_is_
         await client.save()
         fragile_valkey.stop()
         await one.upstreams.configure([] if is_removed else [new.spec()])
-        await eventually(lambda: not old.sessions and not one.upstreams._roster._retiring)
+        await one.upstreams._roster.background.settled()
+        await eventually(lambda: not old.sessions)
         fragile_valkey.start()
         # What could not be forgotten is in nobody's way when it is back.
         await one.upstreams.configure([old.spec()])
@@ -372,7 +373,7 @@ async def test_what_is_closed_before_it_serves_leaves_nothing_behind() -> None:
         # Takes the only place.
         await one.caller(await shared.store.begin(ANN))
         assert await one.call(early, "bad_do") == "done"
-        assert early.agent._held == {}
+        assert early.links.opened(one.upstreams._links["bad"]) is None
 
 
 async def test_slow_calls_are_given_up_and_not_repeated() -> None:
@@ -524,7 +525,7 @@ async def test_what_expires_when_nobody_serves_it_any_more_ends_its_upstream_ses
             # Takes the only place.
             await two.caller(None)
             await two.agents.see_off()
-            await eventually(lambda: not two.agents._closing)
+            await two.agents.settled()
             assert len(server.sessions) == 3
             # As they expire: nobody is told.
             for each in (stopped, crowded):
@@ -545,7 +546,7 @@ async def test_an_agent_session_that_is_busy_for_longer_than_its_ttl_is_in_use()
         for _ in range(3):
             shared.clock.seconds += 40
             one.agents.keep_busy()
-            await eventually(lambda: not one.agents._closing)
+            await one.agents.settled()
         server.go_on.set()
         assert await calling == "held"
         assert await shared.store.touch(handle, ANN)

@@ -10,11 +10,11 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from cwm.domain.backoff import LONGEST_SECONDS
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import OutcomeUnknownError, UpstreamUnavailableError
 from cwm.domain.upstream import Credentials, Kind
 from cwm.services.agents.context_manager import state_key
-from cwm.services.upstreams.backoff import LONGEST_RETRY_SECONDS
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import CallerOf
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying
@@ -63,7 +63,7 @@ async def test_one_that_hangs_is_waited_for_once_and_comes_back_by_itself() -> N
             health = {each.name: each.state for each in one.upstreams.health()}
             assert health == {"slow": LinkState.AWAY, "fast": LinkState.READY}
 
-            shared.clock.seconds += LONGEST_RETRY_SECONDS
+            shared.clock.seconds += LONGEST_SECONDS
             offering = await one.upstreams.offering(ann, Kind.TOOLS)
             assert (set(offering.offers), set(offering.absent)) == ({"fast_do"}, {"slow"})
             assert asked(hangs) == 2
@@ -142,7 +142,7 @@ async def test_after_a_call_that_hung_it_is_seen_whether_the_upstream_does(*, ha
                 await eventually(lambda: one.upstreams.health()[0].state is LinkState.AWAY)
                 assert await tools(one, ann) == set()
                 server.on = {}
-                shared.clock.seconds += LONGEST_RETRY_SECONDS
+                shared.clock.seconds += LONGEST_SECONDS
             assert await tools(one, ann) == {"bad_do"}
             assert one.upstreams.health()[0].state is LinkState.READY
 
@@ -178,7 +178,7 @@ async def test_what_is_being_tried_ends_with_the_agent_session() -> None:
             await eventually(lambda: asked(server) == 1)
             await one.agents.end(ANN, handle)
             assert await listing == set()
-            assert (len(one.agents), caller.agent.has_session(one.upstreams._links["bad"])) == (0, False)
+            assert (len(one.agents), caller.links.opened(one.upstreams._links["bad"])) == (0, None)
         go_on.set()
 
 

@@ -179,7 +179,7 @@ def assembled(parts: Parts, face: McpFace) -> Starlette:
     mcp = mcp_app(face)
     return Starlette(
         routes=[*health_routes(face.services.inspect, parts.meter), Mount("/", mcp)],
-        middleware=[Middleware(Front, hosts=["cwm.test"], origins=["https://app.test"], told=_unheard)],
+        middleware=[Middleware(Front, hosts=["cwm.test"], origins=["https://app.test"], on_refusal=_unheard)],
         lifespan=mcp.lifespan,
     )
 

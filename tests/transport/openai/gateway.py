@@ -44,6 +44,7 @@ from cwm.services.turns.turns import Turns
 from cwm.settings import ABSENT, Engine
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.openai.routes import routes
+from tests.eventually import eventually
 
 TENANT = "acme"
 MAX_BODY_BYTES = 512 * 1024
@@ -115,9 +116,7 @@ class Gateway:
 
     async def turns_ended(self, session_id: str, tenant: str = TENANT) -> None:
         """Wait until no turn of the session runs."""
-        async with asyncio.timeout(60):
-            while self.turns.in_flight(tenant, session_id):
-                await asyncio.wait(self.pass_through._running or {asyncio.create_task(asyncio.sleep(0))})
+        await eventually(lambda: not self.turns.in_flight(tenant, session_id))
 
 
 @asynccontextmanager

@@ -61,7 +61,7 @@ async def test_exclusive_turns_of_a_session_run_one_after_the_other(turns: Turns
     assert most == 1
     await asyncio.gather(*(turn(f"t{n}", f"s{n}") for n in range(5)))
     assert most == 5
-    assert not turns._locks
+    assert turns.idle
 
 
 async def test_a_cancelled_wait_for_a_turn_leaves_nothing_behind(turns: Turns) -> None:
@@ -75,7 +75,7 @@ async def test_a_cancelled_wait_for_a_turn_leaves_nothing_behind(turns: Turns) -
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert turns.in_flight("acme", "s")
-    assert not turns._locks
+    assert turns.idle
     assert not turns.in_flight("acme", "s")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import uuid4
 
 import redis.asyncio as redis
@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from cwm.adapters.memory.changes import InProcessChanges, Listener
 from cwm.adapters.redis.keys import key_of_every_tenant
+from cwm.domain.backoff import Backoff
 from cwm.domain.changes import Change, ChangeKind
 
 _FIELDS: Final = frozenset(field.name for field in fields(Change))
@@ -56,22 +57,20 @@ class RedisChanges:
 
     async def read(self) -> None:
         """Hear what other gateways publish, until cancelled; after ever longer pauses where nothing is heard any more."""
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 await self._read_until_broken()
             except (RedisError, OSError) as away:
-                pause = (
-                    _FIRST_PAUSE_SECONDS
-                    if self.connected.is_set()
-                    else min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                )
+                if self.connected.is_set():
+                    backoff.reset()
+                pause = backoff.pause_seconds()
                 _log.warning("changes_not_heard", error=type(away).__name__, retry_seconds=pause)
             finally:
                 self.connected.clear()
             await asyncio.sleep(pause)
 
-    async def _read_until_broken(self) -> None:
+    async def _read_until_broken(self) -> NoReturn:
         async with self._client.pubsub() as subscription:
             await subscription.subscribe(_CHANNEL)
             while True:

@@ -17,6 +17,7 @@ _OF_ITS_LIFE: Final = 0.1
 _Session = tuple[str, Principal]
 
 
+# Bypass (decision 0028): a session that was seen within a second is not looked up in Redis.
 class RecentlySeen:
     """For a second, and only while the ends that other gateways tell are heard.
 

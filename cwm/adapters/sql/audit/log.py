@@ -1,8 +1,8 @@
-"""The audit log in the registry's database: appending to the chains.
+"""The audit log in the registry's database: appends records to the chains.
 
-The key of a record is its tenant and number, so that of two gateways which write the same number one is
-told that it came second, and links its record anew. Nobody holds a lock while another works, and one that
-writes alone needs one statement. What is recorded while a write is under way goes with the next one.
+The primary key of a record is its tenant and number: if two gateways write the same number, the second insert
+fails, and that gateway links its record again. No gateway holds a lock between transactions, and a gateway that
+writes alone needs one statement. Events recorded during a write go into the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cwm.domain.errors import StorageWriteError
 
 _AT_ONCE: Final = 200
 _ALONE: Final = 3
-"""So often one record is tried without a lock: others were quicker."""
+"""Attempts to write one record without a lock; each fails if another gateway was faster."""
 _LOCKED: Final = 20
 _TENANTS: Final = 4096
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:tenant, 4412749))")
@@ -38,7 +38,7 @@ _Waiting: TypeAlias = tuple[AuditEvent, "asyncio.Future[None]"]
 
 @dataclass(slots=True)
 class _Tail:
-    """The end of a tenant's chain as this process knows it, and what waits to come behind it."""
+    """The last known end of a tenant's chain, and the events that wait to be appended."""
 
     tenant: str
     place: Place | None = None
@@ -47,7 +47,7 @@ class _Tail:
 
 
 class SqlAuditLog:
-    """``cwm.ports.audit.AuditLog`` and ``ChainEnds`` on SQLite or Postgres."""
+    """The ports ``AuditLog`` and ``ChainEnds`` on SQLite or Postgres."""
 
     def __init__(self, database: Database, keys: ChainKeys) -> None:
         self.database = database
@@ -55,7 +55,7 @@ class SqlAuditLog:
         self._tails: OrderedDict[str, _Tail] = OrderedDict()
 
     async def record(self, event: AuditEvent) -> None:
-        """Who is cancelled while this waits has recorded all the same."""
+        """Record the event. If the caller is cancelled while it waits, the event is recorded anyway."""
         tail = self._tail(event.tenant)
         done = asyncio.get_running_loop().create_future()
         tail.waiting.append((event, done))
@@ -66,7 +66,7 @@ class SqlAuditLog:
 
     @reading
     def events(self, connection: Connection, tenant: str, limit: int) -> list[AuditEvent]:
-        """Events of the same instant come in the order they were written, the last first."""
+        """The tenant's newest events; of events with the same timestamp, the last written comes first."""
         newest_first = (
             select(*AUDIT_RECORD)
             .where(audit_log.c.tenant == tenant)
@@ -79,7 +79,7 @@ class SqlAuditLog:
         return {tenant: tail.place for tenant, tail in self._tails.items() if tail.place is not None}
 
     async def settle(self) -> None:
-        """Return when everything that was recorded is written."""
+        """Return when every recorded event is written."""
         while writing := [tail.writing for tail in self._tails.values() if tail.writing is not None]:
             await asyncio.wait(writing)
 
@@ -110,7 +110,7 @@ class SqlAuditLog:
         try:
             await self._append(tail, [event for event, _ in batch])
         except BaseException as failed:
-            # It may or may not have been written: the next one looks.
+            # The batch may have been written: the next one reads the end of the chain.
             tail.place = None
             for _, done in batch:
                 if not done.done():
@@ -133,7 +133,7 @@ class SqlAuditLog:
                     lambda connection: self._append_locked(connection, tail.tenant, events)
                 )
             except IntegrityError:
-                # Gateways that write alone do not ask for the lock.
+                # A gateway that writes a single record does not take the lock.
                 if attempt == _LOCKED:
                     raise
             else:

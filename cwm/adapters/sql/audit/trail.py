@@ -1,4 +1,4 @@
-"""The audit log in the registry's database: reading the chains, and taking from their front what had its time."""
+"""The audit log in the registry's database: reads the chains, and prunes old records from their front."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = audit_log.c
 
 
 class SqlAuditTrail:
-    """``cwm.ports.audit.AuditTrail`` on SQLite or Postgres."""
+    """The port ``AuditTrail`` on SQLite or Postgres."""
 
     def __init__(self, database: Database, keys: ChainKeys) -> None:
         self.database = database
@@ -33,7 +33,7 @@ class SqlAuditTrail:
 
     @reading
     def tenants(self, connection: Connection) -> list[str]:
-        """From index entry to index entry: there are few tenants and many records."""
+        """All tenants with records. Skips through the index from tenant to tenant, because each has many records."""
         found: list[str] = []
         for table in (audit_log, audit_anchors, audit_checkpoints):
             after: str | None = None
@@ -89,9 +89,9 @@ class SqlAuditTrail:
 
     @writing
     def prune(self, connection: Connection, tenant: str, before: datetime, limit: int) -> int:
-        """One transaction, so that no crash leaves a chain that begins nowhere.
+        """Delete records older than ``before`` and sign a new anchor, in one transaction: no crash separates the two.
 
-        It stops at damage: the anchor would vouch for what nobody can look at any more.
+        Stops at a damaged record: an anchor after it would vouch for a record that cannot be checked any more.
         """
         first = _wanted(tenant, _ALL).order_by(_log.seq).limit(limit + 1)
         front = [record_of(row) for row in connection.execute(first)]
@@ -103,7 +103,7 @@ class SqlAuditTrail:
                 break
             if not check.is_whole:
                 _logger.warning(
-                    "record %d of the audit log of %s is not as it was written: it and what follows are kept "
+                    "record %d of the audit log of %s is damaged: it and the records after it are not pruned "
                     "(cwm audit verify)",
                     record.seq,
                     tenant,
@@ -151,7 +151,7 @@ def _anchor(connection: Connection, tenant: str) -> Anchor:
 
 
 def _instead(connection: Connection, table: Any, values: dict[str, Any], counted: str) -> Any:
-    """The row in the place of one of its tenant that has not come as far."""
+    """Insert the row, or replace the tenant's row if that has a smaller value in ``counted``."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     adding = dialect.insert(table).values(values)
     return adding.on_conflict_do_update(

@@ -1,6 +1,6 @@
-"""What a transaction does with contents and their holders; it locks the tenant's first.
+"""Steps of a transaction on contents and their holders; the transaction first locks the tenant's contents.
 
-The statements of a put are built once: building one takes longer than running it.
+Statements are built once, because building one takes longer than running it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _DROP_UNHELD: Final = (
 
 
 def lock(connection: Connection, tenant: str) -> int:
-    """Let nobody else change the tenant's contents until the transaction ends; the bytes that they take."""
+    """Lock the tenant's contents until the transaction ends; return the bytes that they take."""
     used = connection.execute(_LOCK, {"of_tenant": tenant}).scalar_one_or_none()
     if used is None:
         connection.execute(_FIRST_USE[connection.dialect.name], {"tenant": tenant})
@@ -93,7 +93,7 @@ def is_there(connection: Connection, tenant: str, digest: str) -> bool:
 def put(
     connection: Connection, tenant: str, digest: str, stored: bytes, quota_bytes: int | None, at: datetime
 ) -> None:
-    """Keep ``stored`` unless it is there; whoever needs it holds it in the same transaction. CWM-4003."""
+    """Store ``stored`` if it is not there; the caller adds a holder in the same transaction. Raises CWM-4003."""
     which = {"of_tenant": tenant, "of_digest": digest, "bytes": stored}
     used = lock(connection, tenant)
     there = connection.execute(_WHAT_IS_THERE, which).first()
@@ -125,17 +125,17 @@ def drop_holder(connection: Connection, tenant: str, digest: str, holder: str) -
 
 
 def drop_unheld(connection: Connection, tenant: str, digests: Iterable[str], at: datetime) -> list[str]:
-    """Those of ``digests`` that nobody holds at ``at`` go, and are returned."""
+    """Delete those of ``digests`` that have no holder at ``at``, and return them."""
     return _drop(connection, tenant, digests, _DROP_UNHELD, {"at": at})
 
 
 def drop(connection: Connection, tenant: str, digest: str, stored: bytes) -> bool:
-    """Whether it was ``stored``, which is gone then."""
+    """Delete the content if it equals ``stored``; whether it did."""
     return bool(_drop(connection, tenant, [digest], _DROP, {"bytes": stored}))
 
 
 def drop_ended(connection: Connection, tenant: str, at: datetime) -> list[str]:
-    """Whatever every hold of has ended goes, and is returned."""
+    """Delete expired holders, then the contents without a holder; return the contents' digests."""
     ended = (
         delete(content_holders)
         .where(content_holders.c.tenant == tenant, content_holders.c.expires_at <= at)

@@ -15,7 +15,7 @@ from cwm.ports.content_store import Content
 
 
 class SqlContentStore:
-    """``cwm.ports.content_store.ContentStore`` on SQLite or Postgres."""
+    """The port ``ContentStore`` on SQLite or Postgres."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database

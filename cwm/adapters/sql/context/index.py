@@ -31,10 +31,10 @@ from cwm.domain.shared_context import (
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import Bytes, Delta, Written
 
-# A scope is cleaned up with every so many of its writes, so much at a time.
+# Every 16th write of a scope cleans it up, at most 256 entries of each kind.
 _VACUUM_EVERY: Final = 16
 _VACUUMED_AT_ONCE: Final = 256
-# The store of contents goes by another clock: a value never ends before its key.
+# Contents may expire by another clock; the extra minute keeps a value at least as long as its key.
 _GRACE: Final = timedelta(minutes=1)
 
 
@@ -42,10 +42,10 @@ _ADD: Final = insert(entries)
 
 
 class SqlContextIndex:
-    """``cwm.ports.context_index.ContextIndex`` on SQLite or Postgres.
+    """The port ``ContextIndex`` on SQLite or Postgres.
 
-    A write locks its scope's row, so writes of one scope happen one after the other. Without ``clock``
-    Postgres' own says what has expired.
+    A write locks its scope's row, so writes to one scope happen one after the other. Without ``clock``,
+    Postgres's own clock decides what has expired.
     """
 
     def __init__(self, database: Database, clock: Clock | None = None) -> None:
@@ -114,7 +114,7 @@ class SqlContextIndex:
         written = [_entry(write, moved, author) for write in changing]
         if new is not None:
             content_rows.put(connection, scope.tenant, new.digest, new.stored, new.quota_bytes, head.now)
-        # First: what is cleaned up may be the last else that holds the same content.
+        # Hold new contents before the clean-up: it may drop the last other holder of the same content.
         for entry in written:
             _hold(connection, scope, entry)
         gone: list[str] = []
@@ -193,7 +193,7 @@ class SqlContextIndex:
         return [scope_by_key(tenant, key) for key in connection.execute(wanted).scalars()]
 
     def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
-        """Forget what nobody can ask for any more: the contents that went with it, and whether there was any."""
+        """Delete entries that no request can read any more; return the deleted contents, and whether there were entries."""
         content_rows.lock(connection, scope.tenant)
         unneeded = context_rows.drop_unneeded(connection, scope, head, _VACUUMED_AT_ONCE)
         return _release(connection, scope, unneeded, head.now), bool(unneeded)

@@ -16,7 +16,7 @@ from cwm.domain.results import PartKind, StoredPart, StoredResult
 
 
 class SqlResultRecords:
-    """``cwm.ports.results.ResultRecords`` on SQLite or Postgres."""
+    """The port ``ResultRecords`` on SQLite or Postgres."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -59,7 +59,7 @@ class SqlResultRecords:
 
 
 def _lock(connection: Connection, tenant: str, owner: str) -> None:
-    """Until the commit nobody else counts what this owner has. SQLite's writers are alone already."""
+    """Until the commit no other transaction counts this owner's results. SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         name = json.dumps(["stored_results", tenant, owner])
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(name, 0))))

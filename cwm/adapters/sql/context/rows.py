@@ -1,4 +1,4 @@
-"""Rows of shared context, and the statements on them that several transactions have in common."""
+"""Rows of shared context, and the statements that several transactions share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTRY: Final = tuple(
     entries.c["size_bytes" if field.name == "size" else field.name] for field in fields(Entry)
 )
 
-# The statements of a write are built once: building one takes longer than running it.
+# Statements are built once, because building one takes longer than running it.
 _THIS_SCOPE: Final = and_(scopes.c.tenant == bindparam("of_tenant"), scopes.c.scope == bindparam("of_scope"))
 _HEAD: Final = select(scopes.c.version, scopes.c.floor).where(_THIS_SCOPE)
 _TIMED_HEAD: Final = _HEAD.add_columns(CLOCK_OF_POSTGRES.label("now"))
@@ -43,7 +43,7 @@ _HEADS: Final = {
     (True, False): _TIMED_HEAD,
     (True, True): _TIMED_HEAD.with_for_update(),
 }
-"""By whether the database says what time it is, and whether the row is locked."""
+"""Keyed by whether the database provides the time, and whether the row is locked."""
 _MOVE_HEAD: Final = (
     update(scopes)
     .where(_THIS_SCOPE)
@@ -73,7 +73,7 @@ _UNNEEDED: Final = (
         entries.c.superseded_at.is_(None), entries.c.digest.is_(None), entries.c.version <= bindparam("floor")
     ),
 )
-"""Past every version and snapshot that can be asked for; expired; deleted, and the deletion past as well."""
+"""Superseded before every version and snapshot that can be read; expired; deleted before the oldest readable version."""
 _OF_SCOPE: Final = and_(entries.c.tenant == bindparam("of_tenant"), entries.c.scope == bindparam("of_scope"))
 _FIND_UNNEEDED: Final = tuple(
     select(*ENTRY).where(_OF_SCOPE, unneeded).limit(bindparam("most")) for unneeded in _UNNEEDED
@@ -97,7 +97,7 @@ def of_scope(table: Any, scope: Scope) -> ColumnElement[bool]:
 
 
 def was_there(scope: Scope, version: int) -> ColumnElement[bool]:
-    """What was the latest of its key at ``version``."""
+    """Entries that were the latest of their key at ``version``."""
     return and_(
         of_scope(entries, scope),
         entries.c.version <= version,
@@ -110,7 +110,7 @@ def not_expired(at: datetime) -> ColumnElement[bool]:
 
 
 def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: bool = False) -> Head:
-    """Postgres says itself what time it is; a file has no clock but ours."""
+    """The scope's head, with the time of ``clock``, or else of Postgres, or else of this machine."""
     own_time = clock is None and connection.dialect.name == "postgresql"
     wanted = _HEADS[own_time, lock]
     row = connection.execute(wanted, _which(scope)).one_or_none()
@@ -121,7 +121,7 @@ def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: boo
 
 
 def locked(connection: Connection, scope: Scope, clock: Clock | None) -> Head:
-    """The head of a scope that nobody else writes until the transaction ends; it is made if need be."""
+    """The head of a scope, created if missing, and locked against other writers until the transaction ends."""
     found = head(connection, scope, clock, lock=True)
     if found.version:
         return found
@@ -137,7 +137,7 @@ def move_head(connection: Connection, scope: Scope, moved: Head) -> None:
 
 
 def current(connection: Connection, scope: Scope, keys: Sequence[str]) -> dict[str, Entry]:
-    """What the keys are now, deletions and expired ones too."""
+    """The keys' current entries, including deletions and expired ones."""
     found: dict[str, Entry] = {}
     for some in at_a_time(keys):
         rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": some})
@@ -151,7 +151,7 @@ def supersede(connection: Connection, scope: Scope, keys: Sequence[str], version
 
 
 def drop_unneeded(connection: Connection, scope: Scope, head: Head, most: int) -> list[Entry]:
-    """What nobody can ask for any more goes, ``most`` of each kind at once, and is returned."""
+    """Delete entries that no request can read any more, at most ``most`` of each kind, and return them."""
     when = {"floor": head.floor, "at": head.now, "most": most}
     found = [
         entry_of(row)
@@ -165,7 +165,7 @@ def drop_unneeded(connection: Connection, scope: Scope, head: Head, most: int) -
 
 
 def holder_of(scope: Scope, key: str, version: int) -> str:
-    """By whom an entry's content is held."""
+    """The holder's name of an entry's content."""
     return f"context:{scope.key}:{version}:{key}"
 
 

@@ -1,4 +1,4 @@
-"""Windows on their way to being durable: from the intent to freeze to the proof, or back."""
+"""Transactions of a freeze: from the intent over the pending window to the durable one, or back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from cwm.ports.registry import StoredChunks
 
 
 class FreezeRecords:
-    """``holder`` is the process that the intents of these transactions belong to."""
+    """``holder`` is the process that owns the intents of these transactions."""
 
     database: Database
     holder: str
@@ -74,7 +74,7 @@ class FreezeRecords:
         canary: Canary | None = None,
         quota_bytes: int | None = None,
     ) -> Window:
-        """A window that another replica finished meanwhile is returned as it is."""
+        """Make the window durable; if another replica did so meanwhile, return that window."""
         durable = (
             update(windows)
             .where(is_pending(window))
@@ -111,7 +111,7 @@ class FreezeRecords:
         at: datetime,
         debt: Debt | None = None,
     ) -> Intent | None:
-        """Changes nothing unless it is still that window, and pending."""
+        """Mark the freeze as failed, if it is still the same window and still pending."""
         failed = (
             update(windows)
             .where(is_pending(window))
@@ -132,7 +132,7 @@ class FreezeRecords:
         session_state: SessionState,
         debt: Debt | None = None,
     ) -> Intent | None:
-        """Changes nothing unless it is still that window, and pending: what became durable meanwhile stays."""
+        """Remove the window and restore its session, if it is still the same window and still pending."""
         salt_scope = in_force_until_committed(connection, window.tenant, window.salt_scope)
         row = window_row(connection, window.tenant, window.name, lock=True)
         if row is None or row.durability != Durability.PENDING.value or not same_content(row, window):
@@ -177,7 +177,7 @@ class FreezeRecords:
         pinned: bool,
         debt: Debt | None = None,
     ) -> tuple[Window, Intent, Intent | None] | None:
-        """What it refers to is let go in the same transaction."""
+        """Make the window pending again under another salt, and drop its chunk references in the same transaction."""
         tenant, name = window.tenant, window.name
         pending = (
             update(windows)
@@ -206,7 +206,7 @@ class FreezeRecords:
 def _freeze_session(
     connection: Connection, window: Window, revision: int, created_at: datetime | None
 ) -> None:
-    """A live session becomes frozen; an expired one is copied as it is."""
+    """Mark a live session as frozen; an expired session stays expired. Raises SessionNotActiveError."""
     same = () if created_at is None else (sessions.c.created_at == created_at,)
     unmoved = (
         *same,
@@ -248,7 +248,7 @@ def _finished(connection: Connection, window: Window) -> Window:
 
 
 def _uid_of_parent(connection: Connection, window: Window) -> Any:
-    """The session's own origin, as recorded when it was thawed, whoever has the name today."""
+    """The uid that the session's thaw recorded for its window, even if another window has that name now."""
     origin = select(sessions.c.thawed_from, sessions.c.thawed_from_uid).where(
         sessions.c.tenant == window.tenant, sessions.c.id == window.session_id
     )

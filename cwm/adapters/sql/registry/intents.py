@@ -1,4 +1,4 @@
-"""Intents: who is at what, across windows and sessions."""
+"""Intents: which process works on which window or session."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class IntentRecords:
 
     @writing
     def take_over(self, connection: Connection, intent: Intent, holder: str) -> bool:
-        """Of several that see a holder gone, one takes its place."""
+        """Take over a dead holder's intent; of several processes that try, one succeeds."""
         mine = and_(
             intents.c.tenant == intent.tenant,
             intents.c.id == intent.id,

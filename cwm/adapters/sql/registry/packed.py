@@ -1,4 +1,4 @@
-"""Token ids at rest: packed, compressed, and proven on the way back."""
+"""Stored token ids: packed, compressed, and checked against their digest when read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def compress(token_ids: Sequence[int]) -> tuple[bytes, str]:
 
 
 def restore(stored: bytes, digest: str, token_count: int, **whose: str) -> TokenIds:
-    """The ids, or CWM-4004 unless they are exactly those that were stored."""
+    """The ids. Raises CWM-4004 unless they match ``digest`` and ``token_count``."""
     packed = _decompress(stored, token_count * TOKEN_BYTES)
     if packed is None or digest_of_packed(packed) != digest:
         raise StorageCorruptionError("The stored token ids do not match their digest.", **whose)
@@ -28,7 +28,7 @@ def restore(stored: bytes, digest: str, token_count: int, **whose: str) -> Token
 
 
 def _decompress(stored: bytes, size: int) -> bytes | None:
-    """None for a frame that is damaged or says another size, which is never allocated."""
+    """The content; None for a damaged frame, or one that declares another size (checked before allocating)."""
     try:
         if zstandard.frame_content_size(stored) != size:
             return None

@@ -19,7 +19,7 @@ from cwm.ports.registry import Totals
 
 
 class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, IntentRecords, UpkeepRecords):
-    """``cwm.ports.registry.Registry``. Each call is one transaction; what it begins is ``holder``'s to end."""
+    """The port ``Registry``. Each call is one transaction; the intents that it begins belong to ``holder``."""
 
     def __init__(self, database: Database, holder: str = "") -> None:
         self.database = database
@@ -27,7 +27,7 @@ class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, In
 
     @reading
     def totals(self, connection: Connection, tenant: str) -> Totals:
-        """Every state is counted, with 0 where no session has it."""
+        """The tenant's totals; sessions by state include states with 0 sessions."""
         named = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
         count = connection.execute(named).scalar_one()
         chunks, chunk_bytes = _distinct_chunks(connection, tenant)
@@ -49,7 +49,7 @@ def _sessions_by_state(connection: Connection, tenant: str) -> dict[str, int]:
 
 
 def _distinct_chunks(connection: Connection, tenant: str) -> tuple[int, int]:
-    """A salt is derived from the engine's root and weights, so salt and hash name a chunk."""
+    """Number and bytes of distinct chunks. Salt and hash identify one: the salt depends on the engine's root and weights."""
     distinct = (
         select(func.max(chunk_refs.c.size_bytes).label("size_bytes"))
         .where(chunk_refs.c.tenant == tenant)

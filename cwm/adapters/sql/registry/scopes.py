@@ -1,4 +1,4 @@
-"""Salt scopes that were retired, and what took their place."""
+"""Retired salt scopes and their successors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USABLE: Final = tuple(sorted(state.value for state in FREEZABLE))
 
 
 class ScopeRecords:
-    """A scope is ``base`` and, once it was retired, ``base#1``, ``base#2`` and so on."""
+    """A scope is ``base``; its successors are ``base#1``, ``base#2`` and so on."""
 
     database: Database
 
@@ -27,7 +27,7 @@ class ScopeRecords:
 
     @writing
     def retire_scope(self, connection: Connection, tenant: str, salt_scope: str) -> str:
-        """One that was retired already, by another replica say, is not retired again."""
+        """The successor of ``salt_scope``. If it is already retired, for example by another replica, nothing changes."""
         _lock(connection, tenant, "pg_advisory_xact_lock")
         base = salt_scope.partition(_MARK)[0]
         epoch = _epoch(connection, tenant, base)
@@ -49,9 +49,9 @@ class ScopeRecords:
 
 
 def in_force_until_committed(connection: Connection, tenant: str, salt_scope: str) -> str:
-    """The scope itself, or what took its place; nobody retires it before the transaction ends.
+    """The scope, or its successor, protected from retirement until the transaction ends.
 
-    To be asked before a row is locked.
+    Call it before locking a row.
     """
     _lock(connection, tenant, "pg_advisory_xact_lock_shared")
     base = salt_scope.partition(_MARK)[0]
@@ -59,7 +59,7 @@ def in_force_until_committed(connection: Connection, tenant: str, salt_scope: st
 
 
 def _lock(connection: Connection, tenant: str, function: str) -> None:
-    """Who retires a scope could not see a session that is being added to it. SQLite has one writer at a time."""
+    """Serialize: retiring a scope would miss a session that is being added to it. SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         alone = text(f"SELECT {function}(hashtextextended(:tenant, 2001))")
         connection.execute(alone, {"tenant": tenant})

@@ -52,11 +52,11 @@ from cwm.domain.window import Durability
 HEAD_TOKENS: Final = 16
 LIVE_STATES: Final = tuple(sorted(state.value for state in LIVE))
 
-# What every turn and every list asks, built once: SQLAlchemy takes longer to build and look up a statement than SQLite to run it.
+# Statements of every turn and every list, built once: SQLAlchemy takes longer to build and look one up than SQLite to run it.
 _THIS: Final = and_(sessions.c.tenant == bindparam("of_tenant"), sessions.c.id == bindparam("of_id"))
 _FOUND: Final = select(*SESSION).where(_THIS)
 _FOUND_UNDELETED: Final = _FOUND.where(sessions.c.state != SessionState.DELETED.value)
-# Lists do not show metadata, and it is most of a session's row.
+# Lists omit metadata, which is most of a session's row.
 _LISTED: Final = tuple(column for column in SESSION if column is not sessions.c.metadata)
 _NEWEST: Final = (
     select(*_LISTED)
@@ -87,12 +87,12 @@ _TURN: Final = (
 
 
 def head_of(token_ids: Sequence[int]) -> str | None:
-    """A short digest of the first 16 ids: an engine's smallest chunk, below which nothing is shared."""
+    """A short digest of the first 16 ids, an engine's smallest chunk; shorter sessions share no KV and have none."""
     return digest(token_ids[:HEAD_TOKENS])[:32] if len(token_ids) >= HEAD_TOKENS else None
 
 
 def uid_of(tenant: str, window_name: str) -> ScalarSelect[Any]:
-    """The uid of the window that has this name now."""
+    """The uid of the window that currently has this name."""
     named = and_(windows.c.tenant == tenant, windows.c.name == window_name)
     return select(windows.c.uid).where(named).scalar_subquery()
 
@@ -110,7 +110,7 @@ class SessionRecords:
         intent_id: str | None = None,
     ) -> Session:
         if session.thawed_from is None:
-            # Whoever chose it may not have heard yet that it was retired. A thawed one goes on where its KV is.
+            # The caller's scope may have been retired meanwhile. A thawed session stays in the scope of its KV.
             scope = in_force_until_committed(connection, session.tenant, session.salt_scope)
             session = replace(session, salt_scope=scope)
         values = session_values(session) | {"head": head_of(token_ids), "thawed_from_uid": None}
@@ -153,7 +153,7 @@ class SessionRecords:
         debt: Debt | None = None,
         created_at: datetime | None = None,
     ) -> Intent | None:
-        """While windows refer to it, its id is left of it, and what they are gone on with by."""
+        """Delete the session. While windows refer to it, keep its row with its id and CWM's own metadata."""
         session = find_session(connection, tenant, session_id)
         if session is None or created_at not in {None, session.created_at}:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
@@ -271,7 +271,7 @@ class SessionRecords:
 def find_session(
     connection: Connection, tenant: str, session_id: str, *, any_state: bool = False
 ) -> Session | None:
-    """A deleted session is none, except where only its id matters."""
+    """The session; None for a deleted one, unless ``any_state``."""
     found = _FOUND if any_state else _FOUND_UNDELETED
     row = connection.execute(found, _this(tenant, session_id)).one_or_none()
     return None if row is None else session_of(row)
@@ -286,7 +286,7 @@ def _is(tenant: str, session_id: str) -> ColumnElement[bool]:
 
 
 def _is_still_live(session: Session) -> ColumnElement[bool]:
-    """Nor made again under its id by now."""
+    """Matches the session while it is live, and not a later session with its id."""
     return and_(
         _is(session.tenant, session.id),
         sessions.c.created_at == session.created_at,
@@ -296,7 +296,7 @@ def _is_still_live(session: Session) -> ColumnElement[bool]:
 
 @cache
 def _turn_with_tokens() -> Executable:
-    """Both rows of a turn in one statement, which SQLite does not have; the second row's values are ``kept_``."""
+    """Write both rows of a turn in one Postgres statement; parameters of the second row begin with ``kept_``."""
     turn = _TURN.cte("turn")
     content = [c for c in session_tokens.c if not c.primary_key]
     values = [bindparam(f"kept_{column.name}", type_=column.type) for column in content]

@@ -1,4 +1,4 @@
-"""Snapshots: stored once for each tenant and content, for as long as a window or an intent needs them."""
+"""Snapshots: stored once per tenant and content, while a window or an intent needs them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cwm.adapters.sql.tables.windows import windows
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.window import Snapshot
 
-# Built once: that takes longer than running it.
+# Built once, because building it takes longer than running it.
 _FOUND: Final = select(snapshots.c.packed, snapshots.c.token_count).where(
     snapshots.c.tenant == bindparam("of_tenant"), snapshots.c.id == bindparam("of_id")
 )
 
 
 def put(connection: Connection, table: Table, values: dict[str, Any]) -> None:
-    """Insert the whole row or replace what is not its key; either way it is locked until the commit."""
+    """Insert the row, or replace its non-key columns; either way it is locked until the commit."""
     connection.execute(upsert(connection.dialect.name, table), values)
 
 
 @cache
 def upsert(dialect: str, table: Table, source: Select[Any] | None = None) -> Insert:
-    """The statement of :func:`put`, for the rows of ``source`` where it is given."""
+    """The statement of :func:`put`; with ``source``, for the rows of that query."""
     row = (sqlite if dialect == "sqlite" else postgresql).insert(table)
     if source is not None:
         row = row.from_select(table.columns.keys(), source)
@@ -40,7 +40,7 @@ def upsert(dialect: str, table: Table, source: Select[Any] | None = None) -> Ins
 
 
 def keep(connection: Connection, tenant: str, token_ids: Sequence[int]) -> str:
-    """Store the ids and return their snapshot's id. A stored copy that went bad is thereby mended."""
+    """Store the ids and return their snapshot's id. This also repairs a damaged stored copy."""
     packed, digest = compress(token_ids)
     row = {"tenant": tenant, "id": digest, "token_count": len(token_ids), "packed": packed}
     put(connection, snapshots, row)
@@ -56,7 +56,7 @@ def read(connection: Connection, tenant: str, snapshot_id: str) -> Snapshot:
 
 
 def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:
-    """Wait for whoever is about to share or drop it. SQLite's writers are alone already."""
+    """Wait for transactions that share or drop the snapshot, and lock it. SQLite has one writer anyway."""
     connection.execute(
         select(snapshots.c.id)
         .where(snapshots.c.tenant == tenant, snapshots.c.id == snapshot_id)
@@ -65,7 +65,7 @@ def lock(connection: Connection, tenant: str, snapshot_id: str) -> None:
 
 
 def drop_unused(connection: Connection, tenant: str, snapshot_id: str) -> None:
-    """Remove it unless a window has it or an intent needs it; the caller holds :func:`lock`."""
+    """Remove the snapshot unless a window or an intent refers to it; the caller holds :func:`lock`."""
     used = (
         select(windows.c.name)
         .where(windows.c.tenant == tenant, windows.c.snapshot_id == snapshot_id)

@@ -1,4 +1,4 @@
-"""What upkeep asks of the registry, across tenants: what is pinned, due, idle or unproven."""
+"""Queries of upkeep over all tenants: pinned chunks, windows to prove, expired windows, idle sessions."""
 
 from __future__ import annotations
 
@@ -102,6 +102,6 @@ class UpkeepRecords:
 
 
 def _counted(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
-    """With 0 for a name that nothing has."""
+    """Counts by name; 0 for names without rows."""
     found: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
     return {name.value: found.get(name.value, 0) for name in names}

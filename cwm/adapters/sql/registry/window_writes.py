@@ -36,7 +36,7 @@ from cwm.domain.window import Chunk, Durability, Retention, Window
 _CONTENT: Final = ("session_id", "snapshot_id", "cache_salt")
 _ENDED: Final = (SessionState.FROZEN.value, SessionState.DELETED.value)
 
-# Built once: that takes longer than running it.
+# Built once, because building them takes longer than running them.
 _FOUND: Final = select(*WINDOW).where(
     windows.c.tenant == bindparam("of_tenant"), windows.c.name == bindparam("of_name")
 )
@@ -58,7 +58,7 @@ def is_window(tenant: str, name: str) -> ColumnElement[bool]:
 
 
 def is_still(window: Window) -> ColumnElement[bool]:
-    """Neither made again under its name nor under another salt by now."""
+    """Matches the window, and neither a later window with its name nor the same one under another salt."""
     return and_(
         is_window(window.tenant, window.name),
         *(windows.c[name] == getattr(window, name) for name in _CONTENT),
@@ -66,7 +66,7 @@ def is_still(window: Window) -> ColumnElement[bool]:
 
 
 def same_content(one: Row[Any], other: Window) -> bool:
-    """As :func:`is_still`, for a row that was read; names may differ."""
+    """:func:`is_still` for a row that was read; the names may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in _CONTENT)
 
 
@@ -108,14 +108,14 @@ def begin(connection: Connection, intent: Intent) -> Intent:
 def owe(
     connection: Connection, window: Window, debt: Debt | None, holder: str, at: datetime
 ) -> Intent | None:
-    """Keep in mind what is to be given back for a window that no longer has it."""
+    """Record an intent to release the pins and chunks that a window no longer needs."""
     if not debt:
         return None
     return begin(connection, intent_about(window, Operation.RELEASE, holder, at, debt))
 
 
 def end(connection: Connection, tenant: str, window_name: str) -> None:
-    """Whatever was being done to the window is over; thaws of it go on, and so does what others owe."""
+    """End the window's intents, except thaws and releases."""
     about = and_(
         intents.c.tenant == tenant,
         intents.c.window_name == window_name,
@@ -125,7 +125,7 @@ def end(connection: Connection, tenant: str, window_name: str) -> None:
 
 
 def end_one(connection: Connection, tenant: str, intent_id: str) -> None:
-    """One intent, and the tokens that only it needed."""
+    """End one intent, and delete the tokens that only it needed."""
     ended = (
         delete(intents)
         .where(intents.c.tenant == tenant, intents.c.id == intent_id)
@@ -138,7 +138,7 @@ def end_one(connection: Connection, tenant: str, intent_id: str) -> None:
 
 
 def add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid: Any) -> Window:
-    """Whoever adds a window counts it, at the end."""
+    """Insert the window. The caller calls ``terms.count`` at the end of the transaction."""
     values = window_values(window) | {
         "uid": uuid4().hex,
         "snapshot_id": snapshot_id,
@@ -174,7 +174,7 @@ def refer(connection: Connection, window: Window, chunks: Sequence[Chunk]) -> No
 def referred_to(
     connection: Connection, tenant: str, cache_salt: str, hashes: Sequence[str], *, but_by: str = ""
 ) -> set[str]:
-    """Those of ``hashes`` that windows refer to; ``but_by`` names one that does not count."""
+    """Those of ``hashes`` that windows other than ``but_by`` refer to."""
     found: set[str] = set()
     for some in at_a_time(hashes):
         which = {"of_tenant": tenant, "of_salt": cache_salt, "of_hashes": some, "but_by": but_by}
@@ -198,9 +198,9 @@ def forget_references(connection: Connection, tenant: str, name: str) -> None:
 
 
 def remove(connection: Connection, window: Window) -> None:
-    """The window, what is being done to it, and its tokens unless somebody still needs them.
+    """Delete the window, its intents, and its tokens unless they are still needed.
 
-    Whoever removes a window counts it, at the end.
+    The caller calls ``terms.count`` at the end of the transaction.
     """
     tenant, name = window.tenant, window.name
     end(connection, tenant, name)
@@ -211,7 +211,7 @@ def remove(connection: Connection, window: Window) -> None:
 
 
 def forget_ended_session(connection: Connection, tenant: str, session_id: str) -> None:
-    """A frozen or deleted session whose last window is gone has nothing to come back from: it goes, tokens and all."""
+    """Delete a frozen or deleted session, with its tokens, once its last window is deleted: nothing can restore it."""
     left = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
     ended = delete(sessions).where(
         sessions.c.tenant == tenant,
@@ -219,11 +219,11 @@ def forget_ended_session(connection: Connection, tenant: str, session_id: str) -
         sessions.c.state.in_(_ENDED),
         ~left.exists(),
     )
-    connection.execute(ended)  # its tokens go by cascade
+    connection.execute(ended)  # its tokens are deleted by cascade
 
 
 def require_quota(connection: Connection, window: Window, quota_bytes: int | None) -> None:
-    """CWM-4003 when the tenant's guaranteed windows, this one with its references included, exceed the quota."""
+    """Raise CWM-4003 if the tenant's guaranteed windows, including this one and its references, exceed the quota."""
     if quota_bytes is None or window.retention is not Retention.GUARANTEED:
         return
     if connection.dialect.name == "postgresql":
@@ -241,7 +241,7 @@ def require_quota(connection: Connection, window: Window, quota_bytes: int | Non
 
 
 def guaranteed_bytes(connection: Connection, tenant: str) -> int:
-    """One copy of each distinct chunk that guaranteed windows refer to."""
+    """Bytes of the distinct chunks that guaranteed windows refer to, each counted once."""
     distinct = (
         select(func.max(chunk_refs.c.size_bytes).label("size_bytes"))
         .join(

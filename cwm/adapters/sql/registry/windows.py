@@ -1,4 +1,4 @@
-"""Windows as they are: their clones, what refers to them, their removal."""
+"""Windows: clones, dependents, chunks, removal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from cwm.domain.intent import Debt, Intent, Operation
 from cwm.domain.window import Chunk, Durability, Snapshot, Window, WindowList, WindowQuery
 from cwm.ports.registry import Dependents
 
-# Built once: that takes longer than running it.
+# Built once, because building it takes longer than running it.
 _CHUNKS: Final = (
     select(chunk_refs.c.hash, chunk_refs.c.size_bytes, chunk_refs.c.cache_salt)
     .where(chunk_refs.c.tenant == bindparam("of_tenant"), chunk_refs.c.window_name == bindparam("of_name"))
@@ -48,10 +48,10 @@ _CHUNKS: Final = (
 
 
 class WindowRecords:
-    """A window made again under a deleted one's name is another window: it inherits no dependents.
+    """A new window with a deleted window's name is a different window and inherits no dependents.
 
-    Lineage is kept by a hidden uid, given once. ``parent_window`` and ``thawed_from`` go on naming the
-    window that was, and a session's freeze hands on the uid that its thaw recorded.
+    Lineage uses a hidden uid, which is never reused. ``parent_window`` and ``thawed_from`` keep the deleted
+    window's name, and the freeze of a session passes on the uid that its thaw recorded.
     """
 
     database: Database
@@ -112,7 +112,7 @@ class WindowRecords:
 
     @reading
     def windows(self, connection: Connection, tenant: str, query: WindowQuery) -> WindowList:
-        """Names sort by byte; a search ignores case as Unicode folds it."""
+        """Names sort by byte; a search ignores case by Unicode case folding."""
         return window_search.find(connection, tenant, query)
 
     @reading
@@ -136,7 +136,7 @@ class WindowRecords:
 
     @reading
     def dependents(self, connection: Connection, tenant: str, name: str) -> Dependents:
-        """Sessions that are being thawed from it count as live."""
+        """Windows and live sessions that come from this window, including sessions that are being thawed."""
         uid = uid_of(tenant, name)
         heirs = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.parent_uid == uid)
         thawed = select(sessions.c.id).where(
@@ -155,7 +155,7 @@ class WindowRecords:
 
     @reading
     def chunks_of_other_windows(self, connection: Connection, tenant: str, name: str) -> set[str]:
-        # As one statement, SQLite would look through every chunk of the tenant.
+        # Several statements, because in one SQLite would scan every chunk of the tenant.
         mine: dict[str, list[str]] = {}
         for row in connection.execute(_CHUNKS, {"of_tenant": tenant, "of_name": name}):
             mine.setdefault(row.cache_salt, []).append(row.hash)
@@ -170,5 +170,5 @@ class WindowRecords:
 
 
 def _owed_by(window: Window) -> tuple[datetime, Durability, bool]:
-    """What says, beside its content, what it has in the cache, and that it was not made again of the same."""
+    """Besides the content, the fields that decide what the window has in the cache, and identify this very window."""
     return window.created_at, window.durability, window.pinned

@@ -1,6 +1,6 @@
-"""The schema. Every key starts with the tenant, so that no index ever mixes two.
+"""The schema. Keys of a tenant's data start with the tenant, so that no index mixes two tenants.
 
-``metadata`` has all of it, whichever of its modules was imported.
+``metadata`` has every table, whichever of these modules is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keys that were made for machines."""
+"""API keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import JSON, Column, Index, Table
 
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
 
-# A key is found before it is known whose it is: the one index that does not begin with the tenant.
+# Its index does not begin with the tenant, because a key is looked up before its tenant is known.
 api_keys = Table(
     "api_keys",
     metadata,

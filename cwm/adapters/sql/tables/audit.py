@@ -1,4 +1,4 @@
-"""The audit log, what was pruned of it and up to where it is signed."""
+"""The audit log, its anchors (how far it is pruned) and its checkpoints (how far it is signed)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import JSON, Column, Index, Table
 
 from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
 
-# Append-only: `seq` numbers a tenant's records without a gap, and `digest` is over the row and `previous`.
+# Append-only: `seq` numbers a tenant's records without gaps, and `digest` covers the row and `previous`.
 audit_log = Table(
     "audit_log",
     metadata,

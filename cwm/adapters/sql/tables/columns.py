@@ -1,4 +1,4 @@
-"""The columns that tables are made of, and the metadata that knows every table."""
+"""Column types and constructors, and the metadata of all tables."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, DateTime, Dialect, Integer, MetaData, String, TypeDecorator
 
-# Byte order, so that both databases sort and compare alike whatever locale Postgres was made with.
+# Byte order, so that both databases sort and compare alike, whatever the locale of Postgres.
 Text: Final = String().with_variant(String(collation="C"), "postgresql")
 Bytes: Final = BigInteger()
 RowId: Final = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC. SQLite keeps no zone, so it is taken off and put back."""
+    """An aware datetime in UTC. SQLite stores no zone, so it is removed on write and added on read."""
 
     impl = DateTime(timezone=True)
     cache_ok = True

@@ -1,4 +1,4 @@
-"""Shared bytes, who holds them, and the results that are made of them."""
+"""Shared contents, their holders, and stored results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import JSON, Boolean, Column, Index, LargeBinary, Table
 
 from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
 
-# What several things of a tenant may hold: one row for equal bytes, as SharedContents stores them.
+# One row per distinct value of a tenant, as SharedContents stores it; several holders may share it.
 contents = Table(
     "contents",
     metadata,
@@ -26,7 +26,7 @@ content_holders = Table(
     Index(None, "tenant", "expires_at"),
 )
 
-# Every change of a tenant's contents locks its row here first, so that they happen one after the other.
+# Every change to a tenant's contents first locks the tenant's row here, so that changes happen one after another.
 content_usage = Table(
     "content_usage",
     metadata,
@@ -34,7 +34,7 @@ content_usage = Table(
     required("used_bytes", Bytes),
 )
 
-# What tools answered and agents may read on; the bodies are kept apart, by digest.
+# Stored tool results that agents can read later; the bodies are in `contents`, by digest.
 stored_results = Table(
     "stored_results",
     metadata,

@@ -1,4 +1,4 @@
-"""What gateways have under way, hold and know of their engines."""
+"""Gateways' intents and leases, and the speeds of their engines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import JSON, Column, Index, Table
 
 from cwm.adapters.sql.tables.columns import Text, UtcDateTime, metadata, required, tenant
 
-# What a gateway began and has not ended. A window's own tokens may only be dropped when no intent needs them.
+# Operations that a gateway began and has not ended. A window's tokens may be deleted only if no intent needs them.
 intents = Table(
     "intents",
     metadata,
@@ -24,7 +24,7 @@ intents = Table(
     Index(None, "tenant", "snapshot_id"),
 )
 
-# This and the next belong to gateways and engines, not to a tenant.
+# This table and the next belong to gateways and engines, not to a tenant.
 leases = Table(
     "leases",
     metadata,

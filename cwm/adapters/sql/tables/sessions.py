@@ -1,7 +1,7 @@
-"""Sessions, their tokens and the snapshots they were frozen as.
+"""Sessions, their tokens, and the snapshots of their windows.
 
-``packed`` is zstd of token ids as ``prefix.pack`` writes them, ``head`` the digest of a session's first 16 (null for
-fewer), and a snapshot's ``id`` the digest of all of them.
+``packed`` is the zstd-compressed output of ``prefix.pack``, ``head`` the digest of a session's first 16 token ids (null
+if it has fewer), and a snapshot's ``id`` the digest of all its token ids.
 """
 
 from __future__ import annotations

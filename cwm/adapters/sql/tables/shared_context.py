@@ -1,4 +1,4 @@
-"""Shared context: its scopes, every version of its entries, and the versions that have a label."""
+"""Shared context: scopes, every version of their entries, and labelled versions (snapshots)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import Boolean, Column, Index, Integer, Table, and_
 
 from cwm.adapters.sql.tables.columns import Bytes, Text, UtcDateTime, metadata, required, tenant
 
-# A scope's version counts its writes; what was superseded up to its floor may be gone.
+# A scope's version counts its writes; entries superseded at or before its floor may be deleted.
 context_scopes = Table(
     "context_scopes",
     metadata,
@@ -17,7 +17,7 @@ context_scopes = Table(
     required("written_at", UtcDateTime),
 )
 
-# One row for what a key was from one version on, until another superseded it; without a digest it was deleted.
+# One row per value of a key, from its version until another supersedes it; a row without a digest is a deletion.
 context_entries = Table(
     "context_entries",
     metadata,
@@ -37,7 +37,7 @@ context_entries = Table(
 )
 _entry = context_entries.c
 _is_now = _entry.superseded_at.is_(None)
-# What a clean-up looks for, and nothing else: it finds that without passing every key.
+# Partial indexes of the rows that a clean-up deletes, so that it does not scan every key.
 for _name, _column, _which in (
     ("past", _entry.superseded_at, _entry.superseded_at.is_not(None)),
     ("ending", _entry.expires_at, and_(_is_now, _entry.expires_at.is_not(None))),

@@ -1,6 +1,6 @@
-"""What lists of windows look through. All of it is derived from ``windows``.
+"""The tables that lists of windows read, all derived from ``windows``.
 
-The ``window_search.py`` beside this folder says how they are used.
+``window_list/search.py`` describes their use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from cwm.adapters.sql.tables.columns import Bytes, RowId, Text, UtcDateTime, metadata, required, tenant
 
-# Narrow rows, in every order that can be asked for.
+# Narrow rows, with an index for every sort order.
 window_search = Table(
     "window_search",
     metadata,
@@ -30,7 +30,7 @@ window_search = Table(
     Index(None, "tenant", "total_size_bytes", "name"),
 )
 
-# One row for each tag of a window and one for its model, those of a term beside each other in every order.
+# One row per tag of a window and one for its model; indexes give the rows of a term in every sort order.
 window_terms = Table(
     "window_terms",
     metadata,
@@ -46,7 +46,7 @@ window_terms = Table(
     sqlite_with_rowid=False,
 )
 
-# How many windows a tenant has with a term, and in all under the empty one.
+# The number of a tenant's windows with each term, and of all its windows under the empty term.
 window_counts = Table(
     "window_counts",
     metadata,
@@ -55,7 +55,7 @@ window_counts = Table(
     required("windows", Bytes),
 )
 
-# Which pieces of three characters occur in a window's words. In SQLite it is an FTS5 table whose rowid is the id.
+# The three-character pieces of a window's words. On SQLite this is an FTS5 table whose rowid is the id.
 window_grams = Table(
     "window_grams",
     metadata,

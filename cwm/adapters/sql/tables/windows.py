@@ -1,7 +1,7 @@
 """Windows and the chunks they refer to.
 
-``uid`` names one window for ever: a name can be given again after a delete, a ``uid`` cannot, so lineage
-is joined over ``parent_uid`` and ``thawed_from_uid`` and only shown by name.
+``uid`` identifies one window for ever: a name can be reused after a delete, a ``uid`` cannot. So lineage is joined
+over ``parent_uid`` and ``thawed_from_uid``, and names are only displayed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""``window_list`` as SQL: which windows match, in which order, and how many they are.
+"""``window_list`` as SQL: which windows match, in which order, and how many there are.
 
-A list is read from one of three places, the first that will do:
+A list is read in one of three ways, the first that applies:
 
-- an index in the list's own order, when that index alone says what matches: its page, wherever it begins;
-- all that match, sorted, when a count says that there are few;
-- the first so many rows in the list's order, looked at one by one: a few at first, and where many should match as
-  many more as can be passed in the time that finding all of them takes. When they hold no whole page, what matches is
-  rarer, or elsewhere: then all that match, sorted, found by the index that knows them best.
+- *indexed*: from an index in the list's order, if the index alone decides what matches; the page may begin anywhere;
+- *gathered*: all matches are collected and sorted, if counts say that there are few;
+- *walked*: the first rows in the list's order are checked one by one: a few at first and, if many should match, as
+  many more as can be checked in the time that gathering would take. If they do not contain a whole page, matches are
+  rarer, or further on: then all matches are gathered by the most selective index.
 
-So a page takes a few ms among a million windows, and totals are exact as long as counting takes no longer.
+So a page takes a few ms among a million windows, and totals are exact where counting takes no longer than that.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from cwm.domain.window import WindowList, WindowQuery, WindowSort
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _LAST_OFFSET: Final = 2**62
-# Case folding makes a character three at most. SQLite refuses patterns of 50,000 bytes.
+# Case folding turns one character into at most three. SQLite refuses patterns of 50,000 bytes.
 _LONGEST_SEARCHABLE: Final = 3 * (MAX_DESCRIPTION_CHARS + 200)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many rows a list may look at: to count them, to sort them, and one by one in its own order.
+    """Limits on the rows of a list: ``counted`` to count, ``gathered`` to sort, ``walked`` to check one by one.
 
-    While it does that last it counts matches too, up to ``seen`` more than it passes over. ``looked_up`` are rows of which
-    each is looked at in two places. ``passed`` are those that are walked in the time in which a match is gathered:
-    where that takes longer, up to ``walked_on`` are walked before.
+    A walk also counts matches, up to ``seen`` beyond the offset. ``looked_up`` replaces ``walked`` if each row needs a
+    look-up in a second table. ``passed`` is the number of rows that are walked in the time of gathering one match; if
+    gathering takes longer than a walk, up to ``walked_on`` rows are walked first.
     """
 
     counted: int = 10_000
@@ -68,7 +68,7 @@ def find(connection: Connection, tenant: str, query: WindowQuery, effort: Effort
 
 @dataclass(frozen=True)
 class _Search:
-    """``held`` says how many windows the tenant has with each term of the query, and in all."""
+    """One search. ``held`` is the number of the tenant's windows with each term of the query, and in all."""
 
     connection: Connection
     tenant: str
@@ -84,7 +84,7 @@ class _Search:
         return self._walked() or self._gathered()
 
     def _indexed(self) -> WindowList:
-        """The page, read from an index that holds what matches and nothing else."""
+        """The page, read from an index that contains exactly the matches."""
         total = self._known_total
         counted = self._count(self._statements.counted) if total is None else total
         exact = total is not None or counted <= self.effort.counted
@@ -92,7 +92,7 @@ class _Search:
         return self._listed(found, min(counted, total or self.effort.counted), exact=exact)
 
     def _walked(self) -> WindowList | None:
-        """The page, if the first rows in its order hold all of it and one more."""
+        """The page, if the first rows in its order contain all of it and one more match."""
         first = self.effort.looked_up if self._statements.looks_up else self.effort.walked
         found = self._read(self._statements.walked, {"passed": 0, "walked": first})
         if len(found) <= self.query.limit:
@@ -107,7 +107,7 @@ class _Search:
 
     @property
     def _further(self) -> int:
-        """How many rows are looked at in less time than all that match are gathered in; 0 if they would hold no page."""
+        """The number of rows that can be walked in the time of gathering; 0 if they would not contain a page."""
         if self._grams is None:
             return 0
         windows = self.held[terms.ALL]
@@ -120,7 +120,7 @@ class _Search:
 
     @cached_property
     def _grams(self) -> list[int] | None:
-        """What finds the windows that match; None for too little to ask for."""
+        """The numbers that find matching windows; None if the query has too few."""
         return terms.asked(self.tenant, self._said, self._named)
 
     @property
@@ -128,7 +128,7 @@ class _Search:
         return min(self.held.values()) <= self.effort.gathered
 
     def _gathered(self) -> WindowList:
-        """The page of all that match, which are found by what narrows them down the most."""
+        """The page from all matches, collected by the most selective index."""
         statements, dialect = self._statements, self.connection.dialect.name
         grams = None if self._few else self._grams
         if grams is None:
@@ -165,14 +165,14 @@ class _Search:
                 created_before=query.created_before is not None,
                 onward=query.after is not None,
                 total_known=self._known_total is not None,
-                # Few windows are looked at in less time than this is found out.
+                # For few windows, reading the span takes longer than checking them.
                 spanned=len(self._named) > 1 and query.sort_by is WindowSort.CREATED_AT and not self._few,
             )
         )
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        """Of every name that a statement may have."""
+        """Values of all parameters that a statement may have."""
         query, mark = self.query, self.query.after
         most = query.offset + max(query.limit + 1, self.effort.seen)
         values: dict[str, Any] = {
@@ -194,7 +194,7 @@ class _Search:
         return values | self._span(values)
 
     def _span(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The time in which windows had each of several terms: a model that was retired is long past."""
+        """The time range in which windows have all terms; it excludes, for example, the time after a model was retired."""
         if not self._statements.kind.spanned:
             return {}
         times = self.connection.execute(self._statements.spans, values).one()
@@ -203,7 +203,7 @@ class _Search:
 
     @property
     def _known_total(self) -> int | None:
-        """Counts are kept of one term alone."""
+        """The exact total if it is stored, which is only so for all windows and for single terms."""
         bounded = self.query.created_after is not None or self.query.created_before is not None
         if self.query.search or bounded or len(self.held) > 2:
             return None
@@ -226,19 +226,19 @@ def _terms(query: WindowQuery) -> list[str]:
 
 
 def _can_match(query: WindowQuery) -> bool:
-    """Whether databases can be asked for all of it."""
+    """Whether both databases accept all values of the query."""
     search = (query.search or "").casefold()
     asked = (search, query.model or "", *query.tags)
     return len(search) <= _LONGEST_SEARCHABLE and all(map(is_storable, asked))
 
 
 def _escaped(text: str) -> str:
-    """So that LIKE takes it for what it says."""
+    """The text as a literal in a LIKE pattern."""
     for special in (ESCAPE, "%", "_"):
         text = text.replace(special, f"{ESCAPE}{special}")
     return text
 
 
 def _utc(bound: datetime | None) -> datetime | None:
-    """A bound without a zone is meant in UTC, as every stored timestamp is."""
+    """A bound without a zone is UTC, like every stored timestamp."""
     return bound if bound is None or bound.tzinfo else bound.replace(tzinfo=UTC)

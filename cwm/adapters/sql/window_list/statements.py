@@ -1,4 +1,4 @@
-"""The statements of ``window_list``, built once for every kind of question: building one takes longer than running it."""
+"""The statements of ``window_list``, built once for every kind of query: building one takes longer than running it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _KINDS_KEPT: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the statements of a list depend on; all else in a question is a value in them.
+    """The parts of a query that change its statements; all other parts are parameters.
 
-    ``terms`` and ``tags`` are how many there are, ``onward`` is after a mark, ``spanned`` with the time in which windows
-    had all of several terms.
+    ``terms`` and ``tags`` are numbers of them, ``onward`` means after a mark, ``spanned`` means limited to the time
+    range in which windows have all terms.
     """
 
     sort_by: WindowSort
@@ -70,9 +70,9 @@ def statements_of(kind: Kind) -> Statements:
 
 
 class Statements:
-    """Those of one kind of question.
+    """The statements of one kind of query.
 
-    Their values, by name: ``tenant``, ``term_0`` (the rarest) and on, ``tag_0`` and on, ``model``, ``search``,
+    Their parameters: ``tenant``, ``term_0`` (the rarest) and on, ``tag_0`` and on, ``model``, ``search``,
     ``created_after``, ``created_before``, ``first`` and ``last`` (of a span), ``marked`` and ``marked_name``,
     ``offset``, ``limit``, ``total``, ``counted``, ``passed``, ``walked``, ``seen``, ``grams``.
     """
@@ -82,28 +82,28 @@ class Statements:
 
     @cached_property
     def is_indexed(self) -> bool:
-        """Whether the source has an index of what matches and nothing else."""
+        """Whether an index of the source contains exactly the matches."""
         return not self._unindexed(self._source)
 
     @property
     def looks_up(self) -> bool:
-        """Whether rows of the source alone do not say what matches."""
+        """Whether each row of the source needs a look-up in a second table."""
         return self._source is termed
 
     @cached_property
     def indexed(self) -> Select[Any]:
-        """The page, from an index that holds what matches and nothing else."""
+        """The page, from an index that contains exactly the matches."""
         return self._read(self._rows(self._source).subquery())
 
     @cached_property
     def counted(self) -> Select[Any]:
-        """What an index alone finds, up to a bound."""
+        """The number of matches in the index, up to a limit."""
         return select(_count(self._rows(self._source).limit(_number("counted")).subquery()))
 
     @cached_property
     def walked(self) -> Select[Any]:
-        """What of the page is among some rows in its order, after those passed over, each with the total."""
-        # Said of each row while it is read: a filter around it would have all columns of all rows handed on.
+        """The part of the page that is among some rows in its order, after an offset; each row has the total."""
+        # Computed while each row is read: a filter outside would pass on all columns of all rows.
         matches = and_(*self._unindexed(self._source)).label("matches")
         rows = self._rows(self._source).add_columns(matches).where(*self._after(self._source))
         ordered = rows.order_by(*self._order(self._source))
@@ -114,7 +114,7 @@ class Statements:
 
     @cached_property
     def gathered(self) -> Select[Any]:
-        """The page of all that match, found by their rarest term, each with the total."""
+        """The page from all matches, found by their rarest term; each row has the total."""
         return self._page_of(self._gathered())
 
     @cached_property
@@ -122,7 +122,7 @@ class Statements:
         return select(_count(self._gathered()))
 
     def gathered_by_grams(self, dialect: str) -> Select[Any]:
-        """:attr:`gathered`, found by their terms and the pieces of their words."""
+        """:attr:`gathered` with matches found by their terms and the pieces of their words."""
         return self._by_grams[dialect][0]
 
     def gathered_by_grams_count(self, dialect: str) -> Select[Any]:
@@ -130,7 +130,7 @@ class Statements:
 
     @cached_property
     def spans(self) -> Select[Any]:
-        """When windows had each term first, then when last."""
+        """The first time of each term, then the last time of each."""
         ends = [
             select(termed.c.created_at)
             .where(termed.c.tenant == _TENANT, termed.c.term == _term(number))
@@ -159,7 +159,7 @@ class Statements:
         return self._read(matching, _count(matching))
 
     def _read(self, found: FromClause, *more: ColumnElement[Any]) -> Select[Any]:
-        """Windows of the page and one after it, each followed by ``more``."""
+        """The page's windows and the next one, each with the columns ``more``."""
         chosen = (
             select(found)
             .where(*self._after(found))
@@ -175,18 +175,18 @@ class Statements:
 
     @cached_property
     def _source(self) -> Table:
-        """The table with an index in the list's order: of one term's windows where there is one.
+        """The table with an index in the list's order: ``window_terms`` for a single term, otherwise ``window_search``.
 
-        Looking for more than that, the rows of ``window_search`` tell at once what those of a term must look up; but in
-        the order of time it pays to begin where the term does.
+        A row of ``window_search`` has everything that a query checks, while a row of a term needs look-ups; but in the
+        order of time ``window_terms`` is faster, because the list can begin where the term does.
         """
         alone = self.kind.terms == 1 and not self.kind.search
         return termed if alone or (self.kind.by_time and self.kind.terms) else window_search
 
     def _rows(self, source: Table, *, placed: bool = True) -> Select[Any]:
-        """What rows of the source are sorted by.
+        """The sort keys of the source's rows.
 
-        ``placed`` False keeps databases from looking for the tenant's rows first where there is a better index.
+        With ``placed`` False the database cannot use the tenant's index, so it uses a more selective one.
         """
         columns = [source.c[key] for key in self._keys]
         tenant = source.c.tenant if placed else source.c.tenant.concat("")
@@ -208,7 +208,7 @@ class Statements:
         return clauses
 
     def _unindexed(self, of: FromClause) -> list[ColumnElement[bool]]:
-        """What is left to look at in each row of the source, or of some rows of it."""
+        """The conditions that the source's index does not cover, to be checked in each row."""
         clauses = [] if self.kind.by_time else self._bounds(of)
         if "words" in of.c:
             if self.kind.model:
@@ -257,7 +257,7 @@ def _contains(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
     return column.contains(bindparam(name), escape=ESCAPE)
 
 
-# Looked up row by row: as a join, Postgres would sometimes read all windows of a term instead.
+# Scalar subqueries, evaluated per row: with a join Postgres sometimes reads all windows of a term.
 
 
 def _has_term(of: FromClause, term: BindParameter[str]) -> ColumnElement[bool]:

@@ -1,9 +1,9 @@
-"""What lists find a window by: its terms (a tag, a model), and the pieces of three characters in its words.
+"""The index that finds windows by terms (a tag, a model) and by the three-character pieces of their words.
 
-Both are kept together as numbers, so that an index can say which windows have several of them. A number is made of the
-tenant too, so that tenants share no entry, and both databases can do it with what every one of them has: an array in
-a GIN index on Postgres, words of hex digits in FTS5 on SQLite. Numbers may meet by chance; whoever finds a window by them
-looks at the window.
+Terms and pieces are stored together as numbers (grams), so that an index finds windows that have several of them. A
+number includes the tenant, so that tenants share no entry. Both databases can do this without extensions: Postgres
+with an array in a GIN index, SQLite with words of hex digits in FTS5. Numbers may collide, so a search also checks the
+window itself.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ALL: Final = ""
 """The term of every window."""
 
 _GRAM_CHARS: Final = 3
-# More than these narrow a search no further.
+# More numbers do not narrow a search further.
 _MOST_ASKED: Final = 16
-# One term has an index of its own.
+# A single term is found by its own index instead.
 _TERMS_TO_ASK: Final = 2
 # Keeps a search from matching across the end of the name.
 _GAP: Final = "\x1f"
@@ -46,7 +46,7 @@ _COUNTED: Final = select(window_counts.c.term, window_counts.c.windows).where(
     window_counts.c.tenant == bindparam("of_tenant"),
     window_counts.c.term.in_(bindparam("of_terms", expanding=True)),
 )
-# What ANALYZE knows of the numbers that many windows have: any other is rarer.
+# Shares of the most common numbers, from ANALYZE; a number that is not among them is rarer.
 _COMMON: Final = """
     WITH known AS MATERIALIZED (
         SELECT most_common_elems::text::int[] AS numbers, most_common_elem_freqs AS shares FROM pg_stats
@@ -59,7 +59,7 @@ _COMMON: Final = """
         FROM unnest(CAST(:grams AS int[])) AS asked (number) LEFT JOIN common USING (number)
     )
 """
-# Numbers that many windows have take GIN longer than all else.
+# Searches for the five rarest numbers: common ones take most of GIN's time.
 RAREST: Final = f"""
     {_COMMON}, rarest AS (SELECT number FROM asked ORDER BY share LIMIT 5)
     SELECT array_agg(number) FROM rarest
@@ -68,7 +68,7 @@ _ABOUT_ON_POSTGRES: Final = text(f"""
     {_COMMON}
     SELECT min(share) * (SELECT reltuples FROM pg_class WHERE oid = to_regclass('window_grams')) FROM asked
 """)  # noqa: S608 - ours
-# Ids, from the oldest window's on, that stand for all: FTS5 goes through them from there.
+# Size of the sample: ids from the oldest window's on, because FTS5 reads them in this order.
 _SAMPLE: Final = 10_000
 _SAMPLED_ON_SQLITE: Final = text(
     "SELECT count(*) FROM window_grams WHERE window_grams MATCH :grams AND rowid < :before"
@@ -90,12 +90,12 @@ def model_term(model: str) -> str:
 
 
 def terms_of(window: Window) -> list[str]:
-    """In order, so that whoever locks several of them does so as all others do."""
+    """The window's terms, sorted, so that every transaction locks them in the same order."""
     return sorted({model_term(window.model), *map(tag_term, window.tags)})
 
 
 def exact(tag: str) -> str:
-    """A tag between marks, in hex: SQLite's LIKE would take upper for lower case."""
+    """A tag in hex between marks, because SQLite's LIKE ignores case."""
     return f"<{tag.encode(errors='surrogatepass').hex()}>"
 
 
@@ -104,7 +104,7 @@ def words_of(window: Window) -> str:
 
 
 def grams_of(tenant: str, words: str, named: Iterable[str]) -> list[int]:
-    """Numbers of 32 bits, with a sign, of terms and of the pieces of words; what is shorter than a piece has none."""
+    """Signed 32-bit numbers of terms and of the pieces of words; words shorter than a piece have none."""
     seed = zlib.crc32(tenant.encode())
     pieces = {words[at : at + _GRAM_CHARS] for at in range(len(words) - _GRAM_CHARS + 1)}
     pieces.update(f"{_TERM}{term}" for term in named)
@@ -148,7 +148,7 @@ def add_grams(connection: Connection, values: list[dict[str, Any]]) -> None:
 
 
 def enlist(connection: Connection, window: Window) -> None:
-    """Make a new window findable. :func:`count` is left to the end of the transaction."""
+    """Add a new window to the index. The caller calls :func:`count` at the end of the transaction."""
     row = insert(window_search).values(search_values(window)).returning(window_search.c.id)
     search_id = connection.execute(row).scalar_one()
     connection.execute(insert(window_terms), term_values(window))
@@ -156,14 +156,14 @@ def enlist(connection: Connection, window: Window) -> None:
 
 
 def resize(connection: Connection, window: Window) -> None:
-    """What its freeze found out: all the rest of it was known when it was enlisted."""
+    """Update the window's size, the only listed value that is unknown before its freeze ends."""
     size = {"total_size_bytes": window.total_size_bytes}
     connection.execute(update(window_search).where(_is_listed(window)).values(size))
     connection.execute(update(window_terms).where(_is_termed(window)).values(size))
 
 
 def delist(connection: Connection, window: Window) -> None:
-    """Its row in ``window_search`` goes with the window's own, and takes what Postgres has of its words with it."""
+    """Remove the window's terms and, on SQLite, its grams. The foreign keys cascade over the rest."""
     connection.execute(delete(window_terms).where(_is_termed(window)))
     if _is_postgres(connection):
         return
@@ -173,10 +173,10 @@ def delist(connection: Connection, window: Window) -> None:
 
 
 def count(connection: Connection, window: Window, change: int) -> None:
-    """Count a window that came (1) or went (-1).
+    """Count an added (1) or removed (-1) window.
 
-    Everybody who adds to a tenant's windows waits here for the others: it is the last thing that a transaction
-    does, so that it is short and none waits for a lock while it has this one.
+    Transactions that change a tenant's windows wait for each other here. It is the last step of a transaction, so
+    that this lock is held for a short time and no transaction waits for another lock while it has this one.
     """
     rows = [{"tenant": window.tenant, "term": term, "windows": change} for term in (ALL, *terms_of(window))]
     dialect = postgresql if _is_postgres(connection) else sqlite
@@ -194,14 +194,14 @@ def count(connection: Connection, window: Window, change: int) -> None:
 
 
 def counted(connection: Connection, tenant: str, terms: Iterable[str]) -> dict[str, int]:
-    """How many of the tenant's windows have each term; 0 for one that none has."""
+    """The number of the tenant's windows with each term, 0 included."""
     asked = [ALL, *terms]
     rows = connection.execute(_COUNTED, {"of_tenant": tenant, "of_terms": asked})
     return dict.fromkeys(asked, 0) | {row.term: row.windows for row in rows}
 
 
 def asked(tenant: str, words: str, named: Sequence[str]) -> list[int] | None:
-    """What to ask for to find windows that may hold ``words`` and have the terms; None for too little to ask for."""
+    """The numbers of windows that may contain ``words`` and have the terms; None if there are too few to search by."""
     pieces = grams_of(tenant, words, ())
     if not pieces and len(named) < _TERMS_TO_ASK:
         return None
@@ -210,7 +210,7 @@ def asked(tenant: str, words: str, named: Sequence[str]) -> list[int] | None:
 
 
 def about(connection: Connection, pieces: list[int]) -> float:
-    """About how many windows have these pieces of words; 0 where that is not known."""
+    """The estimated number of windows with these pieces of words; 0 if unknown."""
     if _is_postgres(connection):
         return float(connection.execute(_ABOUT_ON_POSTGRES, {"grams": pieces}).scalar_one())
     oldest, newest = _ids_of_every_tenant(connection)
@@ -220,23 +220,23 @@ def about(connection: Connection, pieces: list[int]) -> float:
 
 
 def asked_as(dialect: str, grams: list[int]) -> Any:
-    """As :func:`holding` takes them."""
+    """The numbers in the form of :func:`holding`'s parameter."""
     return grams if dialect == "postgresql" else " AND ".join(f'"{gram}"' for gram in spelled(grams).split())
 
 
 def holding(dialect: str) -> ColumnElement[bool]:
-    """Of the rows of ``window_search`` those that have all the numbers of the parameter ``grams``, or the rarest of them."""
+    """Matches rows of ``window_search`` with all numbers of the parameter ``grams``, or with the rarest of them."""
     found = _FOUND_ON_POSTGRES if dialect == "postgresql" else _FOUND_ON_SQLITE
     return window_search.c.id.in_(found.columns(window_grams.c.id))
 
 
 def spelled(grams: list[int]) -> str:
-    """Words to FTS5, which splits at spaces."""
+    """The numbers as words for FTS5, which splits at spaces."""
     return " ".join(f"{gram + 2**31:x}" for gram in grams)
 
 
 def _ids_of_every_tenant(connection: Connection) -> tuple[int, int]:
-    """The oldest and the newest; tenants have none of their own. Asked for both at once, SQLite reads all of them."""
+    """The oldest and the newest id, over all tenants. Two subqueries, because for both at once SQLite reads all ids."""
     ends = (select(end(window_search.c.id)).scalar_subquery() for end in (func.min, func.max))
     oldest, newest = connection.execute(select(*ends)).one()
     return oldest, newest

@@ -42,6 +42,7 @@ class CodedTool(FunctionTool):
         }
 
 
+# Bypass (decision 0028): CWM's own tools by name, without FastMCP's providers and transforms.
 class OwnTools(Middleware):
     """The innermost layer: runs the tool of the record.
 

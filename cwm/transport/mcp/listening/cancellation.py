@@ -6,7 +6,6 @@ A client of 2026-07-28 just closes the request's stream; over stdio the connecti
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -18,6 +17,7 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_types import RequestId
 
+from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.ports.changes import Changes
 from cwm.transport.http.request_keys import AGENT_SESSION
@@ -29,7 +29,7 @@ class Cancellations:
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._answering: dict[tuple[str, str], anyio.CancelScope] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling = BackgroundTasks()
         changes.subscribe(self._hear)
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -56,9 +56,7 @@ class Cancellations:
             return
         given_up = Change(ChangeKind.GIVEN_UP, _spelled(request_id), session_id)
         # Its own task: the message is answered, and all that waits for it ended, before others have heard.
-        telling = asyncio.create_task(self._changes.publish(given_up))
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+        self._telling.start(self._changes.publish(given_up))
 
     def _hear(self, change: Change) -> None:
         if change.kind is ChangeKind.GIVEN_UP and change.agent_session and change.uri:

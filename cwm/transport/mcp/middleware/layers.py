@@ -11,6 +11,7 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools import Tool, ToolResult
 
 
+# Bypass (decision 0028): FastMCP makes six calls for each of its middlewares, of which CWM needs one.
 class Layers(Middleware):
     """``layers``, the outermost first. Of their hooks those for tools and resources count, and no others."""
 

@@ -23,7 +23,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* What a restricted namespace asks of a pod and of a container. */}}
+{{- /* The security context that a restricted namespace requires of a pod and of a container. */}}
 {{- define "cwm.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -38,7 +38,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* Variables that the gateways and the migration have in common; secrets are files. */}}
+{{- /* Environment variables of both the gateways and the migration; secrets are files. */}}
 {{- define "cwm.env" -}}
 - {name: CWM_DATABASE_URL_FILE, value: /run/secrets/cwm/database_url}
 - {name: CWM_SHARED_STORE_URL_FILE, value: /run/secrets/cwm/shared_store_url}
@@ -50,7 +50,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
-{{- /* The names by which its own Service and Ingress let clients reach it, and those of cwm.yaml, which this would hide. */}}
+{{- /* Host names of the Service and the Ingress, and those of cwm.yaml, which this variable would override. */}}
 {{- define "cwm.hosts" -}}
 {{- $name := include "cwm.name" . }}
 {{- $hosts := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) }}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 
 from cwm.adapters.sql.context import index as context_index
 from cwm.adapters.sql.context.index import SqlContextIndex
@@ -32,11 +32,11 @@ async def test_what_a_clean_up_looks_for_is_found_by_an_index_of_its_own(
         explained = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {s}", p).all() for s, p in looked]
         return [str(rows[0][3]) for rows in explained]
 
-    event.listen(database._engine, "before_cursor_execute", hear)
+    event.listen(Engine, "before_cursor_execute", hear)
     try:
         index = SqlContextIndex(database)
         await index.write(SCOPE, [Write("key", "d", 1)], "ann", new=Bytes("d", b"d"), keep=10)
-        event.remove(database._engine, "before_cursor_execute", hear)
+        event.remove(Engine, "before_cursor_execute", hear)
         found = await database.read(plans)
     finally:
         await database.dispose()

@@ -18,7 +18,6 @@ from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies, Tool
 from cwm.domain.upstream import Credentials, UpstreamSpec
 from cwm.services.context.views import ContextViews
 from cwm.settings import Shared
-from tests.eventually import eventually
 from tests.node.programs import Programs
 from tests.transport.mcp.gateway import LEGACY, MODERN, Gateway, fastmcp_agent, gateway, sdk_agent
 from tests.transport.mcp.upstream_hosts import Host, hosted
@@ -247,7 +246,7 @@ async def test_what_another_server_of_that_name_answered_is_not_shared(
         if gone_between:
             await upstreams.configure([])
         await upstreams.configure([new.spec("notes")])
-        await eventually(lambda: not upstreams._roster._retiring)
+        await upstreams._roster.background.settled()
         assert SHARED not in (await agent.call("notes_echo", {"message": "hi"})).meta
         assert SHARED in (await agent.call("notes_echo", {"message": "hi"})).meta
         assert (host.seen.calls["echo"], new.seen.calls["echo"]) == (1, 1)

@@ -18,6 +18,7 @@ from mcp_types import PromptReference
 
 from cwm.domain.principal import Principal
 from cwm.domain.upstream import Credentials, Override, Selection, UpstreamSpec
+from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import LinkState
 from tests.eventually import eventually
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, gateway
@@ -421,7 +422,7 @@ async def test_a_subscription_to_an_upstreams_resource_outlives_a_change_of_its_
             agent = running.parts.agents.held(AGENT, session)
             assert agent is not None
             link = upstreams._links["notes"]
-            await eventually(lambda: stateless or agent.has_session(link))
+            await eventually(lambda: stateless or links_of(agent).opened(link) is not None)
             telling = asyncio.create_task(told_of(stream, uri))
             while not telling.done():
                 await touched(wire, session)

@@ -1,0 +1,205 @@
+"""What links an agent session and the upstreams: its own sessions with them, and what it listens to there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from cwm.domain.errors import AgentSessionNotFoundError, CwmError
+from cwm.domain.upstream import Kind
+from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
+from cwm.services.agents.context_manager import AgentPart, ContextManager
+from cwm.services.upstreams.attempts import Attempts
+from cwm.services.upstreams.link import ALL_KINDS, Catalogue, Link, Offers, kinds_of
+from cwm.services.upstreams.watches import Watches
+
+
+@dataclass(slots=True)
+class _OwnSession:
+    """One agent session's own session with one upstream; ``stored`` is what the store keeps of it."""
+
+    session: UpstreamSession
+    catalogue: Catalogue
+    stored: str | None
+    stale: set[Kind] = field(default_factory=lambda: set(ALL_KINDS))
+    learning: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class AgentLinks(AgentPart):
+    """One agent session's own sessions with stateful upstreams, opened on first use.
+
+    What the next replica needs to go on with a session is in the store. Closing keeps that session there; ending
+    the agent session ends it.
+    """
+
+    __slots__ = ("_attempts", "_gone", "_opening", "_sessions", "_watches")
+
+    def __init__(self, agent: ContextManager) -> None:
+        super().__init__(agent)
+        self._sessions: dict[Link, _OwnSession] = {}
+        self._opening: dict[Link, asyncio.Lock] = {}
+        self._gone: dict[Link, str] = {}
+        self._watches: dict[Link, Watches] = {}
+        self._attempts: dict[Link, Attempts] = {}
+
+    @property
+    def listening(self) -> bool:
+        return any(self._watches.values())
+
+    def stored(self) -> Mapping[str, str]:
+        return {stored_as(link): own.stored for link, own in self._sessions.items() if own.stored is not None}
+
+    def watches(self, link: Link) -> Watches:
+        """What it is to hear of, in its own session with the upstream or in the one that all share."""
+        return self._watches.setdefault(link, Watches())
+
+    def listens_to(self, link: Link) -> bool:
+        return bool(self._watches.get(link))
+
+    def opened(self, link: Link) -> UpstreamSession | None:
+        """Its own session with the upstream, where there is one."""
+        return own.session if (own := self._sessions.get(link)) is not None else None
+
+    async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
+        """The agent session's own session with the upstream. Raises UpstreamAwayError."""
+        return (await self._upstream(link, authorization, heard)).session
+
+    def known(self, link: Link, kind: Kind) -> Offers | None:
+        """What :meth:`offers` gives, where nothing need be asked for that."""
+        own = self._sessions.get(link)
+        fresh = own is not None and own.session.is_open and kind not in own.stale
+        return own.catalogue.of(kind) if own is not None and fresh else None
+
+    def attempts(self, link: Link, back: Callable[[Kind], None]) -> Attempts:
+        """What is under way to learn what the upstream offers, and what became of it before."""
+        return self._attempts.setdefault(link, Attempts(link, back))
+
+    async def offers(self, link: Link, kind: Kind, authorization: str | None, heard: Heard) -> Offers:
+        """What an upstream offers to this caller. Raises UpstreamError."""
+        own = await self._upstream(link, authorization, heard)
+        async with own.learning:
+            return await self._learned(link, kind, own)
+
+    async def _learned(self, link: Link, kind: Kind, own: _OwnSession) -> Offers:
+        if kind in own.stale:
+            kinds = kinds_of(kind) if kind is not Kind.TEMPLATES else frozenset({kind})
+            # What is heard while it is looked up makes it stale again.
+            own.stale -= kinds
+            try:
+                await own.catalogue.learn(own.session, kinds)
+            except BaseException as failed:
+                own.stale |= kinds
+                if isinstance(failed, UpstreamExpiredError) or not own.session.is_open:
+                    self.drop(link, own.session)
+                raise
+        return own.catalogue.of(kind)
+
+    def outdated(self, link: Link, heard: Kind) -> None:
+        if (own := self._sessions.get(link)) is not None:
+            own.stale |= kinds_of(heard)
+
+    def drop(self, link: Link, session: UpstreamSession) -> None:
+        """Stop using a session that the upstream does not know any more."""
+        own = self._sessions.get(link)
+        if own is not None and own.session is session:
+            del self._sessions[link]
+            if own.stored is not None:
+                self._gone[link] = own.stored
+            session.retire(end=False)
+
+    def unlisten(self, link: Link) -> list[str]:
+        """What it listened to there, own URIs; it does so no more."""
+        return watches.uris() if (watches := self._watches.pop(link, None)) is not None else []
+
+    def succeed(self, old: Link, new: Link) -> None:
+        """``new`` is the same upstream configured otherwise: go on there, in another session."""
+        own = self._sessions.get(old)
+        if own is not None and own.stored is not None and stored_as(old) == stored_as(new):
+            # What the store keeps is the new one's to replace, and the old one's no more.
+            self._gone[old] = self._gone[new] = own.stored
+            own.stored = None
+
+    async def release(self, link: Link) -> None:
+        """The upstream is configured no more."""
+        self._opening.pop(link, None)
+        self._gone.pop(link, None)
+        self._watches.pop(link, None)
+        if (attempts := self._attempts.pop(link, None)) is not None:
+            await attempts.stop()
+        if (own := self._sessions.pop(link, None)) is not None:
+            await own.session.close(end=True)
+            if own.stored is not None:
+                # Else it expires there with the agent session; whoever goes on with it before opens another.
+                with suppress(CwmError):
+                    await self.agent.store.forget(self.agent.key, stored_as(link))
+
+    def close(self, *, end: bool) -> Awaitable[object]:
+        self._watches.clear()
+        sessions, self._sessions = list(self._sessions.values()), {}
+        closing = [own.session.close(end=end or not _resumable(own)) for own in sessions]
+        return asyncio.gather(*closing, *(each.stop() for each in self._attempts.values()))
+
+    async def _upstream(self, link: Link, authorization: str | None, heard: Heard) -> _OwnSession:
+        async with self._opening.setdefault(link, asyncio.Lock()):
+            self.agent.refuse_if_ended()
+            own = self._sessions.get(link)
+            if own is not None and not own.session.is_open:
+                del self._sessions[link]
+                await own.session.close(end=False)
+                own = None
+            if own is None:
+                own = await self._open(link, authorization, heard)
+                try:
+                    self.agent.refuse_if_ended()
+                except AgentSessionNotFoundError:
+                    await own.session.close(end=True)
+                    raise
+                self._sessions[link] = own
+                if (watches := self._watches.get(link)) is not None:
+                    await watches.renew(own.session)
+        return own
+
+    async def _open(self, link: Link, authorization: str | None, heard: Heard) -> _OwnSession:
+        name, gone = stored_as(link), self._gone.get(link)
+        stored = (await self.agent.store.recall(self.agent.key)).get(name)
+        if stored is None or stored == gone:
+            session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
+            ours = session.resume_with
+            if ours is None:
+                return _OwnSession(session, Catalogue(link.spec), None)
+            try:
+                anew = self.agent.agent_session is None
+                stored = await self.agent.store.remember(
+                    self.agent.key, name, ours, instead_of=gone, anew=anew, leaves=True
+                )
+            except BaseException:
+                await session.close(end=True)
+                raise
+            self._gone.pop(link, None)
+            if stored is None:
+                # Expired meanwhile: nobody else goes on with it.
+                return _OwnSession(session, Catalogue(link.spec), None)
+            if stored == ours:
+                return _OwnSession(session, Catalogue(link.spec), ours)
+            # Another replica opened one for this agent session at the same moment: go on with that.
+            await session.close(end=True)
+        session = await link.connector.open(
+            link.spec, authorization=authorization, resume=stored, heard=heard
+        )
+        return _OwnSession(session, Catalogue(link.spec), stored)
+
+
+def links_of(agent: ContextManager) -> AgentLinks:
+    """The agent session's links, attached to it at the first call."""
+    return agent.part(AgentLinks)
+
+
+def stored_as(link: Link) -> str:
+    """The name by which the session with an upstream is kept for other replicas."""
+    return f"upstream:{link.spec.name}:{link.spec.url}"
+
+
+def _resumable(own: _OwnSession) -> bool:
+    return own.session.is_open and own.stored is not None

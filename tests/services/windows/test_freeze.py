@@ -1,0 +1,290 @@
+"""Freezing a session, against an engine and a cache in memory that lose, refuse and go away on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from cwm.adapters.sql.database import Database
+from cwm.domain.engine import Tier
+from cwm.domain.errors import (
+    EngineConnectionError,
+    EngineResponseError,
+    InvalidWindowNameError,
+    SessionNotActiveError,
+    SessionNotFoundError,
+    StorageQuotaExceededError,
+    StorageWriteError,
+    WindowAlreadyExistsError,
+)
+from cwm.domain.session import SessionState
+from cwm.domain.window import Durability, Retention
+from tests.fakes.kv_tier import LOWER, Copy
+from tests.services.replicas_of import ANN, BOB
+from tests.services.windows_of import Gateway, gateway
+
+
+async def state(cwm: Gateway, session_id: str = "s1") -> SessionState:
+    session = await cwm.registry.session("acme", session_id)
+    assert session is not None
+    return session.state
+
+
+async def test_a_frozen_session_is_a_window_whose_every_block_is_below_l1_and_pinned_once(
+    cwm: Gateway,
+) -> None:
+    ids = await cwm.session()
+    frozen = await cwm.freeze(ANN, "s1", "w1", "what it is", ["a", "b"])
+    window = frozen.window
+    assert await cwm.registry.window("acme", "w1") == window
+    assert (window.durability, window.storage_tier) == (Durability.DURABLE, Tier.REDIS)
+    assert (window.description, window.tags, window.pinned) == ("what it is", ("a", "b"), True)
+    assert (window.token_count, window.block_count) == (len(ids), (len(ids) - 1) // cwm.kv_tier.chunk_size)
+    assert (await cwm.registry.snapshot("acme", window.snapshot_id)).token_ids == ids
+    chunks = await cwm.registry.chunks("acme", "w1")
+    stored = cwm.kv_tier.stored(window.cache_salt)
+    assert [chunk.hash for chunk in chunks] == cwm.kv_tier.expected_hashes(await cwm.key(window))
+    assert all(stored[chunk.hash] >= set(LOWER) for chunk in chunks)
+    assert await cwm.kv_tier.pins(window.cache_salt) == {chunk.hash: 1 for chunk in chunks}
+    assert await state(cwm) is SessionState.FROZEN
+    assert await cwm.at_rest()
+    assert (await cwm.events())[0] == ("window_freeze", "success")
+    assert (frozen.warning, frozen.freeze_time_ms > 0) == (None, True)
+
+
+async def test_a_frozen_session_takes_no_further_turn(cwm: Gateway) -> None:
+    await cwm.window()
+    with pytest.raises(SessionNotActiveError):
+        await cwm.says("s1", "more")
+
+
+async def test_blocks_are_pinned_before_the_engine_is_asked_to_store_them(cwm: Gateway) -> None:
+    """Sweeps of a quota run between any two steps."""
+    await cwm.session()
+    cwm.engine.gate = asyncio.Event()
+    cwm.engine.asked.clear()
+    freezing = asyncio.create_task(cwm.freeze(ANN, "s1", "w1"))
+    await asyncio.wait_for(cwm.engine.asked.wait(), 10)
+    (salt,) = await cwm.registry.salts_of_every_tenant()
+    assert await cwm.kv_tier.pinned_total(salt) > 0
+    cwm.engine.gate.set()
+    assert (await freezing).window.pinned
+
+
+async def test_what_is_kept_as_long_as_there_is_room_is_not_pinned(cwm: Gateway) -> None:
+    window = await cwm.window(retention=Retention.BEST_EFFORT, ttl_seconds=60)
+    assert (window.pinned, await cwm.kv_tier.pins(window.cache_salt)) == (False, {})
+    assert window.expires_at == window.created_at + timedelta(seconds=60)
+
+
+async def test_a_canary_is_kept_unless_nobody_wants_it(cwm: Gateway) -> None:
+    for name, wanted in (("w1", True), ("w2", False)):
+        await cwm.open_session(ANN, name)
+        await cwm.says(name, f"{name} has words of its own, enough for two blocks of thirty-two tokens.")
+        window = (await cwm.freeze(ANN, name, name, canary=wanted)).window
+        canary = await cwm.registry.canary("acme", window.snapshot_id, window.cache_salt)
+        assert (canary is not None) is wanted
+        assert canary is None or len(canary.token_ids) == 4
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+async def test_blocks_that_were_lost_before_are_computed_and_stored_again(cwm: Gateway, keep: int) -> None:
+    await cwm.session()
+    key = await cwm.session_key()
+    cwm.kv_tier.lose(key, keep=keep)
+    cwm.engine.restart()
+    window = (await cwm.freeze(ANN, "s1", "w1")).window
+    assert window.durability is Durability.DURABLE
+    assert len(cwm.kv_tier.stored(key.cache_salt)) == window.block_count
+
+
+async def test_what_cannot_be_stored_leaves_the_session_as_it_was_and_no_pin_for_long(cwm: Gateway) -> None:
+    await cwm.open_session(ANN, "s1")
+    cwm.kv_tier.full.update(LOWER)
+    await cwm.says("s1", "Once upon a time there was a Redis without any room, and a disk that was full.")
+    with pytest.raises(StorageWriteError, match="Only 0 of 2 blocks"):
+        await cwm.freeze(ANN, "s1", "w1")
+    assert await state(cwm) is SessionState.ACTIVE
+    assert await cwm.registry.window("acme", "w1") is None
+    assert (await cwm.events())[0] == ("window_freeze", "CWM-4001")
+    await cwm.reconcile()
+    assert await cwm.at_rest()
+    assert (await cwm.says("s1", " and on")).completion_tokens > 0
+
+
+async def test_a_damaged_copy_is_not_taken_for_a_stored_one(cwm: Gateway) -> None:
+    await cwm.session()
+    key = await cwm.session_key()
+    await cwm.kv_tier.drop_l1(key)
+    cwm.kv_tier.damage(key, 1, Copy.BROKEN)
+    window = (await cwm.freeze(ANN, "s1", "w1")).window
+    assert window.durability is Durability.DURABLE
+    assert (await cwm.kv_tier.prefetch(key)).complete
+
+
+async def test_without_waiting_a_window_is_pending_at_first_and_durable_soon(cwm: Gateway) -> None:
+    await cwm.session()
+    cwm.engine.gate = asyncio.Event()
+    frozen = await cwm.freeze(ANN, "s1", "w1", wait=False)
+    assert frozen.window.durability is Durability.PENDING
+    assert await state(cwm) is SessionState.FROZEN
+    cwm.engine.gate.set()
+    await cwm.freeze.settle()
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    assert window.durability is Durability.DURABLE
+    assert await cwm.at_rest()
+
+
+async def test_what_cannot_be_stored_when_nobody_waits_is_a_failed_window(cwm: Gateway) -> None:
+    cwm.kv_tier.full.update(LOWER)
+    await cwm.session()
+    await cwm.freeze(ANN, "s1", "w1", wait=False)
+    await cwm.freeze.settle()
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    assert (window.durability, "could be stored" in (window.failure or "")) == (Durability.FAILED, True)
+
+
+async def test_a_caller_who_leaves_does_not_stop_a_freeze(cwm: Gateway) -> None:
+    await cwm.session()
+    cwm.engine.gate = asyncio.Event()
+    cwm.engine.asked.clear()
+    caller = asyncio.create_task(cwm.freeze(ANN, "s1", "w1"))
+    await asyncio.wait_for(cwm.engine.asked.wait(), 10)
+    caller.cancel()
+    await asyncio.wait([caller])
+    cwm.engine.gate.set()
+    await cwm.freeze.settle()
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    assert window.durability is Durability.DURABLE
+
+
+async def test_an_engine_that_became_another_while_it_was_asked_stores_nothing(cwm: Gateway) -> None:
+    await cwm.session()
+    cwm.engine.fingerprint = "fp-2"
+    with pytest.raises(EngineResponseError, match="changed while"):
+        await cwm.freeze(ANN, "s1", "w1")
+    assert await state(cwm) is SessionState.ACTIVE
+    assert (await cwm.freeze(ANN, "s1", "w1")).window.identity.fingerprint == "fp-2"
+
+
+async def test_an_lmcache_that_is_away_is_not_as_if_there_were_none(cwm: Gateway) -> None:
+    await cwm.session()
+    cwm.kv_tier.away = True
+    with pytest.raises(EngineConnectionError):
+        await cwm.freeze(ANN, "s1", "w1")
+    assert await state(cwm) is SessionState.ACTIVE
+    assert await cwm.registry.window("acme", "w1") is None
+
+
+async def test_without_lmcache_the_tokens_are_kept_and_the_answer_says_so(cwm: Gateway) -> None:
+    cwm.kv_tier.present = False
+    ids = await cwm.session()
+    frozen = await cwm.freeze(ANN, "s1", "w1")
+    assert (frozen.window.block_count, frozen.window.durability) == (0, Durability.DURABLE)
+    assert "no LMCache" in (frozen.warning or "")
+    assert (await cwm.registry.snapshot("acme", frozen.window.snapshot_id)).token_ids == ids
+
+
+async def test_a_context_shorter_than_a_block_is_kept_without_a_pin_and_the_answer_says_so(
+    cwm: Gateway,
+) -> None:
+    await cwm.session(text="short")
+    frozen = await cwm.freeze(ANN, "s1", "w1")
+    assert (frozen.window.block_count, frozen.window.pinned) == (0, False)
+    assert "shorter than one block" in (frozen.warning or "")
+
+
+async def test_what_is_not_to_be_frozen_is_refused_and_nothing_is_begun(cwm: Gateway) -> None:
+    await cwm.open_session(ANN, "empty")
+    await cwm.window("taken", "s1")
+    await cwm.session("s2", "Another one of its own, long enough for a block or two of its tokens.")
+    before = await cwm.registry.totals("acme")
+    with pytest.raises(SessionNotFoundError):
+        await cwm.freeze(ANN, "nobody", "w1")
+    with pytest.raises(SessionNotActiveError, match="no tokens yet"):
+        await cwm.freeze(ANN, "empty", "w1")
+    with pytest.raises(SessionNotActiveError):
+        await cwm.freeze(ANN, "s1", "w1")
+    with pytest.raises(WindowAlreadyExistsError):
+        await cwm.freeze(ANN, "s2", "taken")
+    with pytest.raises(InvalidWindowNameError):
+        await cwm.freeze(ANN, "s2", "no/name")
+    with cwm.turns.begin(ANN, "s2"), pytest.raises(SessionNotActiveError, match="turn in flight"):
+        await cwm.freeze(ANN, "s2", "w1")
+    assert await cwm.registry.totals("acme") == before
+    assert await cwm.at_rest()
+
+
+async def test_no_window_is_guaranteed_beyond_the_quota(sqlite: Database) -> None:
+    cwm = gateway(sqlite, quota_bytes=2_500)
+    await cwm.session()
+    with pytest.raises(StorageQuotaExceededError):
+        await cwm.freeze(ANN, "s1", "w1")
+    assert await state(cwm) is SessionState.ACTIVE
+    await cwm.freeze(ANN, "s1", "w1", retention=Retention.BEST_EFFORT)
+    await cwm.reconcile()
+    assert await cwm.at_rest()
+
+
+async def test_who_freezes_anothers_session_of_the_tenant_owns_the_window_and_is_audited(
+    cwm: Gateway,
+) -> None:
+    await cwm.session()
+    window = (await cwm.freeze(BOB, "s1", "w1")).window
+    assert window.owner == BOB.subject
+    (event, *_) = await cwm.audit.events("acme", 1)
+    assert (event.subject, event.details["owner"]) == (BOB.subject, ANN.subject)
+
+
+async def test_a_freeze_that_is_gone_on_with_ends_as_if_nothing_had_happened(sqlite: Database) -> None:
+    gone, here = gateway(sqlite, name="gone"), gateway(sqlite)
+    await gone.session()
+    gone.engine.gate = asyncio.Event()
+    pending = (await gone.freeze(ANN, "s1", "w2", wait=False)).window
+    (intent,) = await here.registry.intents("acme", "w2")
+    resumed = await here.freeze.resume(intent)
+    assert resumed is not None
+    assert (resumed.durability, resumed.snapshot_id) == (Durability.DURABLE, pending.snapshot_id)
+    assert len(here.kv_tier.stored(resumed.cache_salt)) == resumed.block_count
+    assert await here.freeze.resume(intent) == resumed, "it has ended, and is not begun again"
+    gone.engine.gate.set()
+    await gone.freeze.settle()
+
+
+async def test_a_freeze_that_is_gone_on_with_on_another_engine_is_stored_under_its_own_salt(
+    sqlite: Database,
+) -> None:
+    gone = gateway(sqlite, name="gone")
+    await gone.session()
+    gone.engine.gate = asyncio.Event()
+    pending = (await gone.freeze(ANN, "s1", "w1", wait=False)).window
+    here = gateway(sqlite)
+    here.engine.fingerprint = "fp-2"
+    (intent,) = await here.registry.intents("acme", "w1")
+    resumed = await here.freeze.resume(intent)
+    assert resumed is not None
+    assert resumed.durability is Durability.DURABLE
+    assert resumed.cache_salt != pending.cache_salt
+    assert resumed.identity.fingerprint == "fp-2"
+    gone.engine.gate.set()
+    await gone.freeze.settle()
+
+
+async def test_a_freeze_that_cannot_be_gone_on_with_is_left_to_whoever_looks_next(cwm: Gateway) -> None:
+    await cwm.session()
+    cwm.kv_tier.away = True
+    await cwm.freeze(ANN, "s1", "w1", wait=False)
+    await cwm.freeze.settle()
+    (intent,) = await cwm.registry.intents("acme", "w1")
+    assert await cwm.replicas.abandoned(intent)
+    with pytest.raises(EngineConnectionError):
+        await cwm.freeze.resume(intent)
+    window = await cwm.registry.window("acme", "w1")
+    assert window is not None
+    assert window.durability is Durability.PENDING
+    assert await cwm.replicas.abandoned(intent)
