@@ -1,4 +1,4 @@
-"""Storage of the ``limits`` library in Redis that admits a request by all of its limits in one round trip."""
+"""Storage of the ``limits`` library in Redis that checks all limits of a request in one round trip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from limits.aio.storage import RedisStorage
 
 from cwm.adapters.redis.limits.trips import Script, Trips
 
-# First the places, which are full or not; then the rates, which count; then the places are taken.
+# A full place ends it before anything is counted; a full rate ends it before a place is occupied.
 _ADMIT: Final = """
 local function acquire(KEYS, ARGV)
 %s
@@ -34,7 +34,7 @@ return 0
 
 
 class LimitStorage(RedisStorage):
-    """Whether a rate has room, and what is counted, says the library's own script, run for each in turn."""
+    """The library's own script decides for each rate in turn whether it has room, and counts."""
 
     def __init__(self, trips: Trips, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
@@ -53,9 +53,9 @@ class LimitStorage(RedisStorage):
         places: Sequence[tuple[str, int]],
         entries: Sequence[tuple[str, int, int]],
     ) -> int | None:
-        """Take a place at each key of ``places`` and count ``entries``; the first of both without room, or None.
+        """Occupy ``places`` (key, most) and count ``entries`` (key, limit, seconds).
 
-        Without a place nothing is counted, and what has no room takes no place.
+        Returns the index of the first that is full, places before entries, or None.
         """
         keys, args = [key for key, _ in places], [most for _, most in places]
         for key, limit, seconds in entries:

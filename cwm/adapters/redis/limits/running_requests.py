@@ -33,7 +33,7 @@ end
 
 
 class RedisRunningRequests:
-    """``counts`` are those of the same store: places and rates of a request are one script."""
+    """``counts`` belong to the same store: one script handles the places and the rates of a request."""
 
     def __init__(
         self, trips: Trips, counts: LimitsRequestCounts, lapse_seconds: float = _LAPSE_SECONDS

@@ -1,4 +1,4 @@
-"""Commands of many requests that go to the shared store together: one write, and one read of all answers."""
+"""Commands of concurrent requests, sent to the shared store in one round trip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Command = Sequence[Any]
 
 
 class Script:
-    """A Lua script, by which Redis knows it from its second run on."""
+    """A Lua script and the digest by which Redis knows it after its first run."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -29,10 +29,11 @@ class Script:
 
 
 class Trips:
-    """What is asked while a trip is under way leaves with the next one. Nothing is sent twice.
+    """Sends the commands of concurrent requests together, and no command twice.
 
-    The trip is a task of its own: a request that is given up takes nothing from those that travel with it. A store
-    that does not answer in time loses the connection, as it would lose each request's own.
+    Commands that arrive during a round trip leave with the next one. A round trip is a task of its own, so that a
+    cancelled request does not disturb the others. When the store does not answer in time, the connection is closed
+    and every command of that trip fails.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -42,7 +43,7 @@ class Trips:
         self._trip: asyncio.Task[None] | None = None
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> Any:
-        """What the script returns. Raises RedisError or OSError."""
+        """The result of the script. Raises RedisError or OSError."""
         rest = (len(keys), *keys, *args)
         with self._tracer.call("EVALSHA", {"db.system.name": "redis", "db.operation.name": "EVALSHA"}):
             try:
@@ -51,7 +52,7 @@ class Trips:
                 return await self._ask(("EVAL", script.text, *rest))
 
     async def tell(self, commands: Sequence[Command]) -> None:
-        """Send them in one trip. Raises RedisError or OSError."""
+        """Send commands whose results do not matter. Raises RedisError or OSError."""
         await asyncio.gather(*map(self._ask, commands))
 
     def _ask(self, command: Command) -> asyncio.Future[Any]:
@@ -65,7 +66,7 @@ class Trips:
         try:
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]
-                # Who gave up before it was sent asks for nothing any more.
+                # A command whose request was cancelled meanwhile is not sent.
                 await self._once([each for each in batch if not each[1].done()])
         finally:
             self._trip = None
@@ -104,7 +105,7 @@ class Trips:
                 else:
                     answer.set_exception(refused)
         except BaseException:
-            # Answers that are still on their way are nobody's.
+            # The next user of the connection would read the answers that are still to come.
             await connection.disconnect(nowait=True)
             raise
         finally:
