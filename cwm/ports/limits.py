@@ -30,10 +30,13 @@ class RequestCounts(Protocol):
 class RunningRequests(Protocol):
     """The requests running now. Every method but ``keep`` raises CWM-4001 when the store is unavailable."""
 
-    async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
-        """Occupy one place in each of ``places``, or in none; returns the first that is full, else None.
+    async def begin(
+        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
+    ) -> Place | tuple[Bucket, float] | None:
+        """Occupy one place in each of ``places`` and count against ``buckets``; returns the first that is full, else None.
 
-        ``request`` is a unique id.
+        A request without a place is not counted. A full bucket is returned as by :meth:`RequestCounts.count`, and the
+        request occupies no place then. ``request`` is a unique id.
         """
 
     async def end(self, request: str, places: Sequence[Place]) -> None:

@@ -60,11 +60,15 @@ def _rules(settings: Settings, identity: Identity) -> LimitRules:
 
 def _store(client: Redis | None) -> tuple[RequestCounts, RunningRequests]:
     if client is None:
-        return LimitsRequestCounts(_in_process), InProcessRunningRequests()
+        local = LimitsRequestCounts(_in_process)
+        return local, InProcessRunningRequests(local)
     from cwm.adapters.redis.limits.request_counts import redis_request_counts
     from cwm.adapters.redis.limits.running_requests import RedisRunningRequests
+    from cwm.adapters.redis.limits.trips import Trips
 
-    return redis_request_counts(client), RedisRunningRequests(client)
+    trips = Trips(client)
+    counts = redis_request_counts(client, trips)
+    return counts, RedisRunningRequests(trips, counts)
 
 
 def _in_process() -> Any:

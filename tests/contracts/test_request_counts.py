@@ -15,6 +15,7 @@ from cwm.adapters.limits.counts import LimitsRequestCounts
 from cwm.adapters.limits.in_process import InProcessStorage
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.redis.limits.request_counts import redis_request_counts
+from cwm.adapters.redis.limits.trips import Trips
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.limits import Bucket, Level, Rate
 from cwm.ports.limits import RequestCounts
@@ -30,7 +31,7 @@ async def counts(request: pytest.FixtureRequest) -> AsyncIterator[RequestCounts]
         yield LimitsRequestCounts(InProcessStorage)
         return
     client = connect(request.getfixturevalue("redis_url"))
-    yield redis_request_counts(client)
+    yield redis_request_counts(client, Trips(client))
     await client.aclose()
 
 
@@ -86,7 +87,7 @@ async def test_tokens_are_used_up_by_what_was_spent_however_much_that_was(counts
 @pytest.mark.slow
 async def test_two_replicas_count_together(redis_url: str) -> None:
     one, other = connect(redis_url), connect(redis_url)
-    here, there = redis_request_counts(one), redis_request_counts(other)
+    here, there = redis_request_counts(one, Trips(one)), redis_request_counts(other, Trips(other))
     limited = bucket(20)
     waits = await asyncio.gather(*(each.count(limited) for each in (here, there) for _ in range(30)))
     assert waits.count(None) == 20
@@ -97,7 +98,7 @@ async def test_two_replicas_count_together(redis_url: str) -> None:
 @pytest.mark.slow
 async def test_what_is_kept_in_redis_is_named_as_ours_and_lapses(redis_url: str) -> None:
     client = connect(redis_url)
-    counts = redis_request_counts(client)
+    counts = redis_request_counts(client, Trips(client))
     limited = bucket(2)
     await counts.count(limited)
     await counts.spend(limited, 5)
@@ -111,7 +112,7 @@ async def test_what_is_kept_in_redis_is_named_as_ours_and_lapses(redis_url: str)
 @pytest.mark.slow
 async def test_a_store_that_is_away_is_told_of_and_comes_back_by_itself(fragile_valkey: ValkeyServer) -> None:
     client = connect(fragile_valkey.connection_url)
-    counts = redis_request_counts(client)
+    counts = redis_request_counts(client, Trips(client))
     assert await counts.count(bucket(1)) is None
     fragile_valkey.stop()
     with pytest.raises(StorageWriteError):

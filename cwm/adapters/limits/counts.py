@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from cwm.domain.limits import Bucket, Rate
@@ -24,21 +24,22 @@ _EDGE_SECONDS: Final = 0.002
 
 @dataclass
 class LimitsRequestCounts:
-    """``storage`` creates the library's storage, extended by ``acquire_in_order``; ``guard`` maps its failures to CWM-4001."""
+    """``make_storage`` creates the library's storage, extended by ``acquire_in_order``; ``guard`` maps its failures to CWM-4001."""
 
-    storage: Callable[[], Any]
+    make_storage: Callable[[], Any]
     guard: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     now: Callable[[], float] = time.time
 
     async def count(self, *buckets: Bucket) -> tuple[Bucket, float] | None:
-        entries = [_entry(bucket) for bucket in buckets]
         async with self.guard():
-            full = await self._storage.acquire_in_order(entries)
-            if full is None:
-                return None
-            key, _, seconds = entries[full]
-            window = await self._storage.get_sliding_window(key, seconds)
-        return buckets[full], seconds_to_wait(buckets[full].rate, *window)
+            full = await self.storage.acquire_in_order([entry(bucket) for bucket in buckets])
+            return None if full is None else await self.full(buckets[full])
+
+    async def full(self, bucket: Bucket) -> tuple[Bucket, float]:
+        """A bucket that has no room, and the seconds until there is some."""
+        key, _, seconds = entry(bucket)
+        window = await self.storage.get_sliding_window(key, seconds)
+        return bucket, seconds_to_wait(bucket.rate, *window)
 
     async def used_up(self, bucket: Bucket) -> float | None:
         item, fixed = _item(bucket.rate), self._fixed
@@ -53,14 +54,14 @@ class LimitsRequestCounts:
             await self._fixed.hit(_item(bucket.rate), bucket.key, cost=tokens)
 
     @cached_property
-    def _storage(self) -> Any:
-        return self.storage()
+    def storage(self) -> Any:
+        return self.make_storage()
 
     @cached_property
     def _fixed(self) -> FixedWindowRateLimiter:
         from limits.aio.strategies import FixedWindowRateLimiter
 
-        return FixedWindowRateLimiter(self._storage)
+        return FixedWindowRateLimiter(self.storage)
 
 
 def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, now_ends_in: float) -> float:
@@ -77,11 +78,13 @@ def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, no
     return max(0.0, before_ends_in - room * rate.seconds / before) + _EDGE_SECONDS
 
 
-def _entry(bucket: Bucket) -> tuple[str, int, int]:
+def entry(bucket: Bucket) -> tuple[str, int, int]:
+    """The library's key, limit and seconds."""
     item = _item(bucket.rate)
     return item.key_for(bucket.key), item.amount, item.get_expiry()
 
 
+@lru_cache(maxsize=256)
 def _item(rate: Rate) -> RateLimitItem:
     from limits import RateLimitItemPerSecond
 

@@ -7,20 +7,28 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cwm.domain.limits import Place
+from cwm.domain.limits import Bucket, Place
+from cwm.ports.limits import RequestCounts
 
 
 @dataclass(slots=True)
 class InProcessRunningRequests:
+    counts: RequestCounts
     _running: Counter[str] = field(default_factory=Counter)
     _requests: set[str] = field(default_factory=set)
 
-    async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
+    async def begin(
+        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
+    ) -> Place | tuple[Bucket, float] | None:
         full = next((place for place in places if self._running[place.key] >= place.most), None)
-        if full is None:
-            self._requests.add(request)
-            self._running.update(place.key for place in places)
-        return full
+        if full is not None:
+            return full
+        self._requests.add(request)
+        self._running.update(place.key for place in places)
+        over = await self.counts.count(*buckets)
+        if over is not None:
+            await self.end(request, places)
+        return over
 
     async def end(self, request: str, places: Sequence[Place]) -> None:
         if request not in self._requests:

@@ -34,21 +34,22 @@ def connect(url: str, tracer: Tracer = UNTRACED, *, again: bool = True) -> redis
     """A pool that connects on first use. One retry handles a connection that died while idle.
 
     Use ``again=False`` for commands that must not run twice: one may have run although its response was lost.
+    Callers of such a client set their own time limit.
     """
-    client = _connected(TracedRedis if tracer.on else redis.Redis, url, 1 if again else 0)
+    client = _connected(TracedRedis if tracer.on else redis.Redis, url, again=again)
     if isinstance(client, TracedRedis):
         client.tracer = tracer
     return client
 
 
-def _connected(kind: type[redis.Redis], url: str, retries: int) -> redis.Redis:
+def _connected(kind: type[redis.Redis], url: str, *, again: bool) -> redis.Redis:
     scheme, colon, rest = url.partition(":")
     return kind.from_url(
         f"{_VALKEY_SCHEMES.get(scheme, scheme)}{colon}{rest}",
         decode_responses=True,
         socket_connect_timeout=_PATIENCE_SECONDS,
-        socket_timeout=_PATIENCE_SECONDS,
-        retry=Retry(NoBackoff(), retries),
+        socket_timeout=_PATIENCE_SECONDS if again else None,
+        retry=Retry(NoBackoff(), 1 if again else 0),
     )
 
 

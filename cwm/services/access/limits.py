@@ -106,12 +106,17 @@ class Limits:
 
         ``session`` is any name that tells a principal's sessions apart, ``own`` the rates of the tool's policy.
         """
-        release = await self._begin(principal)
-        try:
-            await self._count(principal, session, tool, own)
-        except BaseException:
-            release()
-            raise
+        places = self.rules.places(principal)
+        buckets = tuple(self.rules.buckets(principal, session, tool, own))
+        if places:
+            full, release = await self._begin(places, buckets)
+        else:
+            full, release = await self._count(buckets), _nothing
+        if isinstance(full, Place):
+            await self._refuse(principal, full.key, _too_many(full))
+        elif full is not None:
+            bucket, wait = full
+            await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
         return release
 
     @asynccontextmanager
@@ -153,33 +158,20 @@ class Limits:
         """Wait until the places that were given back are free."""
         await self._ending.settled()
 
-    async def _count(
-        self, principal: Principal, session: str | None, tool: str | None, own: ToolRates
-    ) -> None:
-        buckets = tuple(self.rules.buckets(principal, session, tool, own))
-        full = await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
-        if full is not None:
-            bucket, wait = full
-            await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
+    async def _count(self, buckets: tuple[Bucket, ...]) -> tuple[Bucket, float] | None:
+        return await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
 
-    async def _begin(self, principal: Principal) -> Release:
-        places = self.rules.places(principal)
-        if not places:
-            return _nothing
+    async def _begin(
+        self, places: tuple[Place, ...], buckets: tuple[Bucket, ...]
+    ) -> tuple[Place | tuple[Bucket, float] | None, Release]:
         request = uuid4().hex
         taken = True
-
-        async def begin() -> Place | None:
-            return await self.running.begin(request, places)
-
         try:
-            full = await self.store.ask(begin)
+            full = await self.store.ask(lambda: self.running.begin(request, places, buckets))
         except BaseException:
             # It may have been heard, although the answer was not.
             self._ending.start(self._end(request, places))
             raise
-        if full is not None:
-            await self._refuse(principal, full.key, _too_many(full))
 
         def release() -> None:
             nonlocal taken
@@ -187,7 +179,7 @@ class Limits:
                 taken = False
                 self._ending.start(self._end(request, places))
 
-        return release
+        return full, release
 
     async def _end(self, request: str, places: tuple[Place, ...]) -> None:
         """Places that the store does not hear of lapse."""

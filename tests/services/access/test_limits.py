@@ -16,6 +16,7 @@ from cwm.adapters.memory.running_requests import InProcessRunningRequests
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.redis.limits.request_counts import redis_request_counts
 from cwm.adapters.redis.limits.running_requests import RedisRunningRequests
+from cwm.adapters.redis.limits.trips import Trips
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
@@ -49,7 +50,8 @@ def made(audit: SqlAuditLog) -> Made:
     def limits(rules: LimitRules) -> Limits:
         meter, clock = PrometheusMeter(), SystemClock()
         store = CountStore(refuse=False, meter=meter, clock=clock)
-        counts, running = LimitsRequestCounts(InProcessStorage), InProcessRunningRequests()
+        counts = LimitsRequestCounts(InProcessStorage)
+        running = InProcessRunningRequests(counts)
         return Limits(rules, counts, running, store, audit, meter, clock)
 
     return limits
@@ -170,7 +172,9 @@ async def over_redis(url: str, audit: SqlAuditLog, *, refuse: bool) -> AsyncIter
     client, meter, clock = connect(url), PrometheusMeter(), SystemClock()
     rules = LimitRules(session=(PER_MINUTE,), running_principal=3, principal_tokens=(PER_MINUTE,))
     store = CountStore(refuse=refuse, meter=meter, clock=clock)
-    counts, running = redis_request_counts(client), RedisRunningRequests(client)
+    trips = Trips(client)
+    counts = redis_request_counts(client, trips)
+    running = RedisRunningRequests(trips, counts)
     limits = Limits(rules, counts, running, store, audit, meter, clock)
     yield limits
     await limits.settle()

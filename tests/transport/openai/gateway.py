@@ -144,10 +144,11 @@ async def gateway(
         journal = Journal(audit, clock, meter, InProcessChanges())
         turns = Turns(registry, audit, clock)
         scopes = Scopes(registry, clock)
+        counts = LimitsRequestCounts(InProcessStorage)
         limits = Limits(
             rules,
-            LimitsRequestCounts(InProcessStorage),
-            InProcessRunningRequests(),
+            counts,
+            InProcessRunningRequests(counts),
             CountStore(False, meter, clock),
             audit,
             meter,

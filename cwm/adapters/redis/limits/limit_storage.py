@@ -7,12 +7,27 @@ from typing import Any, Final
 
 from limits.aio.storage import RedisStorage
 
-_IN_ORDER: Final = """
+from cwm.adapters.redis.limits.trips import Script, Trips
+
+# A full place ends it before anything is counted; a full rate ends it before a place is occupied.
+_ADMIT: Final = """
 local function acquire(KEYS, ARGV)
 %s
 end
-for at = 1, #KEYS / 2 do
-  if not acquire({KEYS[2 * at - 1], KEYS[2 * at]}, {ARGV[2 * at - 1], ARGV[2 * at], 1}) then return at end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local places = tonumber(ARGV[3])
+for at = 1, places do
+  redis.call('ZREMRANGEBYSCORE', KEYS[at], '-inf', now)
+  if redis.call('ZCARD', KEYS[at]) >= tonumber(ARGV[3 + at]) then return at end
+end
+for at = 1, (#KEYS - places) / 2 do
+  local key, arg = places + 2 * at - 1, places + 2 * at + 2
+  if not acquire({KEYS[key], KEYS[key + 1]}, {ARGV[arg], ARGV[arg + 1], 1}) then return places + at end
+end
+for at = 1, places do
+  redis.call('ZADD', KEYS[at], now + ARGV[2], ARGV[1])
+  redis.call('PEXPIRE', KEYS[at], ARGV[2])
 end
 return 0
 """
@@ -21,18 +36,31 @@ return 0
 class LimitStorage(RedisStorage):
     """Runs the library's own script for one limit in turn for each limit; that script decides and counts."""
 
-    def __init__(self, uri: str, **options: Any) -> None:
+    def __init__(self, trips: Trips, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
         bridge: Any = self.bridge
-        acquire = bridge.SCRIPT_ACQUIRE_SLIDING_WINDOW.decode()
-        self._in_order = bridge.get_connection().register_script(_IN_ORDER % acquire)
+        self._trips = trips
+        self._admit = Script(_ADMIT % bridge.SCRIPT_ACQUIRE_SLIDING_WINDOW.decode())
 
     async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
         """Count one request for each (key, limit, seconds) in order; stop at the first that is full, and return its index."""
-        keys: list[str] = []
-        for key, _, _ in entries:
+        return await self.admit("", 0, (), entries)
+
+    async def admit(
+        self,
+        request: str,
+        lapse_ms: int,
+        places: Sequence[tuple[str, int]],
+        entries: Sequence[tuple[str, int, int]],
+    ) -> int | None:
+        """Occupy ``places`` (key, most) and count ``entries`` (key, limit, seconds).
+
+        Returns the index of the first that is full, places before entries, or None.
+        """
+        keys, args = [key for key, _ in places], [most for _, most in places]
+        for key, limit, seconds in entries:
             windows = self._previous_window_key(key), self._current_window_key(key)
             keys.extend(map(self.bridge.prefixed_key, windows))
-        bounds = [bound for _, *both in entries for bound in both]
-        full = int(await self._in_order(keys, bounds))
+            args += limit, seconds
+        full = int(await self._trips.run(self._admit, keys, [request, lapse_ms, len(places), *args]))
         return full - 1 if full else None

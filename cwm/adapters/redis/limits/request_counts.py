@@ -13,8 +13,10 @@ from cwm.domain.errors import StorageWriteError
 if TYPE_CHECKING:
     import redis.asyncio as redis
 
+    from cwm.adapters.redis.limits.trips import Trips
 
-def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
+
+def redis_request_counts(client: redis.Redis, trips: Trips) -> LimitsRequestCounts:
     """Counts a request against all its limits in one script, so that it counts once across replicas.
 
     ``client`` must not retry: a script whose response was lost may have counted.
@@ -24,6 +26,7 @@ def redis_request_counts(client: redis.Redis) -> LimitsRequestCounts:
         from cwm.adapters.redis.limits.limit_storage import LimitStorage
 
         return LimitStorage(
+            trips,
             "redis://",
             implementation="redispy",
             key_prefix=digest_key("limit"),

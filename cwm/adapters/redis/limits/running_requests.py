@@ -10,37 +10,20 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
-import redis.asyncio as redis
-
+from cwm.adapters.limits.counts import LimitsRequestCounts, entry
 from cwm.adapters.redis.connection import told_as
 from cwm.adapters.redis.keys import digest_key
+from cwm.adapters.redis.limits.trips import Script, Trips
 from cwm.domain.errors import StorageWriteError
-from cwm.domain.limits import Place
+from cwm.domain.limits import Bucket, Place
 
 _LAPSE_SECONDS: Final = 60
 _RENEW_SECONDS: Final = 15
 
-_NOW: Final = """
+_RENEW: Final = Script(
+    """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-"""
-_BEGIN: Final = (
-    _NOW
-    + """
-for at, key in ipairs(KEYS) do
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
-  if redis.call('ZCARD', key) >= tonumber(ARGV[at + 2]) then return at end
-end
-for _, key in ipairs(KEYS) do
-  redis.call('ZADD', key, now + ARGV[2], ARGV[1])
-  redis.call('PEXPIRE', key, ARGV[2])
-end
-return 0
-"""
-)
-_RENEW: Final = (
-    _NOW
-    + """
 for at, key in ipairs(KEYS) do
   redis.call('ZADD', key, 'XX', now + ARGV[1], ARGV[at + 1])
   redis.call('PEXPIRE', key, ARGV[1])
@@ -50,30 +33,34 @@ end
 
 
 class RedisRunningRequests:
-    def __init__(self, client: redis.Redis, lapse_seconds: float = _LAPSE_SECONDS) -> None:
-        self._client = client
+    """``counts`` belong to the same store: one script handles the places and the rates of a request."""
+
+    def __init__(
+        self, trips: Trips, counts: LimitsRequestCounts, lapse_seconds: float = _LAPSE_SECONDS
+    ) -> None:
+        self._trips = trips
+        self._counts = counts
         self._lapse_ms = round(lapse_seconds * 1000)
-        self._begin = client.register_script(_BEGIN)
-        self._renew = client.register_script(_RENEW)
         self._running: dict[str, Sequence[Place]] = {}
 
-    async def begin(self, request: str, places: Sequence[Place]) -> Place | None:
-        most = [place.most for place in places]
+    async def begin(
+        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
+    ) -> Place | tuple[Bucket, float] | None:
+        taken = [(_key(place), place.most) for place in places]
+        counted = [entry(bucket) for bucket in buckets]
         async with _writing():
-            full = int(
-                await self._begin(keys=[_key(p) for p in places], args=[request, self._lapse_ms, *most])
-            )
-        if full:
-            return places[full - 1]
+            full: int | None = await self._counts.storage.admit(request, self._lapse_ms, taken, counted)
+            if full is not None and full >= len(places):
+                return await self._counts.full(buckets[full - len(places)])
+        if full is not None:
+            return places[full]
         self._running[request] = places
         return None
 
     async def end(self, request: str, places: Sequence[Place]) -> None:
         self._running.pop(request, None)
-        async with _writing(), self._client.pipeline(transaction=False) as pipeline:
-            for place in places:
-                pipeline.zrem(_key(place), request)
-            await pipeline.execute()
+        async with _writing():
+            await self._trips.tell([("ZREM", _key(place), request) for place in places])
 
     async def keep(self) -> None:
         """Renew this gateway's requests until cancelled, four times per lifetime."""
@@ -87,7 +74,7 @@ class RedisRunningRequests:
         if held:
             keys, requests = zip(*held, strict=True)
             async with _writing():
-                await self._renew(keys=keys, args=[self._lapse_ms, *requests])
+                await self._trips.run(_RENEW, keys, [self._lapse_ms, *requests])
 
 
 def _key(place: Place) -> str:
