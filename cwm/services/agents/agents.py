@@ -1,4 +1,4 @@
-"""Which agent sessions this process serves: made on first use, closed when idle, ended, or at shutdown."""
+"""The agent sessions that this process serves: opened on first use, closed when idle, when ended, or at shutdown."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger("cwm.agents")
 
 
 class Agents:
-    """Holds the ContextManagers of this process, by (principal, agent session).
+    """The ContextManagers of this process, by (principal, agent session).
 
-    At ``limit`` the one that has been idle longest is closed first; when all are busy, CWM-3006. Closed is
-    not ended: the next request makes a new one, which goes on where the old one was. ``foreign`` is told of
-    every principal who names an agent session that is another's.
+    At ``limit`` the one that has been idle longest is closed first; if all are busy, CWM-3006. A closed agent session
+    has not ended: the next request makes a new ContextManager, which continues from the store. ``foreign`` is called
+    with every principal who names another principal's agent session.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class Agents:
         return iter(list(self._held.values()))
 
     def at_start(self, hook: Hook) -> None:
-        """Called with every new ContextManager before it serves; one that fails is not begun."""
+        """Register a hook that runs with every new ContextManager before it serves. If it raises, so does :meth:`get`."""
         self._on_start.append(hook)
 
     def at_end(self, hook: Hook) -> None:
-        """Called with every ContextManager that stops serving in this process."""
+        """Register a hook that runs with every ContextManager that stops serving in this process."""
         self._on_end.append(hook)
 
     def at_farewell(self, farewell: Farewell) -> None:
-        """Called with what was kept for an agent session that ended here and that this process did not serve."""
+        """Register a callback for an agent session that ended but was not served here; called with its stored values."""
         self._on_farewell.append(farewell)
 
     async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
-        """The ContextManager of an agent session whose id is known to be this principal's."""
+        """The ContextManager of an agent session; the caller has checked that it is this principal's. CWM-3006."""
         key = (principal, agent_session)
         held = self._held.get(key)
         if held is None:
@@ -93,22 +93,22 @@ class Agents:
         return held
 
     def held(self, principal: Principal, agent_session: str | None) -> ContextManager | None:
-        """The ContextManager, if this process has one."""
+        """The ContextManager if this process has one, else None."""
         return self._held.get((principal, agent_session))
 
     async def listens(self, principal: Principal, agent_session: str | None) -> bool:
-        """An open stream is use. False when its agent session is not there any more. StorageReadError."""
+        """Count an open stream as use. False if its agent session does not exist any more. Raises StorageReadError."""
         if (held := self.held(principal, agent_session)) is not None:
             self._use(held)
             await held.keep()
         return agent_session is None or await self.store.touch(agent_session, principal)
 
     async def begin(self, principal: Principal) -> str:
-        """A handle for a client whose protocol has no sessions."""
+        """Start an agent session and return its handle, for a client whose protocol has no sessions."""
         return await self.store.begin(principal)
 
     async def known(self, principal: Principal, handle: str) -> str:
-        """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
+        """Check that ``handle`` is this principal's and return it. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
             if self._foreign is not None and await self.store.alive(handle):
                 await self._foreign(principal)
@@ -121,7 +121,7 @@ class Agents:
         await self.finish(principal, handle)
 
     async def finish(self, principal: Principal, agent_session: str) -> Mapping[str, str]:
-        """:meth:`end` for one that is known to be this principal's; what was kept for it."""
+        """:meth:`end` without the check whose it is; returns its stored values."""
         kept = await self.store.recall(agent_session)
         serves = (principal, agent_session) in self._held
         ended = await self.store.end(agent_session)
@@ -129,12 +129,12 @@ class Agents:
             Change(ChangeKind.ENDED, agent_session=agent_session, tenant=principal.tenant)
         )
         if ended and not serves:
-            # Whoever served it may have closed it, or crashed, and left open what others could go on with.
+            # Its last replica may have closed it, or crashed, and left upstream sessions open for other replicas.
             self._say_farewell(kept)
         return kept
 
     async def sweep(self) -> None:
-        """Keep what is busy, and close what has been idle for the TTL, every now and then, for ever."""
+        """Keep busy agent sessions alive and close those idle for the TTL, at least every 30 s. Runs until cancelled."""
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds / 2))
             self.keep_busy()
@@ -142,22 +142,23 @@ class Agents:
             self.close_idle()
 
     def keep_busy(self) -> None:
-        """A call that takes longer than the TTL is use of its agent session for as long as it takes."""
+        """Count a running call as use, so that one longer than the TTL does not lose its agent session."""
         for held in self:
             if not held.idle and not held.listening:
                 self._closing.start(self._keep(held))
 
     async def see_off(self) -> None:
-        """Have what expired leave its upstreams, where whoever served it made room for others, or crashed."""
+        """Close what expired agent sessions left open at upstreams and no replica closes, for example after a crash."""
         with suppress(CwmError):
             abandoned = await self.store.abandoned()
-            # One that is held here leaves when it is closed.
+            # Those served here are handled when they are closed.
             here = {held.key for held in self}
             for key, kept in abandoned:
                 if key not in here:
                     self._say_farewell(kept)
 
     def close_idle(self) -> None:
+        """Close agent sessions that have been idle for the TTL."""
         oldest = self._clock.monotonic() - self.ttl_seconds
         for key, held in list(self._held.items()):
             if held.last_used > oldest:
@@ -178,11 +179,11 @@ class Agents:
         await self.settled()
 
     async def settled(self) -> None:
-        """Returns when what was closed or kept in use in the background is."""
+        """Wait for the background work: closing agent sessions and keeping them alive."""
         await self._closing.settled()
 
     def _use(self, held: ContextManager) -> None:
-        """Keeps them in the order of their last use."""
+        """Record a use; the dictionary is ordered by last use."""
         held.last_used = self._clock.monotonic()
         key = (held.principal, held.agent_session)
         if self._held.get(key) is held:
@@ -221,7 +222,7 @@ class Agents:
                 self._close_soon(held, end=True)
 
     async def _close_if_ended(self, key: _Key, held: ContextManager) -> None:
-        """One that only listens is used by whoever holds its stream; an end by TTL is told to nobody."""
+        """Close a listening agent session if it has expired: an end by TTL is not notified."""
         try:
             ended = not await self.store.alive(held.key)
         except CwmError:
@@ -235,7 +236,7 @@ class Agents:
             self._closing.start(self._say(farewell, kept))
 
     async def _keep(self, held: ContextManager) -> None:
-        # Without the store it is served all the same.
+        # The agent session is served even if the store is unreachable.
         with suppress(CwmError):
             await self.store.recall(held.key)
 
@@ -249,7 +250,7 @@ class Agents:
         self._closing.start(self._close(held, end=end))
 
     async def _close(self, held: ContextManager, *, end: bool | None) -> None:
-        """With ``end`` None it depends on whether another replica still serves the agent session."""
+        """Close; ``end`` None means: end it if the store has no such agent session any more."""
         try:
             for hook in self._on_end:
                 await hook(held)

@@ -1,4 +1,4 @@
-"""Contents in process: plain where they are hot, compressed where they are warm, under one byte budget."""
+"""Contents in this process's memory: hot ones plain, warm ones compressed, under one byte budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from cwm.domain.eviction import Eviction, Facts, Policy, policy_of
 
 _USABLE: Final = 0.9
-# Dictionary and policy slots, the key's tuple and digest, facts: what one entry takes beside its bytes.
+# Overhead of one entry: dictionary and policy slots, the key's tuple and digest, its facts.
 _ENTRY_BYTES: Final = 760
 
 Key: TypeAlias = tuple[str, str]
@@ -34,7 +34,7 @@ class _Held:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Since the start. ``evicted`` left the process, ``cooled`` are only compressed any more."""
+    """Counts since the start. ``evicted``: dropped from memory. ``cooled``: only the compressed form is kept."""
 
     hits: int = 0
     warm_hits: int = 0
@@ -45,10 +45,10 @@ class CacheCounts:
 
 @dataclass(slots=True)
 class ContentCache:
-    """Nothing is lost with it: whatever goes is in the shared store.
+    """A cache in front of the shared store: nothing is lost when entries are dropped.
 
-    What is over 90 % of ``budget_bytes`` goes at once, in the order of the policy: hot entries cool, warm ones
-    go. ``reserved`` is what others keep under the same budget.
+    Above 90 % of ``budget_bytes`` entries go at once, in the order of the eviction policy: hot ones cool, warm ones are
+    dropped. ``reserved`` is how many bytes others use of the same budget.
     """
 
     budget_bytes: int
@@ -85,7 +85,7 @@ class ContentCache:
         return len(self._warm)
 
     def plain(self, key: Key, now: float) -> bytes | None:
-        """A hot value that has not ended at ``now``, which counts as use."""
+        """The plain value if it is hot and not expired at ``now``. Counts as a use."""
         held = self._held.get(key)
         if held is None or held.plain is None or held.facts.ends_at <= now:
             return None
@@ -95,7 +95,7 @@ class ContentCache:
         return held.plain
 
     def stored(self, key: Key, now: float) -> bytes | None:
-        """A value's stored form that has not ended at ``now``, if it was worth keeping."""
+        """The compressed form if it is kept and not expired at ``now``."""
         held = self._held.get(key)
         return None if held is None or held.facts.ends_at <= now else held.stored
 
@@ -104,7 +104,7 @@ class ContentCache:
         return None if held is None else held.facts
 
     def add(self, key: Key, plain: bytes, stored: bytes | None, priority: int, ends_at: float) -> None:
-        """Hot from now on. ``stored`` is its compressed form, None where that would not be smaller."""
+        """Add a hot entry. ``stored`` is its compressed form, None if that would not be smaller."""
         known = self._held.get(key)
         uses = 1 if known is None else known.uses + 1
         self.drop(key)
@@ -119,7 +119,7 @@ class ContentCache:
         self._enforce()
 
     def prolong(self, key: Key, priority: int, ends_at: float) -> None:
-        """It is kept for another holder too."""
+        """Another holder keeps it too: raise its priority and end to that holder's."""
         if (held := self._held.get(key)) is not None:
             facts = held.facts
             held.facts = Facts(facts.size, max(facts.priority, priority), max(facts.ends_at, ends_at))
@@ -138,12 +138,12 @@ class ContentCache:
             self._hot_bytes -= held.size
 
     def reserve(self, size: int) -> None:
-        """Others keep ``size`` bytes now."""
+        """Set how many bytes others use of the budget."""
         self.reserved = size
         self._enforce()
 
     def reconfigure(self, budget_bytes: int, eviction: Eviction) -> None:
-        """Go by another policy and budget from now on; what was used last, or often, stays what was."""
+        """Change the budget and the policy; the order and number of uses are kept."""
         self.budget_bytes = budget_bytes
         if eviction is not self.eviction:
             self.eviction = eviction

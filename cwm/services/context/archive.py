@@ -1,8 +1,8 @@
-"""Shared context in a file: what workspaces and the tenant have now, to keep aside or to carry to another store.
+"""Export and import of shared context: the current keys of a tenant's named scopes in one file.
 
-Records follow each other, each a line of JSON with ``bytes`` bytes behind it where it says so: a header, every
-content once in its stored form, every scope with its keys, the end. Private scopes end with their agent sessions and stay out,
-as what upstreams answered does.
+The file is a sequence of records: a header, every content once in its stored form, every scope with its keys, the end.
+A record is a line of JSON followed by as many bytes as its ``bytes`` field says. Private scopes are left out because
+they end with their agent sessions; so are cached answers of upstreams.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What went through the file. ``bytes`` of contents as stored; ``lost`` keys had no sound value any more."""
+    """Counts of an export or import. ``bytes``: contents in stored form. ``lost``: keys with a missing or damaged value."""
 
     scopes: int = 0
     keys: int = 0
@@ -49,7 +49,7 @@ class ContextArchive:
     quota_bytes: int | None = None
 
     async def write(self, tenant: str, file: BinaryIO) -> Archived:
-        """Each scope as it is at one moment. CWM-4002."""
+        """Export the tenant's named scopes, each as of one moment. CWM-4002."""
         _put(file, {"cwm_context": _FORMAT, "tenant": tenant})
         scopes = [scope for scope in await self.index.scopes(tenant) if scope.is_named]
         states = [(scope, await self._state(scope)) for scope in scopes]
@@ -68,10 +68,10 @@ class ContextArchive:
         return Archived(len(states), keys, len(sizes), sum(sizes.values()), lost)
 
     async def read(self, tenant: str, file: BinaryIO) -> Archived:
-        """Set every key of the file, each scope at once; other keys stay. What is counted is what was not so yet.
+        """Set every key of the file, one write for each scope; other keys stay. Only keys that change are counted.
 
-        CWM-1003 for what is no archive, CWM-3007 for an immutable key that is something else here, CWM-4004 for a
-        damaged archive; scopes before that are set.
+        CWM-1003 if the file is no archive, CWM-3007 if an immutable key has another value here, CWM-4004 if the
+        archive is damaged; scopes before the error stay set.
         """
         records = _records(file)
         _require_header(records)
@@ -108,7 +108,7 @@ class ContextArchive:
         return await aside(len(stored), lambda: plain_form(stored, digest) is not None)
 
     def _writes(self, record: dict[str, Any], kept: set[str], state: list[Entry]) -> list[Write]:
-        """Without what has expired since, and what is there already."""
+        """The writes of one record, without keys that have expired since or are equal already."""
         now, there = self.clock.now(), [_told(entry) for entry in state]
         try:
             known = {told["key"]: told for told in there}
@@ -150,7 +150,7 @@ def _records(file: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 def _told(entry: Entry) -> dict[str, Any]:
-    # To the millisecond, which is what every store keeps.
+    # In milliseconds, the precision of every store.
     expires_at = None if entry.expires_at is None else round(entry.expires_at.timestamp() * 1000)
     return {
         "key": entry.key,
@@ -182,7 +182,7 @@ def _scope(tenant: str, record: dict[str, Any]) -> Scope:
 
 
 def _is_answers(record: dict[str, Any]) -> bool:
-    """Archives of old have what upstreams answered as well."""
+    """Older archives also contain cached answers of upstreams."""
     return str(record.get("scope")).startswith(f"{ANSWERS}:")
 
 

@@ -1,4 +1,4 @@
-"""Shared context: what agents set, get, list, name and restore."""
+"""Shared context: agents set, get, delete and list keys, take snapshots and restore them."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from cwm.services.context.views import ContextViews
 MAX_PAGE: Final = 1000
 
 _RESTORES_TRIED: Final = 20
-# Of more keys, one telling reaches whoever watches something that begins as they all do.
+# Above this many keys, publish one notification for their common prefix.
 _TOLD_EACH_AT_MOST: Final = 100
 
 
 @dataclass(slots=True)
 class SharedContext:
-    """Every write is in the shared store, whole, before it is acknowledged; every read has all that was.
+    """A write is completely in the shared store before it is acknowledged; a read sees all acknowledged writes.
 
-    Values are JSON, one copy of equal ones in a tenant. Raises CWM-4001 and 4002 when the store is away.
+    Values are JSON; equal values of a tenant are stored once. Raises CWM-4001 and 4002 if the store is unreachable.
     """
 
     index: ContextIndex
@@ -64,7 +64,7 @@ class SharedContext:
     tracer: Tracer = UNTRACED
 
     async def set(self, principal: Principal, scope: Scope, setting: Setting) -> Entry:
-        """CWM-1003 for a value too large; CWM-3007 where the key is immutable or not at ``if_version``."""
+        """Set one key. CWM-1003 if the value is too large; CWM-3007 if the key is immutable or not at ``if_version``."""
         require_key(setting.key)
         value = canonical_json(setting.value)
         if len(value) > self.limits.value_bytes:
@@ -86,7 +86,7 @@ class SharedContext:
             try:
                 written = await self._write(scope, [write], principal.subject, new)
             except StorageQuotaExceededError:
-                # The scope's past makes room.
+                # Delete old versions of the scope to make room.
                 for digest in await self.index.trim(scope):
                     await self.contents.gone(scope.tenant, digest)
                 written = await self._write(scope, [write], principal.subject, new)
@@ -97,9 +97,10 @@ class SharedContext:
     async def get(
         self, scope: Scope, key: str, version: int | None = None, snapshot: str | None = None
     ) -> Found:
-        """What the key is, or was at a version of the scope or in a snapshot.
+        """The key's entry and value now, at a version of the scope, or in a snapshot.
 
-        CWM-1003 for a version that is not known, or for both; CWM-2006; CWM-4004 where the value is lost.
+        CWM-1003 if the version is unknown or both are given; CWM-2006 if the snapshot is unknown; CWM-4004 if the value
+        is lost.
         """
         require_key(key)
         with self.tracer.span("context_get"), self.meter.operation("context_get"):
@@ -110,7 +111,7 @@ class SharedContext:
                     return Found(entry, await _parsed(value), at)
                 seen = entry
                 at, entry = await self._entry(scope, key, version, snapshot)
-                # Unless it was overwritten, and its past trimmed, in this very moment.
+                # Another version means that the key was overwritten and its old version trimmed meanwhile: read that one.
                 if entry is not None and entry.version == seen.version:
                     raise StorageCorruptionError(
                         "The value was damaged or lost in the shared store, and dropped: set the key again.",
@@ -121,7 +122,7 @@ class SharedContext:
     async def delete(
         self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
     ) -> Entry | None:
-        """None where there was nothing. CWM-3007 as for a set."""
+        """Delete one key; None if it did not exist. CWM-3007 as for :meth:`set`."""
         require_key(key)
         with self.tracer.span("context_delete"), self.meter.operation("context_delete"):
             written = await self._write(scope, [Write(key, if_version=if_version)], principal.subject)
@@ -130,7 +131,7 @@ class SharedContext:
     async def list(
         self, scope: Scope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
     ) -> KeyPage:
-        """Keys that begin with ``prefix``, those that come after ``after`` alone. CWM-2006."""
+        """A page of the keys that start with ``prefix`` and sort after ``after``. CWM-2006 if the snapshot is unknown."""
         require_key(prefix, prefix=True)
         view = await self.views.now(scope)
         found: Mapping[str, Entry]
@@ -152,13 +153,16 @@ class SharedContext:
     async def snapshot(
         self, principal: Principal, scope: Scope, label: str
     ) -> tuple[Snapshot, Sequence[str]]:
-        """Name the state that is now, and the labels that made room. CWM-3007 for a label in use."""
+        """Take a snapshot; also returns the labels that were dropped for it. CWM-3007 if the label is in use."""
         require_label(label)
         with self.tracer.span("context_snapshot"), self.meter.operation("context_snapshot"):
             return await self.index.take_snapshot(scope, label, principal.subject, self.limits.snapshots)
 
     async def restore(self, principal: Principal, scope: Scope, label: str) -> Restored:
-        """Make every key what it was in the snapshot, all at once. CWM-2006; CWM-3007 for an immutable key."""
+        """Set every key back to its value in the snapshot, in one write. CWM-2006 if the snapshot is unknown.
+
+        CWM-3007 if a key is immutable, or if other writers change the scope all the time.
+        """
         with self.tracer.span("context_restore"), self.meter.operation("context_restore"):
             snapshot = await self._snapshot(scope, label)
             for _ in range(_RESTORES_TRIED):
@@ -178,6 +182,7 @@ class SharedContext:
         )
 
     async def stats(self, scope: Scope) -> ContextStats:
+        """Figures of the scope, of its tenant and of this process."""
         view = await self.views.now(scope)
         there = [entry for entry in view.entries.values() if entry.is_there(view.head.now)]
         cache = self.contents.cache
@@ -199,7 +204,7 @@ class SharedContext:
         )
 
     async def forget(self, scope: Scope) -> None:
-        """The scope's agent session has ended."""
+        """Delete the scope, because its agent session has ended."""
         await self.index.forget(scope)
         self.views.forget(scope)
 
@@ -253,7 +258,7 @@ class SharedContext:
         *,
         at: int | None = None,
     ) -> Written | None:
-        """A write that is done is told, also when its caller has given it up."""
+        """Write, and publish the change even if the caller is cancelled. None if the scope is not at version ``at``."""
         return await to_its_end(self._write_and_tell(scope, writes, author, new, at))
 
     async def _write_and_tell(
@@ -283,7 +288,7 @@ async def _parsed(value: bytes) -> Any:
 
 
 def _begin_of_all(keys: Sequence[str]) -> str:
-    """What all of them begin with."""
+    """The common prefix of all keys."""
     first, last = min(keys), max(keys)
     alike = zip(first, last, strict=False)
     return first[: next((n for n, (one, other) in enumerate(alike) if one != other), len(first))]

@@ -1,4 +1,4 @@
-"""Scopes of shared context as this process has last seen them: immutable maps that share what they have in common."""
+"""Local copies of scopes of shared context: one immutable map for each version, with shared structure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm.domain.shared_context import Entry, Head, Scope
 from cwm.ports.context_index import ContextIndex, Delta
 
 _VERSIONS_KEPT: Final = 32
-# Nodes of the map and of the list of keys, and what an entry refers to.
+# An estimate for a node of the map, a slot in the list of keys, or an object of an entry.
 _NODE_BYTES: Final = 48
 
 Entries: TypeAlias = "Map[str, Entry]"
@@ -25,7 +25,7 @@ Entries: TypeAlias = "Map[str, Entry]"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All entries at one version; what has expired is still among them."""
+    """All entries of a scope at one version, including expired ones."""
 
     head: Head
     entries: Entries
@@ -37,10 +37,10 @@ class View:
 
 @dataclass(slots=True)
 class _Seen:
-    """The last versions of one scope, the newest last, and its keys in order for as long as they stay the same.
+    """The last versions of one scope, the newest last, and the sorted keys of the newest.
 
-    ``replaced`` says of each version how many entries of the one before it are not in it. Of one that has
-    ``outgrown`` the memory there is nothing else.
+    ``replaced``: for each version, how many entries of the version before it are not in it. If ``outgrown``, the scope
+    does not fit in memory and no versions are kept.
     """
 
     maps: OrderedDict[int, Entries] = field(default_factory=OrderedDict)
@@ -71,10 +71,10 @@ class _Seen:
 
 
 class ContextViews:
-    """Asks the shared store where a scope is, and for no more than what changed since.
+    """Asks the shared store for a scope's version and loads only the changes since the last one it has.
 
-    ``reserve`` is told how many bytes they take whenever that changes; at ``most_bytes`` the scopes that were
-    not looked at for longest go. A scope that takes more alone is not kept: its keys are looked up in the store.
+    ``reserve`` is called with the total size in bytes whenever it changes. Above ``most_bytes`` the scopes that were
+    unused for longest are dropped. A scope larger than that is not kept: its keys are read from the store.
     """
 
     def __init__(self, index: ContextIndex, most_bytes: int, reserve: Callable[[int], None]) -> None:
@@ -88,7 +88,7 @@ class ContextViews:
         return len(self._seen)
 
     async def now(self, scope: Scope) -> View:
-        """What is there now: nothing that was acknowledged before, by any replica, is missing."""
+        """The current state, with every write that any replica acknowledged before this call."""
         head = await self.index.head(scope)
         seen = self._seen.get(scope)
         if seen is None or seen.version != head.version or not seen.maps:
@@ -97,7 +97,7 @@ class ContextViews:
         return View(head, seen.maps[head.version])
 
     async def entry(self, scope: Scope, key: str) -> tuple[int, Entry | None]:
-        """What the key is now, and the version of the scope."""
+        """The version of the scope and the key's current entry."""
         seen = self._seen.get(scope)
         if seen is None or not seen.outgrown:
             view = await self.now(scope)
@@ -106,17 +106,17 @@ class ContextViews:
         while True:
             head = await self.index.head(scope)
             entry = await self.index.past(scope, key, head.version)
-            # Unless it was overwritten and its past trimmed between the two.
+            # None is wrong if the key was overwritten and this version trimmed between the two reads.
             if entry is not None or (await self.index.head(scope)).floor <= head.version:
                 return head.version, entry
 
     def past(self, scope: Scope, version: int) -> Entries | None:
-        """The whole state at ``version``, where this process still has it."""
+        """The whole state at ``version``, or None if this process does not have it."""
         seen = self._seen.get(scope)
         return None if seen is None else seen.maps.get(version)
 
     def keys(self, scope: Scope, view: View, prefix: str, after: str | None) -> list[str]:
-        """Those that begin with ``prefix`` and come after ``after``, in order."""
+        """The sorted keys that start with ``prefix`` and sort after ``after``."""
         seen = self._seen.get(scope)
         newest = seen is not None and seen.version == view.head.version
         if seen is not None and newest and seen.keys is not None:
@@ -140,7 +140,7 @@ class ContextViews:
         seen = self._seen.setdefault(scope, _Seen())
         async with seen.refreshing:
             if not seen.maps or seen.version != at_least.version:
-                # One that is behind us may have been read before ours, or the store has lost what it had.
+                # An older head was read before this copy was refreshed, or the store has lost data.
                 delta = await self.index.since(scope, seen.version)
                 if delta.head.version < seen.version:
                     seen.drop_all()
@@ -150,7 +150,7 @@ class ContextViews:
             return View(at_least, seen.maps[at_least.version])
 
     def resize(self, most_bytes: int) -> None:
-        """Take so much at most from now on."""
+        """Change the limit and drop scopes that do not fit any more."""
         self.most_bytes = most_bytes
         for scope in [scope for scope, seen in self._seen.items() if seen.outgrown or seen.size > most_bytes]:
             self.forget(scope)
@@ -199,13 +199,13 @@ def _applied(seen: _Seen, delta: Delta) -> Entries:
 
 
 def _entry_bytes(entries: Entries) -> float:
-    """An estimate from a sample: entries of one scope are much alike."""
+    """The mean size of an entry, from a sample of 64: entries of one scope are similar."""
     sample = [entry for _, entry in zip(range(64), entries.values(), strict=False)]
     return sum(_entry_size(entry) for entry in sample) / len(sample) if sample else _NODE_BYTES
 
 
 def _size(seen: _Seen, each: float) -> int:
-    """Of all versions; each has a path of nodes of its own, and what it has not is still in the one before."""
+    """Estimated bytes: the newest entries, those only in older versions, and a path of nodes for each version."""
     newest = len(seen.maps[seen.version]) if seen.maps else 0
     kept = newest + sum(seen.replaced.values())
     return _NODE_BYTES + int(each * kept) + 32 * _NODE_BYTES * len(seen.maps)
