@@ -50,20 +50,20 @@ class Agents:
         self._clock = clock
         self.ttl_seconds = ttl_seconds
         self._limit = limit
-        self._held: OrderedDict[_Key, ContextManager] = OrderedDict()
+        self._managers: OrderedDict[_Key, ContextManager] = OrderedDict()
         self._starting: dict[_Key, asyncio.Task[None]] = {}
         self._closing = BackgroundTasks()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
         self._on_farewell: list[Farewell] = []
-        self._foreign = foreign
-        self._deaf = changes.subscribe(self._hear)
+        self._on_foreign = foreign
+        self._unsubscribe = changes.subscribe(self._hear)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._managers)
 
     def __iter__(self) -> Iterator[ContextManager]:
-        return iter(list(self._held.values()))
+        return iter(list(self._managers.values()))
 
     def at_start(self, hook: Hook) -> None:
         """Register a hook that runs with every new ContextManager before it serves. If it raises, so does :meth:`get`."""
@@ -80,27 +80,27 @@ class Agents:
     async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
         """The ContextManager of an agent session; the caller has checked that it is this principal's. CWM-3006."""
         key = (principal, agent_session)
-        held = self._held.get(key)
-        if held is None:
+        manager = self._managers.get(key)
+        if manager is None:
             self._make_room()
-            held = self._held[key] = ContextManager(principal, agent_session, self.store, self._use)
+            manager = self._managers[key] = ContextManager(principal, agent_session, self.store, self._use)
             if self._on_start:
-                self._starting[key] = asyncio.create_task(self._start(key, held))
-        self._use(held)
+                self._starting[key] = asyncio.create_task(self._start(key, manager))
+        self._use(manager)
         if (starting := self._starting.get(key)) is not None:
             await asyncio.shield(starting)
-        await held.keep()
-        return held
+        await manager.keep()
+        return manager
 
     def held(self, principal: Principal, agent_session: str | None) -> ContextManager | None:
         """The ContextManager if this process has one, else None."""
-        return self._held.get((principal, agent_session))
+        return self._managers.get((principal, agent_session))
 
     async def listens(self, principal: Principal, agent_session: str | None) -> bool:
         """Count an open stream as use. False if its agent session does not exist any more. Raises StorageReadError."""
-        if (held := self.held(principal, agent_session)) is not None:
-            self._use(held)
-            await held.keep()
+        if (manager := self.held(principal, agent_session)) is not None:
+            self._use(manager)
+            await manager.keep()
         return agent_session is None or await self.store.touch(agent_session, principal)
 
     async def begin(self, principal: Principal) -> str:
@@ -110,8 +110,8 @@ class Agents:
     async def known(self, principal: Principal, handle: str) -> str:
         """Check that ``handle`` is this principal's and return it. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
-            if self._foreign is not None and await self.store.alive(handle):
-                await self._foreign(principal)
+            if self._on_foreign is not None and await self.store.alive(handle):
+                await self._on_foreign(principal)
             raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
         return handle
 
@@ -122,16 +122,16 @@ class Agents:
 
     async def finish(self, principal: Principal, agent_session: str) -> Mapping[str, str]:
         """:meth:`end` without the check whose it is; returns its stored values."""
-        kept = await self.store.recall(agent_session)
-        serves = (principal, agent_session) in self._held
+        values = await self.store.recall(agent_session)
+        is_local = (principal, agent_session) in self._managers
         ended = await self.store.end(agent_session)
         await self._changes.publish(
             Change(ChangeKind.ENDED, agent_session=agent_session, tenant=principal.tenant)
         )
-        if ended and not serves:
+        if ended and not is_local:
             # Its last replica may have closed it, or crashed, and left upstream sessions open for other replicas.
-            self._say_farewell(kept)
-        return kept
+            self._say_farewell(values)
+        return values
 
     async def sweep(self) -> None:
         """Keep busy agent sessions alive and close those idle for the TTL, at least every 30 s. Runs until cancelled."""
@@ -143,71 +143,71 @@ class Agents:
 
     def keep_busy(self) -> None:
         """Count a running call as use, so that one longer than the TTL does not lose its agent session."""
-        for held in self:
-            if not held.idle and not held.listening:
-                self._closing.start(self._keep(held))
+        for manager in self:
+            if not manager.idle and not manager.listening:
+                self._closing.start(self._keep(manager))
 
     async def see_off(self) -> None:
         """Close what expired agent sessions left open at upstreams and no replica closes, for example after a crash."""
         with suppress(CwmError):
             abandoned = await self.store.abandoned()
             # Those served here are handled when they are closed.
-            here = {held.key for held in self}
-            for key, kept in abandoned:
-                if key not in here:
-                    self._say_farewell(kept)
+            local_keys = {manager.key for manager in self}
+            for key, values in abandoned:
+                if key not in local_keys:
+                    self._say_farewell(values)
 
     def close_idle(self) -> None:
         """Close agent sessions that have been idle for the TTL."""
-        oldest = self._clock.monotonic() - self.ttl_seconds
-        for key, held in list(self._held.items()):
-            if held.last_used > oldest:
+        cutoff = self._clock.monotonic() - self.ttl_seconds
+        for key, manager in list(self._managers.items()):
+            if manager.last_used > cutoff:
                 return
-            if held.idle:
-                del self._held[key]
-                self._close_soon(held, end=None)
-            elif held.listening:
-                self._closing.start(self._close_if_ended(key, held))
+            if manager.idle:
+                del self._managers[key]
+                self._close_soon(manager, end=None)
+            elif manager.listening:
+                self._closing.start(self._close_if_ended(key, manager))
 
     async def aclose(self) -> None:
-        self._deaf()
+        self._unsubscribe()
         for starting in list(self._starting.values()):
             starting.cancel()
-        held, self._held = list(self._held.values()), OrderedDict()
-        for each in held:
-            self._close_soon(each, end=not self.store.outlives_us)
+        managers, self._managers = list(self._managers.values()), OrderedDict()
+        for manager in managers:
+            self._close_soon(manager, end=not self.store.outlives_us)
         await self.settled()
 
     async def settled(self) -> None:
         """Wait for the background work: closing agent sessions and keeping them alive."""
         await self._closing.settled()
 
-    def _use(self, held: ContextManager) -> None:
+    def _use(self, manager: ContextManager) -> None:
         """Record a use; the dictionary is ordered by last use."""
-        held.last_used = self._clock.monotonic()
-        key = (held.principal, held.agent_session)
-        if self._held.get(key) is held:
-            self._held.move_to_end(key)
+        manager.last_used = self._clock.monotonic()
+        key = (manager.principal, manager.agent_session)
+        if self._managers.get(key) is manager:
+            self._managers.move_to_end(key)
 
-    async def _start(self, key: _Key, held: ContextManager) -> None:
+    async def _start(self, key: _Key, manager: ContextManager) -> None:
         try:
-            async with held.serving():
+            async with manager.serving():
                 for hook in self._on_start:
-                    await hook(held)
+                    await hook(manager)
         except BaseException:
-            if self._held.get(key) is held:
-                del self._held[key]
+            if self._managers.get(key) is manager:
+                del self._managers[key]
             raise
         finally:
             del self._starting[key]
 
     def _make_room(self) -> None:
-        if len(self._held) < self._limit:
+        if len(self._managers) < self._limit:
             return
-        for key, held in self._held.items():
-            if held.idle:
-                del self._held[key]
-                self._close_soon(held, end=False)
+        for key, manager in self._managers.items():
+            if manager.idle:
+                del self._managers[key]
+                self._close_soon(manager, end=False)
                 return
         raise TooManyAgentSessionsError(
             f"All {self._limit} agent sessions of this gateway are busy.", limit=self._limit
@@ -216,44 +216,44 @@ class Agents:
     def _hear(self, change: Change) -> None:
         if change.kind is not ChangeKind.ENDED:
             return
-        for key, held in list(self._held.items()):
-            if held.agent_session == change.agent_session:
-                del self._held[key]
-                self._close_soon(held, end=True)
+        for key, manager in list(self._managers.items()):
+            if manager.agent_session == change.agent_session:
+                del self._managers[key]
+                self._close_soon(manager, end=True)
 
-    async def _close_if_ended(self, key: _Key, held: ContextManager) -> None:
+    async def _close_if_ended(self, key: _Key, manager: ContextManager) -> None:
         """Close a listening agent session if it has expired: an end by TTL is not notified."""
         try:
-            ended = not await self.store.alive(held.key)
+            ended = not await self.store.alive(manager.key)
         except CwmError:
             return
-        if ended and self._held.get(key) is held and held.listening:
-            del self._held[key]
-            await self._close(held, end=True)
+        if ended and self._managers.get(key) is manager and manager.listening:
+            del self._managers[key]
+            await self._close(manager, end=True)
 
-    def _say_farewell(self, kept: Mapping[str, str]) -> None:
+    def _say_farewell(self, values: Mapping[str, str]) -> None:
         for farewell in self._on_farewell:
-            self._closing.start(self._say(farewell, kept))
+            self._closing.start(self._run_farewell(farewell, values))
 
-    async def _keep(self, held: ContextManager) -> None:
+    async def _keep(self, manager: ContextManager) -> None:
         # The agent session is served even if the store is unreachable.
         with suppress(CwmError):
-            await self.store.recall(held.key)
+            await self.store.recall(manager.key)
 
-    async def _say(self, farewell: Farewell, kept: Mapping[str, str]) -> None:
+    async def _run_farewell(self, farewell: Farewell, values: Mapping[str, str]) -> None:
         try:
-            await farewell(kept)
+            await farewell(values)
         except Exception:  # noqa: BLE001 - logged; it has ended all the same
             _log.exception("what an agent session left behind could not be closed")
 
-    def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
-        self._closing.start(self._close(held, end=end))
+    def _close_soon(self, manager: ContextManager, *, end: bool | None) -> None:
+        self._closing.start(self._close(manager, end=end))
 
-    async def _close(self, held: ContextManager, *, end: bool | None) -> None:
+    async def _close(self, manager: ContextManager, *, end: bool | None) -> None:
         """Close; ``end`` None means: end it if the store has no such agent session any more."""
         try:
             for hook in self._on_end:
-                await hook(held)
-            await held.close(end=not await self.store.alive(held.key) if end is None else end)
+                await hook(manager)
+            await manager.close(end=not await self.store.alive(manager.key) if end is None else end)
         except Exception:  # noqa: BLE001 - logged; the others are closed all the same
             _log.exception("an agent session could not be closed")

@@ -59,8 +59,8 @@ class ContextManager:
         "_busy",
         "_closed",
         "_ended",
+        "_on_use",
         "_parts",
-        "_used",
         "agent_session",
         "key",
         "last_used",
@@ -73,15 +73,15 @@ class ContextManager:
         principal: Principal,
         agent_session: str | None,
         store: AgentSessions,
-        used: Callable[[ContextManager], None] = lambda _: None,
+        on_use: Callable[[ContextManager], None] = lambda _: None,
     ) -> None:
-        """``used`` is called after each request."""
+        """``on_use`` is called after each request."""
         self.principal = principal
         self.agent_session = agent_session
         self.key = state_key(principal, agent_session)
         self.last_used = 0.0
         self.store = store
-        self._used = used
+        self._on_use = on_use
         self._busy = 0
         self._closed = self._ended = False
         # Attached on first use: most of thousands of idle agent sessions need none.
@@ -114,7 +114,7 @@ class ContextManager:
             yield self
         finally:
             self._busy -= 1
-            self._used(self)
+            self._on_use(self)
             if self._closed and not self._busy:
                 await self.close(end=False)
 
@@ -122,13 +122,13 @@ class ContextManager:
         """Without an id: renew the values in the store, and store lost ones again. Ids are renewed when their owner is checked."""
         if self.agent_session is not None:
             return
-        ours = {name: value for part in self._parts for name, value in part.stored().items()}
-        if ours:
+        values = {name: value for part in self._parts for name, value in part.stored().items()}
+        if values:
             # The agent session is served even if the store is unreachable.
             with suppress(CwmError):
                 stored = await self.store.recall(self.key)
-                for name in ours.keys() - stored.keys():
-                    await self.store.remember(self.key, name, ours[name], anew=True, leaves=True)
+                for name in values.keys() - stored.keys():
+                    await self.store.remember(self.key, name, values[name], anew=True, leaves=True)
 
     async def close(self, *, end: bool) -> None:
         """Close all parts; with ``end`` also end the agent session."""

@@ -101,7 +101,7 @@ class SharedContents:
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = asyncio.create_task(self._load(key, priority))
-            loading.add_done_callback(lambda done: self._loaded(key, done))
+            loading.add_done_callback(lambda task: self._loaded(key, task))
         # If one caller is cancelled, the others still wait for the load.
         return await asyncio.shield(loading)
 
@@ -133,24 +133,26 @@ class SharedContents:
         self.cache.counts.misses += 1
         self.loaded += 1
         for _ in range(_LOADS):
-            found = await self.store.get(*key)
-            if found is None:
+            content = await self.store.get(*key)
+            if content is None:
                 break
-            plain = await aside(len(found.stored), partial(plain_form, found.stored, key[1]))
+            plain = await aside(len(content.stored), partial(plain_form, content.stored, key[1]))
             if plain is not None:
-                self._remember(key, plain, found.stored, found, priority)
+                self._remember(key, plain, content.stored, content, priority)
                 return plain
-            if await self._drop_damaged(key, found.stored):
+            if await self._drop_damaged(key, content.stored):
                 break
         return None
 
-    def _remember(self, key: Key, plain: bytes, stored: bytes, found: Content | None, priority: int) -> None:
+    def _remember(
+        self, key: Key, plain: bytes, stored: bytes, content: Content | None, priority: int
+    ) -> None:
         """Cache it, unless it was deleted during the load."""
         if self._loading.get(key) is not asyncio.current_task():
             return
-        known = self.cache.facts(key) or Facts(priority=priority)
-        ends_at = known.ends_at if found is None else _seconds(found.ends_at)
-        self.cache.add(key, plain, stored if is_compressed(stored) else None, known.priority, ends_at)
+        facts = self.cache.facts(key) or Facts(priority=priority)
+        ends_at = facts.ends_at if content is None else _seconds(content.ends_at)
+        self.cache.add(key, plain, stored if is_compressed(stored) else None, facts.priority, ends_at)
 
     async def _drop_damaged(self, key: Key, stored: bytes) -> bool:
         """False if another replica dropped it first, or it was stored again."""
@@ -173,12 +175,12 @@ class SharedContents:
             )
         return True
 
-    def _loaded(self, key: Key, done: asyncio.Task[bytes | None]) -> None:
-        if self._loading.get(key) is done:
+    def _loaded(self, key: Key, task: asyncio.Task[bytes | None]) -> None:
+        if self._loading.get(key) is task:
             del self._loading[key]
-        if not done.cancelled():
+        if not task.cancelled():
             # Waiting callers have the exception; if all were cancelled, nobody else reads it.
-            done.exception()
+            task.exception()
 
     def _hear(self, change: Change) -> None:
         if change.kind is ChangeKind.CONTENT and change.tenant is not None and change.uri is not None:

@@ -24,9 +24,9 @@ from cwm.services.contents.form import plain_form
 
 _FORMAT: Final = 1
 _AUTHOR: Final = "import"
-_IMPORTING: Final = timedelta(hours=1)
-_LONGEST_LINE: Final = 1 << 28
-_MOST_BYTES: Final = 1 << 30
+_IMPORT_HOLD: Final = timedelta(hours=1)
+_MAX_LINE_BYTES: Final = 1 << 28
+_MAX_CONTENT_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class ContextArchive:
         states = [(scope, await self._state(scope)) for scope in scopes]
         sizes: dict[str, int] = {}
         for digest in dict.fromkeys(str(entry.digest) for _, state in states for entry in state):
-            found = await self.contents.get(tenant, digest)
-            if found is not None and await self._is_sound(found.stored, digest):
-                _put(file, {"content": digest}, found.stored)
-                sizes[digest] = len(found.stored)
+            content = await self.contents.get(tenant, digest)
+            if content is not None and await self._is_sound(content.stored, digest):
+                _put(file, {"content": digest}, content.stored)
+                sizes[digest] = len(content.stored)
         keys = lost = 0
         for scope, state in states:
-            sound = [entry for entry in state if entry.digest in sizes]
-            _put(file, {"scope": scope.name, "entries": [_told(entry) for entry in sound]})
-            keys, lost = keys + len(sound), lost + len(state) - len(sound)
+            sound_entries = [entry for entry in state if entry.digest in sizes]
+            _put(file, {"scope": scope.name, "entries": [_fields(entry) for entry in sound_entries]})
+            keys, lost = keys + len(sound_entries), lost + len(state) - len(sound_entries)
         _put(file, {"end": keys})
         return Archived(len(states), keys, len(sizes), sum(sizes.values()), lost)
 
@@ -76,8 +76,8 @@ class ContextArchive:
         records = _records(file)
         _require_header(records)
         holder = f"importing:{uuid4().hex}"
-        until = self.clock.now() + _IMPORTING
-        kept: set[str] = set()
+        until = self.clock.now() + _IMPORT_HOLD
+        stored_digests: set[str] = set()
         scopes = keys = size = 0
         ended = False
         for record, body in records:
@@ -87,18 +87,18 @@ class ContextArchive:
                 if not await self._is_sound(body, digest):
                     raise _damaged()
                 await self.contents.put(tenant, digest, body, holder, until, self.quota_bytes)
-                kept.add(digest)
+                stored_digests.add(digest)
                 size += len(body)
             elif not _is_answers(record):
                 scope = _scope(tenant, record)
-                writes = self._writes(record, kept, await self._state(scope))
+                writes = self._writes(record, stored_digests, await self._state(scope))
                 await self.index.write(scope, writes, _AUTHOR, keep=self.versions)
                 scopes, keys = scopes + 1, keys + len(writes)
-        for digest in kept:
+        for digest in stored_digests:
             await self.contents.release(tenant, digest, holder)
         if not ended:
             raise _damaged()
-        return Archived(scopes, keys, len(kept), size)
+        return Archived(scopes, keys, len(stored_digests), size)
 
     async def _state(self, scope: Scope) -> list[Entry]:
         head = await self.index.head(scope)
@@ -107,15 +107,15 @@ class ContextArchive:
     async def _is_sound(self, stored: bytes, digest: str) -> bool:
         return await aside(len(stored), lambda: plain_form(stored, digest) is not None)
 
-    def _writes(self, record: dict[str, Any], kept: set[str], state: list[Entry]) -> list[Write]:
+    def _writes(self, record: dict[str, Any], stored_digests: set[str], state: list[Entry]) -> list[Write]:
         """The writes of one record, without keys that have expired since or are equal already."""
-        now, there = self.clock.now(), [_told(entry) for entry in state]
+        now, current = self.clock.now(), [_fields(entry) for entry in state]
         try:
-            known = {told["key"]: told for told in there}
-            writes = [_write(told) for told in record["entries"] if known.get(told["key"]) != told]
-        except (KeyError, TypeError, ValueError) as other:
-            raise _damaged() from other
-        if any(write.digest not in kept for write in writes):
+            by_key = {fields["key"]: fields for fields in current}
+            writes = [_write(fields) for fields in record["entries"] if by_key.get(fields["key"]) != fields]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged() from error
+        if any(write.digest not in stored_digests for write in writes):
             raise _damaged()
         return [write for write in writes if write.expires_at is None or write.expires_at > now]
 
@@ -135,13 +135,13 @@ def _put(file: BinaryIO, record: dict[str, Any], body: bytes = b"") -> None:
 
 
 def _records(file: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
-    while line := file.readline(_LONGEST_LINE):
+    while line := file.readline(_MAX_LINE_BYTES):
         try:
             record = json.loads(line)
             size = int(record["bytes"])
-        except (ValueError, TypeError, KeyError) as other:
-            raise _damaged() from other
-        if not line.endswith(b"\n") or not 0 <= size <= _MOST_BYTES:
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged() from error
+        if not line.endswith(b"\n") or not 0 <= size <= _MAX_CONTENT_BYTES:
             raise _damaged()
         body = file.read(size)
         if len(body) != size:
@@ -149,7 +149,7 @@ def _records(file: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield record, body
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _fields(entry: Entry) -> dict[str, Any]:
     # In milliseconds, the precision of every store.
     expires_at = None if entry.expires_at is None else round(entry.expires_at.timestamp() * 1000)
     return {
@@ -162,14 +162,14 @@ def _told(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _write(told: dict[str, Any]) -> Write:
-    expires_at = told["expires_at"]
+def _write(fields: dict[str, Any]) -> Write:
+    expires_at = fields["expires_at"]
     return Write(
-        require_key(str(told["key"])),
-        str(told["digest"]),
-        int(told["size"]),
-        int(told["priority"]),
-        bool(told["immutable"]),
+        require_key(str(fields["key"])),
+        str(fields["digest"]),
+        int(fields["size"]),
+        int(fields["priority"]),
+        bool(fields["immutable"]),
         expires_at=None if expires_at is None else datetime.fromtimestamp(expires_at / 1000, UTC),
     )
 

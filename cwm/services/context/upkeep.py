@@ -18,7 +18,7 @@ from cwm.services.context.shared_context import SharedContext
 
 _SWEEP_SECONDS: Final = 60.0
 # The private scope of a principal without an agent session never ends.
-_OF_A_PRINCIPAL: Final = f"{SESSION}:principal-"
+_PRINCIPAL_PREFIX: Final = f"{SESSION}:principal-"
 
 _log = logging.getLogger("cwm.context")
 
@@ -32,7 +32,7 @@ class ContextUpkeep:
         self._context = context
         self._sessions = sessions
         self._idle = timedelta(seconds=idle_seconds)
-        self._forgetting = BackgroundTasks()
+        self._deletions = BackgroundTasks()
         self.close = changes.subscribe(self._hear)
 
     async def run(self) -> None:
@@ -41,28 +41,28 @@ class ContextUpkeep:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 await self.sweep()
-            except CwmError as away:
-                _log.warning("shared context was not swept: %s", away.code)
+            except CwmError as error:
+                _log.warning("shared context was not swept: %s", error.code)
 
     async def sweep(self) -> int:
         """Delete what has ended; returns how many contents and private scopes were deleted."""
-        gone = await self._context.contents.store.vacuum_of_every_tenant()
-        before = self._context.clock.now() - self._idle
-        for scope in await self._context.index.private_scopes_of_every_tenant(before):
-            if scope.key.startswith(_OF_A_PRINCIPAL):
+        deleted = await self._context.contents.store.vacuum_of_every_tenant()
+        cutoff = self._context.clock.now() - self._idle
+        for scope in await self._context.index.private_scopes_of_every_tenant(cutoff):
+            if scope.key.startswith(_PRINCIPAL_PREFIX):
                 continue
             if not await self._sessions.alive(scope.key.removeprefix(f"{SESSION}:")):
                 await self._context.forget(scope)
-                gone += 1
-        return gone
+                deleted += 1
+        return deleted
 
     async def settle(self) -> None:
         """Wait until the deletions under way are done."""
-        await self._forgetting.settled()
+        await self._deletions.settled()
 
     def _hear(self, change: Change) -> None:
         if change.kind is ChangeKind.ENDED and change.agent_session and change.tenant:
-            self._forgetting.start(
+            self._deletions.start(
                 self._forget(Scope(change.tenant, SESSION, f"{SESSION}:{change.agent_session}"))
             )
 
