@@ -1,4 +1,4 @@
-"""What an upstream that is told who calls offers to one agent session, also while it is away."""
+"""Per-session listings of upstreams that need the caller's credentials, including while they are down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Learn = Callable[[], Awaitable[Offers]]
 
 @dataclass(slots=True)
 class _Failure:
-    """``of`` stands for the credentials that failed: with others it may go well."""
+    """A failed attempt. ``of`` identifies its credentials: others may succeed."""
 
     of: int
     reason: str
@@ -35,10 +35,11 @@ class _Failure:
 
 
 class Attempts:
-    """One agent session's attempts to learn it: one at a time for each kind, which go on when nobody waits any more.
+    """One agent session's attempts to list an upstream's offers.
 
-    Nothing is kept to try again with when nobody asks: each attempt has the credentials of who asked. ``back`` is
-    called when one goes well of which somebody was told that it did not.
+    There is one attempt at a time for each kind and credentials; it continues when no caller waits any more. Credentials
+    are not kept: each attempt uses those of the caller who started it, and none runs without a caller. ``back`` is called
+    when an attempt succeeds after a failure was reported.
     """
 
     def __init__(self, link: Link, back: Callable[[Kind], None]) -> None:
@@ -51,10 +52,11 @@ class Attempts:
     async def offers(
         self, kind: Kind, authorization: str | None, learn: Learn, *, hurried: bool
     ) -> Offers | str:
-        """What ``learn`` finds, or why there is none. Raises what it raises, but for UpstreamError.
+        """The result of ``learn``, or the reason why there is none. Raises what ``learn`` raises, except UpstreamError.
 
-        After a failure it is left alone for a while, at most for 30 s. Who is ``hurried`` waits only a moment for
-        what may well be away, others until the attempt ends, which is given up after ``connect_seconds``.
+        After a failure the upstream is not asked again for a while, at most 30 s. A ``hurried`` caller waits at most 0.5 s
+        for an upstream that is away or failed before; others wait until the attempt ends, after ``connect_seconds`` at
+        the latest.
         """
         of = hash(authorization)
         failure = self._failures.get(kind)
@@ -75,6 +77,7 @@ class Attempts:
         return found
 
     async def stop(self) -> None:
+        """Cancel all attempts and wait for their end."""
         trying, self._trying = list(self._trying.values()), {}
         await cancel_and_wait(*trying)
 

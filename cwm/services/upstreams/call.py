@@ -1,4 +1,4 @@
-"""One request to an upstream: asked again where that is right, counted, timed, and told in one line."""
+"""One request to an upstream: retried where that is safe, with a metric, a span and a log line."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _log = logging.getLogger("cwm.upstream")
 def recorded(
     meter: Meter, tracer: Tracer, link: Link, principal: Principal, method: str, params: Mapping[str, Any]
 ) -> Iterator[Span]:
-    """The operation ``upstream_<name>``, its span, and a line of who asked what of it; no argument, no result.
+    """Record the operation ``upstream_<name>``, a span, and a log line of who requested what, without arguments and result.
 
-    What a resource is called can be an argument, so only tools and prompts are named.
+    Only tools and prompts are named: the URI of a resource can contain an argument.
     """
     asked = f"{method} {params['name']!r}" if "name" in params else method
     outcome, started = "interrupted", time.perf_counter()
@@ -75,7 +75,7 @@ def _traced(tracer: Tracer, link: Link, method: str, params: Mapping[str, Any]) 
 async def once_more(
     link: Link, ask: Callable[[], Awaitable[dict[str, Any]]], *, repeatable: bool
 ) -> dict[str, Any]:
-    """Ask again after each kind of failure that allows it, but not twice after the same."""
+    """Call ``ask``; repeat it after a failure that allows it, once for each type of failure."""
     met: set[type[UpstreamError]] = set()
     while True:
         try:
@@ -89,7 +89,7 @@ async def once_more(
 
 
 def _again(failed: UpstreamError, *, repeatable: bool) -> bool:
-    """Slow ones are not repeated: that would take as long again."""
+    """Whether to repeat the request. Never after a timeout: it would take as long again."""
     if isinstance(failed, UpstreamSlowError):
         return False
     return repeatable or not isinstance(failed, UpstreamLostError)

@@ -1,4 +1,4 @@
-"""Which upstreams there are: begun, replaced and let go as they are configured."""
+"""The configured upstreams: started, replaced and closed as the configuration changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("cwm.upstream")
 
 
 class Roster:
-    """Every upstream of the moment by name, in ``links``, who hears of them, and what is under way to change that, in ``background``."""
+    """``links``: the upstreams by name. ``background``: the changes under way."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Roster:
         self._on_other: list[Callable[[str], Awaitable[None]]] = []
 
     def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
-        """Called with the name of every upstream that is another now, or none any more."""
+        """Register a hook; called with the name of every upstream that was replaced or removed."""
         self._on_other.append(hook)
 
     def configure(self, specs: Iterable[UpstreamSpec]) -> None:
-        """Have these upstreams from now on; connects and disconnects in the background."""
+        """Replace the set of upstreams; connects and disconnects in the background."""
         wanted = {spec.name: spec for spec in specs}
         for name in self.links.keys() - wanted.keys():
             self._displace(name)
@@ -79,7 +79,7 @@ class Roster:
         return link
 
     async def _replace(self, old: Link, new: Link) -> None:
-        """The old one serves until it is known whether the new one can."""
+        """Replace a link once the new one's state is known; the old one serves until then."""
         name = old.spec.name
         await new.settled()
         if self._coming.get(name) is not new:
@@ -96,7 +96,7 @@ class Roster:
         self.news.changed(Kind)
 
     def _displace(self, name: str) -> None:
-        """Something newer is wanted than what was to come."""
+        """Close a replacement that has not taken over yet, because the configuration changed again."""
         if (coming := self._coming.pop(name, None)) is not None:
             self._retire(coming)
 

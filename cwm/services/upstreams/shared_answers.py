@@ -1,4 +1,4 @@
-"""Answers of upstream tools that only read, given again to whoever asks the same."""
+"""Shared answers: the cached answers of read-only upstream tools."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Answer: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[], Awaitable[Answer]]
 
 _EPOCH: Final = "epoch"
-# Of what is kept: gateways that keep another look for it under another key.
+# The format of stored answers, part of the key: gateways with another format do not find these.
 _FORM: Final = "text"
-# An upstream belongs to no tenant: what one changes there, all see.
+# An upstream belongs to no tenant: all tenants see what one changes there.
 _NOBODYS: Final = ""
 _CWM: Final = Principal(_NOBODYS, "cwm")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An upstream's answer. ``age_seconds`` is None for one that was asked for by this very call."""
+    """An upstream's answer. ``age_seconds`` is None if this call requested it."""
 
     answer: Answer
     age_seconds: float | None = None
@@ -46,20 +46,20 @@ class Given:
 
 @dataclass(slots=True)
 class _Asking:
-    """A call that is under way, and how many wait for it."""
+    """A running call, and how many callers wait for it."""
 
     task: asyncio.Task[Answer]
     waiting: int = 0
 
 
 class SharedAnswers:
-    """Keeps answers in shared context for as long as the tool's policy says, and no longer than nothing was written.
+    """Keeps answers in shared context for as long as the tool's policy says, and only until the next write to that upstream.
 
-    Every upstream has an epoch, which ends before and after each call that may write to it, and when another
-    takes its name; answers of another epoch are not found. Where no policy shares an upstream's answers, the
-    first write ends its epoch, and the others do when a policy shares them again. A gateway that dies in between,
-    or cannot reach the store, leaves answers that may be as old as their policy allows, and not older. Whatever
-    fails here, the upstream is asked.
+    Every upstream has an epoch. It ends before and after each call that may write, and when another upstream takes
+    the name; answers of an earlier epoch are not found. While no policy shares an upstream's answers, only the first
+    write ends the epoch; the later ones end it when a policy shares them again. If a gateway dies in between, or cannot
+    reach the store, answers may be as old as their policy allows, not older. After any failure here the upstream is
+    asked.
     """
 
     def __init__(self, context: SharedContext, upstreams: Upstreams, policies: ToolPolicies) -> None:
@@ -72,7 +72,7 @@ class SharedAnswers:
         upstreams.at_other(partial(self._end_epoch, _CWM))
 
     async def configure(self, policies: ToolPolicies) -> None:
-        """Calls from now on go by these. What was written while an upstream's answers were not shared ends its epoch."""
+        """Use these policies from now on. Ends the epoch of upstreams that were written to while nothing was shared."""
         self.policies = policies
         for upstream in [each for each in self._overdue if self._may_be_shared(each)]:
             await self._end_epoch(_CWM, upstream)
@@ -87,9 +87,9 @@ class SharedAnswers:
         *,
         alone: bool = False,
     ) -> Given:
-        """``ask``, or what it gave before; raises what it raises. ``policy`` is the tool's.
+        """The stored answer, or else the result of ``ask``; raises what ``ask`` raises. ``policy`` is the tool's.
 
-        ``alone``: what is asked goes on with what only this caller was asked and said.
+        ``alone``: do not share, because the call continues an exchange with this caller.
         """
         if not only_reads(offer.definition):
             return await self._writing(caller, offer.upstream, ask)
@@ -110,7 +110,7 @@ class SharedAnswers:
         return await self._joined(caller, scope, key, policy, ask)
 
     async def _joined(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Given:
-        """Ask, or wait for whoever asks just now; one who leaves takes nothing from the others."""
+        """Ask, or wait for a running call with the same key. A caller that is cancelled does not cancel it for others."""
         asking = self._asking.get((scope, key))
         first = asking is None
         if asking is None:
@@ -124,7 +124,7 @@ class SharedAnswers:
         except (CwmError, UpstreamError):
             if first:
                 raise
-            # It may have failed for a reason of the other's own.
+            # The reason may concern only the caller who asked first.
             return Given(await ask())
         finally:
             asking.waiting -= 1
@@ -134,7 +134,7 @@ class SharedAnswers:
         if first:
             return Given(answer)
         if not _is_complete(answer):
-            # Questions are for the one who asked.
+            # An incomplete answer asks questions of its own caller.
             return Given(await ask())
         self._count("joined")
         return Given(answer, 0.0)
@@ -163,11 +163,11 @@ class SharedAnswers:
         try:
             return Given(await ask())
         finally:
-            # Also of a call that failed or was given up: it may have been done.
+            # A call that failed or was cancelled may have written, too.
             await asyncio.shield(self._ending.start(self._written(principal, upstream)))
 
     async def _written(self, principal: Principal, upstream: str) -> None:
-        """Where nothing is shared, the first write ends what may be kept; later ones do when something is again."""
+        """End the epoch. While nothing is shared only the first write does; later ones are deferred until answers are shared."""
         shared = self._may_be_shared(upstream)
         if shared or upstream not in self._overdue:
             await self._end_epoch(principal, upstream)
@@ -202,7 +202,7 @@ class SharedAnswers:
         return Given(answer, max(0.0, age.total_seconds()))
 
     def _key(self, caller: CallerOf, offer: Offer, arguments: Mapping[str, Any], policy: CachePolicy) -> str:
-        """Who may be answered alike, and what was asked; a digest of both."""
+        """A digest of who may share the answer and what was requested."""
         agent, who = caller.agent, ""
         if policy.scope is SharingScope.SESSION:
             who = f"session:{agent.key}"
@@ -213,7 +213,7 @@ class SharedAnswers:
         return hashlib.sha256(canonical_json([_FORM, who, offer.own_name, asked])).hexdigest()
 
     def _may_be_shared(self, upstream: str) -> bool:
-        """Whether some tool of it may have a policy that shares its answers."""
+        """Whether a policy may share answers of one of its tools."""
         policies = self.policies
         return policies.default.cache is not None or any(
             policy.cache is not None and _may_name(pattern, upstream)
@@ -225,7 +225,7 @@ class SharedAnswers:
 
 
 def _spelled(answer: Answer) -> str:
-    """A text: shared context would keep an object with its names in another order."""
+    """The answer as JSON text: shared context would reorder the names of an object."""
     return json_text(answer, (",", ":"))
 
 
@@ -238,6 +238,6 @@ def _epochs(upstream: str) -> Scope:
 
 
 def _may_name(pattern: str, upstream: str) -> bool:
-    """Whether a tool's name or pattern can be one of this upstream's tools, as far as its first wildcard tells."""
+    """Whether a tool's name or pattern can match one of this upstream's tools, judged up to the first wildcard."""
     literal, prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0], exposed_name(upstream, "")
     return literal.startswith(prefix) or (literal != pattern and prefix.startswith(literal))

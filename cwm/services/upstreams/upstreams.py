@@ -1,4 +1,4 @@
-"""The configured upstream servers: what they offer to a caller, and calls to them."""
+"""The configured upstream servers: their offers to a caller, and calls to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger("cwm.upstream")
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Offers by exposed name, and why the upstreams that are missing are."""
+    """Offers by exposed name, and for each absent upstream the reason."""
 
     offers: Mapping[str, Offer]
     absent: Mapping[str, str]
@@ -48,7 +48,7 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """``tools`` is how many it offers; None where that is each caller's own matter."""
+    """``tools``: how many it offers, None if that depends on the caller."""
 
     name: str
     state: LinkState
@@ -59,7 +59,7 @@ class UpstreamHealth:
 
 @dataclass(frozen=True, slots=True)
 class CallerOf:
-    """Who asks an upstream: the agent session, and its credentials for upstreams that are told."""
+    """Who calls an upstream: the agent session, and its credentials for upstreams that need them."""
 
     agent: ContextManager
     authorization: str | None = None
@@ -70,7 +70,7 @@ class CallerOf:
 
 
 class Upstreams:
-    """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
+    """All upstreams by name. They can be reconfigured at runtime: a running call completes at the upstream it started at."""
 
     def __init__(
         self,
@@ -90,23 +90,23 @@ class Upstreams:
         self._listening = self._roster.listening
 
     def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
-        """Called with the name of every upstream that is another now, or none any more."""
+        """Register a hook; called with the name of every upstream that was replaced or removed."""
         self._roster.at_other(hook)
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
-        """Have these upstreams from now on; connects and disconnects in the background."""
+        """Replace the set of upstreams; connects and disconnects in the background."""
         self._roster.configure(specs)
 
     def names(self) -> list[str]:
         return list(self._links)
 
     def named_by(self, exposed: str) -> str | None:
-        """The upstream whose prefix an exposed name has, whether or not it offers such a thing."""
+        """The upstream whose prefix the exposed name has, whether or not it offers that name."""
         upstream = exposed.partition("_")[0]
         return upstream if upstream in self._links else None
 
     async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
-        """All of one kind that this caller may use. Waits for upstreams that are still connecting, not for dead ones."""
+        """All offers of one kind to this caller. Waits for upstreams that are still connecting, not for those that are away."""
         links = list(self._links.values())
         found = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
         offers: dict[str, Offer] = {}
@@ -119,13 +119,15 @@ class Upstreams:
         return Offering(offers, absent)
 
     async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
+        """The tool with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
         return await self._find(caller, Kind.TOOLS, exposed, exposed.partition("_")[0])
 
     async def prompt(self, caller: CallerOf, exposed: str) -> Offer | None:
+        """The prompt with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
         return await self._find(caller, Kind.PROMPTS, exposed, exposed.partition("_")[0])
 
     def resource(self, exposed: str) -> tuple[str, str] | None:
-        """Upstream and own URI behind an exposed one, if it can be one's; templates make more than are listed."""
+        """The upstream and its own URI for an exposed one, if an upstream can have it; templates allow unlisted URIs."""
         for name, link in self._links.items():
             own = own_uri(name, exposed)
             if own is not None and link.spec.resources.admits_uri(own):
@@ -133,12 +135,12 @@ class Upstreams:
         return None
 
     def is_shared(self, upstream: str) -> bool:
-        """One session with it serves all callers, so that an agent session makes no difference."""
+        """Whether one session serves all callers, so that the agent session makes no difference."""
         link = self._links.get(upstream)
         return link is not None and link.shared
 
     def knows_callers(self, upstream: str) -> bool:
-        """It is told who asks, so that its answers are one caller's own."""
+        """Whether it receives the caller's credentials, so that answers belong to one caller."""
         link = self._links.get(upstream)
         return link is not None and link.by_caller
 
@@ -152,10 +154,10 @@ class Upstreams:
         repeatable: bool,
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """The upstream's answer. Raises UpstreamRefusedError for its errors, CWM-5003/5004/6001 for its absence.
+        """The upstream's answer. Raises UpstreamRefusedError if it returns an error, CWM-5003/5004/6001 if it is away or lost.
 
-        A request that the upstream cannot have seen is sent again, in a new session where need be; one that it
-        may have seen only when it is ``repeatable``. Nothing is tried again that failed in the same way before.
+        A request that the upstream cannot have seen is sent again, if necessary in a new session; one that it may have
+        seen, only if ``repeatable``. It is not repeated twice after the same type of failure.
         """
         link = self._links.get(upstream)
         if link is None:
@@ -189,18 +191,19 @@ class Upstreams:
         uri: str,
         authorization: str | None = None,
     ) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
+        """Subscribe to an upstream's resource, if the upstream supports it. CWM-1003, 2004, 5003.
 
-        Where no request asks (``authorization`` is None) no session is opened with one that is told who calls: with
-        the next call it is asked. Any other that is away is asked once it is back.
+        Without a request (``authorization`` is None) an upstream that needs the caller's credentials is asked at the next
+        call. Any other upstream that is away is asked when it is back.
         """
         await self._listening.watch(principal, agent_session, uri, authorization)
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        """Unsubscribe, because no client of the agent session listens any more. Raises as :meth:`watch` does."""
         await self._listening.unwatch(principal, agent_session, uri)
 
     def health(self) -> list[UpstreamHealth]:
+        """The current state of every upstream."""
         return [
             UpstreamHealth(
                 *(name, link.state, link.since, link.reason),
@@ -265,7 +268,7 @@ class Upstreams:
             raise
 
     def _doubt(self, link: Link, caller: CallerOf) -> None:
-        """See whether it is still there; for this caller, where it is told who calls."""
+        """Check whether the upstream is up; with this caller's credentials if it needs them."""
         if not link.by_caller:
             link.doubt()
             return
@@ -275,7 +278,7 @@ class Upstreams:
 
     async def _look(self, link: Link, caller: CallerOf) -> None:
         if self._links.get(link.spec.name) is link:
-            # Whoever asks next is told what became of it.
+            # The next caller gets the result.
             with suppress(CwmError):
                 await self._offers(link, Kind.TOOLS, caller, hurried=False)
 
@@ -297,7 +300,7 @@ class Upstreams:
             caller.links.drop(link, session)
 
     async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
-        """Its offers, or why there are none."""
+        """The upstream's offers, or the reason why there are none."""
         async with caller.agent.serving():
             await link.settled()
         if not link.by_caller:
@@ -333,5 +336,5 @@ class Upstreams:
 
 
 def _told(link: Link, caller: CallerOf) -> str | None:
-    """Empty for a caller who shows nothing: another's is not to be shown in its place."""
+    """The caller's credentials, empty if it sent none, so that nobody else's are used. None if the upstream needs none."""
     return caller.authorization or "" if link.by_caller else None
