@@ -24,7 +24,7 @@ class _OwnSession:
     catalogue: Catalogue
     stored: str | None
     stale: set[Kind] = field(default_factory=lambda: set(ALL_KINDS))
-    learning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class AgentLinks(AgentPart):
@@ -34,13 +34,13 @@ class AgentLinks(AgentPart):
     session ends it.
     """
 
-    __slots__ = ("_attempts", "_gone", "_opening", "_sessions", "_watches")
+    __slots__ = ("_attempts", "_opening", "_sessions", "_stale_values", "_watches")
 
     def __init__(self, agent: ContextManager) -> None:
         super().__init__(agent)
         self._sessions: dict[Link, _OwnSession] = {}
         self._opening: dict[Link, asyncio.Lock] = {}
-        self._gone: dict[Link, str] = {}
+        self._stale_values: dict[Link, str] = {}
         self._watches: dict[Link, Watches] = {}
         self._attempts: dict[Link, Attempts] = {}
 
@@ -66,7 +66,7 @@ class AgentLinks(AgentPart):
         """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, heard)).session
 
-    def known(self, link: Link, kind: Kind) -> Offers | None:
+    def fresh_offers(self, link: Link, kind: Kind) -> Offers | None:
         """What :meth:`offers` returns, or None if that needs a request to the upstream."""
         own = self._sessions.get(link)
         fresh = own is not None and own.session.is_open and kind not in own.stale
@@ -79,7 +79,7 @@ class AgentLinks(AgentPart):
     async def offers(self, link: Link, kind: Kind, authorization: str | None, heard: Heard) -> Offers:
         """The upstream's offers of one kind to this caller. Raises UpstreamError."""
         own = await self._upstream(link, authorization, heard)
-        async with own.learning:
+        async with own.lock:
             return await self._learned(link, kind, own)
 
     async def _learned(self, link: Link, kind: Kind, own: _OwnSession) -> Offers:
@@ -89,9 +89,9 @@ class AgentLinks(AgentPart):
             own.stale -= kinds
             try:
                 await own.catalogue.learn(own.session, kinds)
-            except BaseException as failed:
+            except BaseException as error:
                 own.stale |= kinds
-                if isinstance(failed, UpstreamExpiredError) or not own.session.is_open:
+                if isinstance(error, UpstreamExpiredError) or not own.session.is_open:
                     self.drop(link, own.session)
                 raise
         return own.catalogue.of(kind)
@@ -107,7 +107,7 @@ class AgentLinks(AgentPart):
         if own is not None and own.session is session:
             del self._sessions[link]
             if own.stored is not None:
-                self._gone[link] = own.stored
+                self._stale_values[link] = own.stored
             session.retire(end=False)
 
     def unlisten(self, link: Link) -> list[str]:
@@ -119,13 +119,13 @@ class AgentLinks(AgentPart):
         own = self._sessions.get(old)
         if own is not None and own.stored is not None and stored_as(old) == stored_as(new):
             # The new link replaces the stored session; the old link must not delete it.
-            self._gone[old] = self._gone[new] = own.stored
+            self._stale_values[old] = self._stale_values[new] = own.stored
             own.stored = None
 
     async def release(self, link: Link) -> None:
         """Close its session with an upstream that was removed from the configuration."""
         self._opening.pop(link, None)
-        self._gone.pop(link, None)
+        self._stale_values.pop(link, None)
         self._watches.pop(link, None)
         if (attempts := self._attempts.pop(link, None)) is not None:
             await attempts.stop()
@@ -163,27 +163,27 @@ class AgentLinks(AgentPart):
         return own
 
     async def _open(self, link: Link, authorization: str | None, heard: Heard) -> _OwnSession:
-        name, gone = stored_as(link), self._gone.get(link)
+        name, stale_value = stored_as(link), self._stale_values.get(link)
         stored = (await self.agent.store.recall(self.agent.key)).get(name)
-        if stored is None or stored == gone:
+        if stored is None or stored == stale_value:
             session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
-            ours = session.resume_with
-            if ours is None:
+            resume_value = session.resume_with
+            if resume_value is None:
                 return _OwnSession(session, Catalogue(link.spec), None)
             try:
                 anew = self.agent.agent_session is None
                 stored = await self.agent.store.remember(
-                    self.agent.key, name, ours, instead_of=gone, anew=anew, leaves=True
+                    self.agent.key, name, resume_value, instead_of=stale_value, anew=anew, leaves=True
                 )
             except BaseException:
                 await session.close(end=True)
                 raise
-            self._gone.pop(link, None)
+            self._stale_values.pop(link, None)
             if stored is None:
                 # The agent session has expired: no other replica resumes this session.
                 return _OwnSession(session, Catalogue(link.spec), None)
-            if stored == ours:
-                return _OwnSession(session, Catalogue(link.spec), ours)
+            if stored == resume_value:
+                return _OwnSession(session, Catalogue(link.spec), resume_value)
             # Another replica opened a session for this agent session at the same time: resume that one.
             await session.close(end=True)
         session = await link.connector.open(

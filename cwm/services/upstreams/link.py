@@ -25,7 +25,7 @@ STEADY_SECONDS: Final = 5.0
 _log = logging.getLogger("cwm.upstream")
 
 Offers = Mapping[str, Offer]
-Told = Callable[[Kind | str], None]
+OnChange = Callable[[Kind | str], None]
 """Called with the kind of offers that changed, or the exposed URI of a resource that did."""
 
 
@@ -59,9 +59,9 @@ class Catalogue:
 ALL_KINDS: Final = frozenset(Kind)
 
 
-def kinds_of(heard: Kind) -> frozenset[Kind]:
+def kinds_of(kind: Kind) -> frozenset[Kind]:
     """The kinds that a notification concerns. Templates have none of their own: they change with the resources."""
-    return frozenset({Kind.RESOURCES, Kind.TEMPLATES}) if heard is Kind.RESOURCES else frozenset({heard})
+    return frozenset({Kind.RESOURCES, Kind.TEMPLATES}) if kind is Kind.RESOURCES else frozenset({kind})
 
 
 class Link:
@@ -71,7 +71,9 @@ class Link:
     credentials has no such session: its offers are listed for each caller.
     """
 
-    def __init__(self, spec: UpstreamSpec, connector: UpstreamConnector, clock: Clock, told: Told) -> None:
+    def __init__(
+        self, spec: UpstreamSpec, connector: UpstreamConnector, clock: Clock, on_change: OnChange
+    ) -> None:
         self.spec = spec
         self.connector = connector
         self.catalogue = Catalogue(spec)
@@ -81,11 +83,11 @@ class Link:
         self.session: UpstreamSession | None = None
         self.watches = Watches()
         self._clock = clock
-        self._told = told
+        self._on_change = on_change
         self._settled = asyncio.Event()
         self._is_ready = asyncio.Event()
         self._renewed = asyncio.Event()
-        self._heard: set[Kind] = set()
+        self._changed_kinds: set[Kind] = set()
         self._news = asyncio.Event()
         self._busy = 0
         self._idle = asyncio.Event()
@@ -183,16 +185,16 @@ class Link:
     def hear(self, news: Kind | str) -> None:
         """Handle a notification: a kind of offers, or the URI of a resource, that changed."""
         if isinstance(news, Kind):
-            self._heard |= kinds_of(news)
+            self._changed_kinds |= kinds_of(news)
             self._news.set()
         else:
-            self._told(news)
+            self._on_change(news)
 
     async def _keep(self) -> None:
         backoff = Backoff()
         while True:
-            reason, lasted = await self._serve_once()
-            if lasted >= STEADY_SECONDS or self._renewing:
+            reason, seconds = await self._serve_once()
+            if seconds >= STEADY_SECONDS or self._renewing:
                 # It was stable: callers wait for the next session instead of being refused.
                 self._renewing = False
                 backoff.reset()
@@ -207,8 +209,8 @@ class Link:
         try:
             await self._serve()
             reason = "the connection was lost"
-        except UpstreamError as failed:
-            reason = str(failed)
+        except UpstreamError as error:
+            reason = str(error)
         except Exception:  # noqa: BLE001 - logged; the next attempt may go well
             _log.exception("upstream %s could not be followed", self.spec.name)
             reason = "CWM failed; its log has the details"
@@ -219,21 +221,21 @@ class Link:
         session = await self.connector.open(self.spec, heard=self.hear)
         try:
             changed = await self.catalogue.learn(session, ALL_KINDS)
-            was = self.state
+            previous_state = self.state
             self.session, self._modern = session, session.modern
             self._ready_at = self._clock.monotonic()
             renewed, self._renewed = self._renewed, asyncio.Event()
             renewed.set()
             self._now(LinkState.READY)
-            self._tell(changed if was is not LinkState.AWAY else list(Kind))
+            self._tell(changed if previous_state is not LinkState.AWAY else list(Kind))
             await self.watches.renew(session)
             asking = asyncio.create_task(self.watches.ask_again(session))
             try:
                 await self._follow(session)
             finally:
                 asking.cancel()
-        except UpstreamError as failed:
-            self._renewing = self._renewing or isinstance(failed, UpstreamExpiredError)
+        except UpstreamError as error:
+            self._renewing = self._renewing or isinstance(error, UpstreamExpiredError)
             raise
         except asyncio.CancelledError:
             await session.close(end=True)
@@ -257,7 +259,7 @@ class Link:
                 self._news.clear()
                 if self._renewing:
                     return
-                kinds, self._heard = frozenset(self._heard) or ALL_KINDS, set()
+                kinds, self._changed_kinds = frozenset(self._changed_kinds) or ALL_KINDS, set()
                 self._tell(await self.catalogue.learn(session, kinds))
         finally:
             ended.cancel()
@@ -282,4 +284,4 @@ class Link:
 
     def _tell(self, kinds: list[Kind]) -> None:
         for kind in kinds:
-            self._told(kind)
+            self._on_change(kind)

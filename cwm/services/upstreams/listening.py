@@ -49,9 +49,9 @@ class Listening:
         self._find = find
         self._tell = tell
         self._hearing = hearing
-        self._keeping: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
         # Exposed URIs that no configured upstream has.
-        self._awaited: dict[ContextManager, set[str]] = {}
+        self._waiting_uris: dict[ContextManager, set[str]] = {}
 
     async def watch(
         self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
@@ -63,8 +63,8 @@ class Listening:
         """
         while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
-            if (found := self._find(uri)) is not None:
-                link, own = self._links[found[0]], found[1]
+            if (target := self._find(uri)) is not None:
+                link, own = self._links[target[0]], target[1]
                 async with agent.serving():
                     await link.settled()
                     agent.refuse_if_ended()
@@ -80,9 +80,9 @@ class Listening:
         if agent is None:
             return
         self._await_no_more(agent, uri)
-        if (found := self._find(uri)) is None:
+        if (target := self._find(uri)) is None:
             return
-        link, own = self._links[found[0]], found[1]
+        link, own = self._links[target[0]], target[1]
         was_last = links_of(agent).watches(link).remove(own, agent.key)
         if link.shared:
             was_last = link.watches.remove(own, agent.key)
@@ -94,13 +94,13 @@ class Listening:
     def keep_up(self, link: Link, agent: ContextManager) -> None:
         """Start the task that keeps the agent session's subscriptions alive, if it needs one and has none."""
         key = link, agent
-        if link.by_caller or key in self._keeping or not links_of(agent).listens_to(link):
+        if link.by_caller or key in self._tasks or not links_of(agent).listens_to(link):
             return
-        task = self._keeping[key] = asyncio.create_task(self._keep(link, agent))
+        task = self._tasks[key] = asyncio.create_task(self._keep(link, agent))
 
         def ended(_: object) -> None:
-            if self._keeping.get(key) is task:
-                del self._keeping[key]
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
 
         task.add_done_callback(ended)
 
@@ -113,8 +113,8 @@ class Listening:
 
     def take_up(self, link: Link) -> None:
         """Subscribe at a new upstream to the waiting URIs that it can have."""
-        for agent, awaited in list(self._awaited.items()):
-            for uri in list(awaited):
+        for agent, uris in list(self._waiting_uris.items()):
+            for uri in list(uris):
                 own = own_uri(link.spec.name, uri)
                 if own is not None and link.spec.resources.admits_uri(own):
                     self._await_no_more(agent, uri)
@@ -123,8 +123,8 @@ class Listening:
 
     def stop(self, link: Link) -> None:
         """Stop all tasks of an upstream; its subscriptions wait for another upstream that can have them."""
-        for of, agent in list(self._keeping):
-            if of is link:
+        for task_link, agent in list(self._tasks):
+            if task_link is link:
                 self._stop(link, agent)
         for agent in self._agents:
             for own in links_of(agent).unlisten(link):
@@ -142,15 +142,15 @@ class Listening:
         if is_first:
             try:
                 await self._tell(link, agent, authorization, lambda session, by: session.watch(own, by))
-            except BaseException as failed:
-                again = isinstance(failed, CwmError) and failed.retryable
+            except BaseException as error:
+                retry = isinstance(error, CwmError) and error.retryable
                 # Without a request no client would ask again, so keep the subscription and retry.
-                if not (again and authorization is None and self._is_current(link)):
+                if not (retry and authorization is None and self._is_current(link)):
                     self._give_up(link, agent, own)
-                    if isinstance(failed, CwmError) and not self._is_current(link):
+                    if isinstance(error, CwmError) and not self._is_current(link):
                         return False
                     raise
-                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+                _log.info("upstream %s is not listened to for now: %s", link.spec.name, error)
                 (link.watches if link.shared else links_of(agent).watches(link)).missed(own)
         if not link.shared:
             self.keep_up(link, agent)
@@ -165,13 +165,13 @@ class Listening:
         self._await_no_more(agent, exposed_uri(link.spec.name, own))
 
     def _await(self, agent: ContextManager, uri: str) -> None:
-        self._awaited.setdefault(agent, set()).add(uri)
+        self._waiting_uris.setdefault(agent, set()).add(uri)
 
     def _await_no_more(self, agent: ContextManager, uri: str) -> None:
-        if (awaited := self._awaited.get(agent)) is not None:
-            awaited.discard(uri)
-            if not awaited:
-                del self._awaited[agent]
+        if (uris := self._waiting_uris.get(agent)) is not None:
+            uris.discard(uri)
+            if not uris:
+                del self._waiting_uris[agent]
 
     async def _keep(self, link: Link, agent: ContextManager) -> None:
         """Keep the upstream session open until it turns out to be shared, or the agent session was unused for its TTL."""
@@ -184,23 +184,23 @@ class Listening:
             # Opening an upstream session counts as use; this task alone must not keep the agent session alive.
             if link.monotonic() - agent.last_used > self._agents.ttl_seconds:
                 return
-            lasted = 0.0
+            seconds = 0.0
             try:
                 session = await links_of(agent).session(link, None, self._hearing(link, agent))
                 opened_at = link.monotonic()
                 await self._until_lost(link, agent, session)
-                lasted = link.monotonic() - opened_at
-            except (UpstreamError, CwmError) as failed:
-                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+                seconds = link.monotonic() - opened_at
+            except (UpstreamError, CwmError) as error:
+                _log.info("upstream %s is not listened to for now: %s", link.spec.name, error)
             except Exception:
                 logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
-            if lasted >= STEADY_SECONDS:
+            if seconds >= STEADY_SECONDS:
                 backoff.reset()
                 continue
             await asyncio.sleep(backoff.pause_seconds())
 
     async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
-        asking = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
+        retries = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
         try:
             while session.is_open:
                 ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
@@ -213,34 +213,34 @@ class Listening:
                     ended.cancel()
                     renewed.cancel()
         finally:
-            asking.cancel()
+            retries.cancel()
 
     async def _knows(self, link: Link, session: UpstreamSession) -> bool:
         """Ping the upstream: a restarted server rejects an unknown session only when a request arrives."""
         try:
             await session.request("ping", {}, timeout_seconds=link.spec.connect_seconds)
-        except UpstreamError as failed:
-            return not isinstance(failed, UpstreamExpiredError)
+        except UpstreamError as error:
+            return not isinstance(error, UpstreamExpiredError)
         return True
 
     async def _share(self, link: Link, agent: ContextManager) -> None:
         for own in links_of(agent).watches(link).uris():
             # It may have been unsubscribed during the last request.
-            still = own in links_of(agent).watches(link).uris()
-            if still and link.watches.add(own, agent.key) and link.session is not None:
+            is_wanted = own in links_of(agent).watches(link).uris()
+            if is_wanted and link.watches.add(own, agent.key) and link.session is not None:
                 await link.watches.ask(link.session, own)
 
     def _stop(self, link: Link, agent: ContextManager) -> asyncio.Task[None] | None:
-        if (task := self._keeping.pop((link, agent), None)) is not None:
+        if (task := self._tasks.pop((link, agent), None)) is not None:
             task.cancel()
         return task
 
     async def _forget(self, agent: ContextManager) -> None:
-        self._awaited.pop(agent, None)
-        stopping = [self._stop(link, agent) for link, of in list(self._keeping) if of is agent]
-        if stopped := [task for task in stopping if task is not None]:
+        self._waiting_uris.pop(agent, None)
+        stopping = [self._stop(link, agent) for link, listener in list(self._tasks) if listener is agent]
+        if tasks := [task for task in stopping if task is not None]:
             # An upstream session that is just being opened is closed with the agent session, or by the opener.
-            await asyncio.wait(stopped)
+            await asyncio.wait(tasks)
         for link in list(self._links.values()):
             for own in link.watches.forget(agent.key):
                 if link.session is not None:

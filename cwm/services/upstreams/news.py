@@ -33,7 +33,7 @@ class News:
     def hearing(self, link: Link, agent: ContextManager) -> Heard:
         """The callback for notifications in an agent session's own upstream session."""
 
-        def heard(news: Kind | str) -> None:
+        def on_news(news: Kind | str) -> None:
             if not isinstance(news, Kind):
                 uri = exposed_uri(link.spec.name, news)
                 self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
@@ -44,9 +44,9 @@ class News:
                 # Some upstreams notify only the session in which the change happened.
                 link.hear(news)
 
-        return heard
+        return on_news
 
-    def heard(self, upstream: str, news: Kind | str) -> None:
+    def hear(self, upstream: str, news: Kind | str) -> None:
         """Handle a notification that concerns all callers."""
         if isinstance(news, Kind):
             self.changed([news])

@@ -49,12 +49,12 @@ class Roster:
 
     def configure(self, specs: Iterable[UpstreamSpec]) -> None:
         """Replace the set of upstreams; connects and disconnects in the background."""
-        wanted = {spec.name: spec for spec in specs}
-        for name in self.links.keys() - wanted.keys():
+        specs_by_name = {spec.name: spec for spec in specs}
+        for name in self.links.keys() - specs_by_name.keys():
             self._displace(name)
             self._retire(self.links.pop(name))
-            self.background.start(self._other(name))
-        for name, spec in wanted.items():
+            self.background.start(self._run_hooks(name))
+        for name, spec in specs_by_name.items():
             link = self.links.get(name)
             if link is None:
                 self.links[name] = new = self._started(spec)
@@ -74,7 +74,7 @@ class Roster:
         await self.background.settled()
 
     def _started(self, spec: UpstreamSpec) -> Link:
-        link = Link(spec, self._connector, self._clock, partial(self.news.heard, spec.name))
+        link = Link(spec, self._connector, self._clock, partial(self.news.hear, spec.name))
         link.start()
         return link
 
@@ -88,17 +88,17 @@ class Roster:
         self.links[name] = new
         self.listening.hand_over(old, new)
         self._retire(old)
-        await self._other(name)
+        await self._run_hooks(name)
 
-    async def _other(self, name: str) -> None:
+    async def _run_hooks(self, name: str) -> None:
         for hook in self._on_other:
             await hook(name)
         self.news.changed(Kind)
 
     def _displace(self, name: str) -> None:
         """Close a replacement that has not taken over yet, because the configuration changed again."""
-        if (coming := self._coming.pop(name, None)) is not None:
-            self._retire(coming)
+        if (replacement := self._coming.pop(name, None)) is not None:
+            self._retire(replacement)
 
     def _retire(self, link: Link) -> None:
         self.listening.stop(link)
@@ -106,8 +106,8 @@ class Roster:
         async def retire() -> None:
             await link.idle()
             releasing = [links_of(agent).release(link) for agent in self._agents]
-            for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
-                if isinstance(done, Exception):
-                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)
+            for result in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
+                if isinstance(result, Exception):
+                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=result)
 
         self.background.start(retire())

@@ -45,7 +45,7 @@ class Given:
 
 
 @dataclass(slots=True)
-class _Asking:
+class _RunningCall:
     """A running call, and how many callers wait for it."""
 
     task: asyncio.Task[Answer]
@@ -66,7 +66,7 @@ class SharedAnswers:
         self.policies = policies
         self._context = context
         self._upstreams = upstreams
-        self._asking: dict[tuple[Scope, str], _Asking] = {}
+        self._asking: dict[tuple[Scope, str], _RunningCall] = {}
         self._overdue: set[str] = set()
         self._ending = BackgroundTasks()
         upstreams.at_other(partial(self._end_epoch, _CWM))
@@ -92,7 +92,7 @@ class SharedAnswers:
         ``alone``: do not share, because the call continues an exchange with this caller.
         """
         if not only_reads(offer.definition):
-            return await self._writing(caller, offer.upstream, ask)
+            return await self._ask_writing(caller, offer.upstream, ask)
         if policy is None or alone or not answers_alike(offer.definition):
             return Given(await ask())
         scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
@@ -100,37 +100,37 @@ class SharedAnswers:
             if offer.upstream in self._overdue:
                 await self._next_epoch(caller.agent.principal, offer.upstream)
             key = f"{await self._epoch(offer.upstream)}/{self._key(caller, offer, arguments, policy)}"
-            kept = await self._kept(scope, key)
+            stored_answer = await self._stored_answer(scope, key)
         except CwmError:
             self._count("unreachable")
             return Given(await ask())
-        if kept is not None:
+        if stored_answer is not None:
             self._count("shared")
-            return kept
-        return await self._joined(caller, scope, key, policy, ask)
+            return stored_answer
+        return await self._join(caller, scope, key, policy, ask)
 
-    async def _joined(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Given:
+    async def _join(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Given:
         """Ask, or wait for a running call with the same key. A caller that is cancelled does not cancel it for others."""
-        asking = self._asking.get((scope, key))
-        first = asking is None
-        if asking is None:
-            task = asyncio.create_task(self._asked(caller, scope, key, policy, ask))
-            asking = self._asking[scope, key] = _Asking(task)
+        running_call = self._asking.get((scope, key))
+        first = running_call is None
+        if running_call is None:
+            task = asyncio.create_task(self._ask(caller, scope, key, policy, ask))
+            running_call = self._asking[scope, key] = _RunningCall(task)
             task.add_done_callback(lambda _: self._not_to_join((scope, key), task))
-        asking.waiting += 1
+        running_call.waiting += 1
         try:
             async with caller.agent.serving():
-                answer = await asyncio.shield(asking.task)
+                answer = await asyncio.shield(running_call.task)
         except (CwmError, UpstreamError):
             if first:
                 raise
             # The reason may concern only the caller who asked first.
             return Given(await ask())
         finally:
-            asking.waiting -= 1
-            if not asking.waiting:
-                self._not_to_join((scope, key), asking.task)
-                asking.task.cancel()
+            running_call.waiting -= 1
+            if not running_call.waiting:
+                self._not_to_join((scope, key), running_call.task)
+                running_call.task.cancel()
         if first:
             return Given(answer)
         if not _is_complete(answer):
@@ -139,34 +139,32 @@ class SharedAnswers:
         self._count("joined")
         return Given(answer, 0.0)
 
-    def _not_to_join(self, asked: tuple[Scope, str], task: asyncio.Task[Answer]) -> None:
-        if (asking := self._asking.get(asked)) is not None and asking.task is task:
-            del self._asking[asked]
+    def _not_to_join(self, call_key: tuple[Scope, str], task: asyncio.Task[Answer]) -> None:
+        if (running_call := self._asking.get(call_key)) is not None and running_call.task is task:
+            del self._asking[call_key]
 
-    async def _asked(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Answer:
+    async def _ask(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Answer:
         answer = await ask()
         self._count("asked")
         if not answer.get("isError") and _is_complete(answer):
             try:
-                spelled = (
-                    _spelled(answer) if not is_long(answer) else await asyncio.to_thread(_spelled, answer)
-                )
-                kept = Setting(key, spelled, ttl_seconds=policy.ttl_seconds)
-                await self._context.set(caller.agent.principal, scope, kept)
+                text = _text(answer) if not is_long(answer) else await asyncio.to_thread(_text, answer)
+                setting = Setting(key, text, ttl_seconds=policy.ttl_seconds)
+                await self._context.set(caller.agent.principal, scope, setting)
             except (CwmError, RecursionError):
                 self._count("not_kept")
         return answer
 
-    async def _writing(self, caller: CallerOf, upstream: str, ask: Ask) -> Given:
+    async def _ask_writing(self, caller: CallerOf, upstream: str, ask: Ask) -> Given:
         principal = caller.agent.principal
-        await self._written(principal, upstream)
+        await self._note_write(principal, upstream)
         try:
             return Given(await ask())
         finally:
             # A call that failed or was cancelled may have written, too.
-            await asyncio.shield(self._ending.start(self._written(principal, upstream)))
+            await asyncio.shield(self._ending.start(self._note_write(principal, upstream)))
 
-    async def _written(self, principal: Principal, upstream: str) -> None:
+    async def _note_write(self, principal: Principal, upstream: str) -> None:
         """End the epoch. While nothing is shared only the first write does; later ones are deferred until answers are shared."""
         shared = self._may_be_shared(upstream)
         if shared or upstream not in self._overdue:
@@ -189,16 +187,16 @@ class SharedAnswers:
         entry = (await self._context.get(_epochs(upstream), _EPOCH)).entry
         return 0 if entry is None else entry.version
 
-    async def _kept(self, scope: Scope, key: str) -> Given | None:
+    async def _stored_answer(self, scope: Scope, key: str) -> Given | None:
         try:
-            found = await self._context.get(scope, key)
+            result = await self._context.get(scope, key)
         except StorageCorruptionError:
             return None
-        if found.entry is None:
+        if result.entry is None:
             return None
-        age = self._context.clock.now() - found.entry.written_at
-        spelled = str(found.value)
-        answer = await aside(len(spelled), lambda: json.loads(spelled))
+        age = self._context.clock.now() - result.entry.written_at
+        text = str(result.value)
+        answer = await aside(len(text), lambda: json.loads(text))
         return Given(answer, max(0.0, age.total_seconds()))
 
     def _key(self, caller: CallerOf, offer: Offer, arguments: Mapping[str, Any], policy: CachePolicy) -> str:
@@ -209,8 +207,8 @@ class SharedAnswers:
         elif self._upstreams.knows_callers(offer.upstream):
             who = f"subject:{agent.principal.subject}"
         names = policy.key or sorted(arguments)
-        asked = {name: arguments[name] for name in names if name in arguments}
-        return hashlib.sha256(canonical_json([_FORM, who, offer.own_name, asked])).hexdigest()
+        request = {name: arguments[name] for name in names if name in arguments}
+        return hashlib.sha256(canonical_json([_FORM, who, offer.own_name, request])).hexdigest()
 
     def _may_be_shared(self, upstream: str) -> bool:
         """Whether a policy may share answers of one of its tools."""
@@ -224,7 +222,7 @@ class SharedAnswers:
         self._context.meter.event(f"upstream_answer_{what}")
 
 
-def _spelled(answer: Answer) -> str:
+def _text(answer: Answer) -> str:
     """The answer as JSON text: shared context would reorder the names of an object."""
     return json_text(answer, (",", ":"))
 

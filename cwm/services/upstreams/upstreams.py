@@ -108,14 +108,14 @@ class Upstreams:
     async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
         """All offers of one kind to this caller. Waits for upstreams that are still connecting, not for those that are away."""
         links = list(self._links.values())
-        found = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
+        results = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
         offers: dict[str, Offer] = {}
         absent: dict[str, str] = {}
-        for link, one in zip(links, found, strict=True):
-            if isinstance(one, str):
-                absent[link.spec.name] = one
+        for link, result in zip(links, results, strict=True):
+            if isinstance(result, str):
+                absent[link.spec.name] = result
             else:
-                offers.update(one)
+                offers.update(result)
         return Offering(offers, absent)
 
     async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
@@ -172,7 +172,7 @@ class Upstreams:
                     method,
                     params,
                     timeout_seconds=link.spec.call_seconds,
-                    authorization=_told(link, caller),
+                    authorization=_authorization(link, caller),
                     on_progress=on_progress,
                 )
 
@@ -226,24 +226,24 @@ class Upstreams:
         if link.by_caller and authorization is None and caller.links.opened(link) is None:
             return
 
-        async def told() -> dict[str, Any]:
+        async def request() -> dict[str, Any]:
             session = await self._session(link, caller)
             async with self._dropped_if_gone(link, caller, session):
-                await tell(session, None if authorization is None else _told(link, caller))
+                await tell(session, None if authorization is None else _authorization(link, caller))
             return {}
 
         try:
             with link.busy():
                 async with agent.serving():
-                    await once_more(link, told, repeatable=True)
-        except UpstreamRefusedError as refused:
+                    await once_more(link, request, repeatable=True)
+        except UpstreamRefusedError as error:
             raise InvalidParameterError(
-                f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
-            ) from refused
+                f"Upstream {link.spec.name} refuses: {error}.", field="uri", upstream=link.spec.name
+            ) from error
 
-    async def _leave(self, kept: Mapping[str, str]) -> None:
+    async def _leave(self, values: Mapping[str, str]) -> None:
         for link in list(self._links.values()):
-            if (resume := kept.get(stored_as(link))) is not None:
+            if (resume := values.get(stored_as(link))) is not None:
                 with suppress(UpstreamError):
                     session = await link.connector.open(link.spec, resume=resume)
                     await session.close(end=True)
@@ -289,7 +289,9 @@ class Upstreams:
                 raise UpstreamAwayError(link.reason or f"it is {link.state}")
             return link.session
         agent = caller.agent
-        session = await caller.links.session(link, _told(link, caller), self._news.hearing(link, agent))
+        session = await caller.links.session(
+            link, _authorization(link, caller), self._news.hearing(link, agent)
+        )
         self._listening.keep_up(link, agent)
         return session
 
@@ -305,20 +307,20 @@ class Upstreams:
             await link.settled()
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
-        agent, told = caller.agent, _told(link, caller)
-        if (known := caller.links.known(link, kind)) is not None:
-            return known
+        agent, authorization = caller.agent, _authorization(link, caller)
+        if (fresh := caller.links.fresh_offers(link, kind)) is not None:
+            return fresh
 
         async def learn() -> Offers:
             with link.busy():
                 async with agent.serving():
-                    return await caller.links.offers(link, kind, told, hearing)
+                    return await caller.links.offers(link, kind, authorization, hearing)
 
         hearing = self._news.hearing(link, agent)
         attempts = caller.links.attempts(link, partial(self._news.changed_for, agent))
         with link.busy():
             async with agent.serving():
-                return await attempts.offers(kind, told, learn, hurried=hurried)
+                return await attempts.offers(kind, authorization, learn, hurried=hurried)
 
     async def _find(self, caller: CallerOf, kind: Kind, exposed: str, upstream: str) -> Offer | None:
         link = self._links.get(upstream)
@@ -326,8 +328,8 @@ class Upstreams:
             return None
         offers = await self._offers(link, kind, caller, hurried=False)
         if isinstance(offers, str):
-            known = link.catalogue.of(kind)
-            if known and exposed not in known:
+            catalogue = link.catalogue.of(kind)
+            if catalogue and exposed not in catalogue:
                 return None
             raise UpstreamUnavailableError(
                 f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
@@ -335,6 +337,6 @@ class Upstreams:
         return offers.get(exposed)
 
 
-def _told(link: Link, caller: CallerOf) -> str | None:
+def _authorization(link: Link, caller: CallerOf) -> str | None:
     """The caller's credentials, empty if it sent none, so that nobody else's are used. None if the upstream needs none."""
     return caller.authorization or "" if link.by_caller else None
