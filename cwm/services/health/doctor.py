@@ -1,6 +1,6 @@
-"""Is this installation able to keep its promises? Every part is asked, then made to prove it.
+"""``cwm doctor``: checks the configuration of every part of an installation, then tests it with probes.
 
-Nothing is changed: probes have their own salts and random content, and what they stored is deleted.
+Nothing is changed: probes have salts of their own and random content, and the chunks they store are deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLOCKS_APART: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """``vllm_version`` and ``lmcache_version`` are None where they could not be asked."""
+    """The findings; ``vllm_version`` and ``lmcache_version`` are None if unreachable."""
 
     findings: tuple[Finding, ...]
     vllm_version: str | None
@@ -36,10 +36,10 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """``schema`` says whether CWM can work on the registry's schema, and what there is to say about it.
+    """Examines the registry, vLLM, LMCache and Redis.
 
-    ``store_time`` is None where the registry has no clock of its own. ``shared_tier_room`` asks the shared
-    tier; None where its URL is not known here.
+    ``schema`` returns whether CWM can use the registry's schema, and a message. ``store_time`` returns None if the
+    registry has no clock of its own. ``shared_tier_room`` asks the shared tier; None if its URL is not configured.
     """
 
     registry: Registry
@@ -51,7 +51,7 @@ class Doctor:
     shared_tier_room: Callable[[], Awaitable[SharedTierRoom]] | None = None
 
     async def __call__(self) -> Examined:
-        """Findings in order of dependence; an unreachable part is a finding, never an error."""
+        """Examine everything; parts that others depend on come first. An unreachable part is a finding, never an error."""
         findings = Findings()
         await self._registry(findings)
         version, served = await self._vllm(findings)
@@ -185,7 +185,7 @@ def _eviction(findings: Findings, room: SharedTierRoom) -> None:
 
 
 def _memory(findings: Findings, room: SharedTierRoom) -> None:
-    """Every request leaves its chunks there, and only `cwm up` removes those that nobody froze."""
+    """Every request stores chunks in Redis, and only `cwm up` removes those that no window needs."""
     used = f"{room.used_bytes / 2**30:.1f} GiB"
     if room.max_bytes is None:
         findings.warn(

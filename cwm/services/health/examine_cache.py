@@ -1,6 +1,6 @@
-"""Do vLLM, LMCache and the coordinator mean the same chunks, and does what is stored come back?
+"""Tests whether vLLM, LMCache and the coordinator agree on chunks, and whether stored chunks can be loaded again.
 
-They hash for themselves and never compare: a disagreement shows as nothing ever being found.
+Each computes hashes on its own and none compares them: if they disagree, nothing is ever found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CACHE_CHECKS: Final = (
     "decode cache",
     "cpu tier",
 )
-# The directory hears of a chunk once per flush interval of LMCache's events, a second by default.
+# LMCache reports new chunks to the directory once per flush interval, by default a second.
 _PATIENCE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
 _WINDOWS_IN_L1: Final = 4
@@ -45,7 +45,7 @@ class CacheExamination:
     world_size: int = 1
 
     async def examine(self, probe: TokenIds) -> None:
-        """``probe`` was computed under PROBE_SALT a moment ago."""
+        """Run the checks with ``probe``, which vLLM has just computed under PROBE_SALT."""
         try:
             await self._examine(probe)
         except CwmError as error:
@@ -152,7 +152,7 @@ class CacheExamination:
             )
 
     async def _decode_cache(self, facts: KvTierFacts) -> None:
-        """Generation fills the second chunk; found at once, it was stored while decoding."""
+        """Generate tokens that fill the second chunk: if it is found, it was stored while decoding."""
         name = "decode cache"
         chunk = facts.chunk_size
         if self.served.max_model_len < 2 * chunk + 4:
@@ -191,7 +191,7 @@ class CacheExamination:
             )
 
     async def _settled(self, prefix: PrefixKey) -> list[Placement]:
-        """What the directory says once every chunk is below L1, or when its time is over."""
+        """The directory's placements once every chunk is below L1, after 5 s at the latest."""
         patience = self.clock.monotonic() + _PATIENCE_SECONDS
         while True:
             placements = await self.kv_tier.lookup(prefix)
@@ -212,7 +212,7 @@ class CacheExamination:
         return PrefixKey(self.served.root, self.world_size, token_ids, salt)
 
     async def clean_up(self, sent: list[tuple[TokenIds, str]]) -> None:
-        """Delete what probes may have stored."""
+        """Delete the chunks that probes may have stored."""
         if self.findings.has_fault("instances"):
             self.findings.skipped("no instance is known that could delete the probe's chunks", "clean-up")
             return

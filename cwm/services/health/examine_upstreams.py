@@ -1,4 +1,4 @@
-"""Are the upstream servers there, and the store that gateways share?"""
+"""Checks that the upstream servers and the store that gateways share are reachable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED_STORE = "shared store"
 async def examine_upstreams(
     findings: Findings, connector: UpstreamConnector, specs: Sequence[UpstreamSpec]
 ) -> None:
-    """Connect to all at once, ask for their tools, and leave."""
+    """Connect to all upstreams concurrently, list their tools, and disconnect."""
     findings.made.extend(await asyncio.gather(*(_upstream(connector, spec) for spec in specs)))
 
 

@@ -1,4 +1,4 @@
-"""Patrol: guaranteed windows are read back from time to time, and stored again where something is missing."""
+"""Patrol: reads guaranteed windows back at intervals, and stores missing chunks again."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Patrol:
     async def __call__(
         self, limit: int, before: datetime, *, dry_run: bool, after_loss: bool = False
     ) -> list[Step]:
-        """At most ``limit`` windows that were not proven since ``before``, the longest ago first.
+        """Check at most ``limit`` windows that were not proven since ``before``, those proven longest ago first.
 
-        The directory can be wrong both ways: only reading the chunks back tells. ``after_loss``: also what the tier
-        that is asked first lost goes back into it, from where it is: into a Redis, where other instances reach it, or
-        onto a disk, which outlives the Redis. At any other time it is elsewhere because there was no more room.
+        The directory may list lost chunks and miss present ones: only reading chunks back proves them. ``after_loss``: also
+        store chunks again that the first tier lost and another still has: in Redis other instances reach them, and a disk
+        outlives Redis. At other times chunks are only in the other tier because the first one was full.
         """
         now = self.clock.now()
         self._aside = {name: until for name, until in self._aside.items() if until > now}
@@ -61,7 +61,7 @@ class Patrol:
             if identity is None or any(
                 not change.changes_tokens for change in differences(window.identity, identity)
             ):
-                # Its KV is another engine's, which may come back; nothing can be read here.
+                # Its KV belongs to another engine, which may come back; this one cannot read it.
                 self._set_aside(window)
                 return None
             token_ids = fitting(snapshot.token_ids, identity)
@@ -79,7 +79,7 @@ class Patrol:
             return None
 
     def _set_aside(self, window: Window) -> None:
-        """What cannot be proven now must not stand in the way of the others."""
+        """Skip the window for an hour, so that it does not delay those that can be proven now."""
         self._aside[window.tenant, window.name] = self.clock.now() + _SET_ASIDE
 
     async def _prove(
@@ -93,7 +93,7 @@ class Patrol:
                 elsewhere = [tier for tier, n in (back.loaded or {}).items() if n and tier is not first]
             if back.complete and not elsewhere:
                 if back.in_l1 and after_loss:
-                    # The directory may not have heard of the loss.
+                    # The directory may not know of the loss yet.
                     told = f"{back.in_l1} of {back.total} blocks are being read"
                     return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, told)
                 if back.in_l1 and not all_below_l1(await self.kv_tier.lookup(prefix.key), prefix):
@@ -112,7 +112,7 @@ class Patrol:
         return await self._store(window, prefix, told, take_out=bool(elsewhere))
 
     async def _store(self, window: Window, prefix: Prefix, told: str, *, take_out: bool) -> Step:
-        """The pin stays the window's own; only a window that never was durable takes one now."""
+        """Freeze the window again. It keeps its pin; only a window that never was durable gets a new one."""
         salt = self.directory.salt(window.tenant, window.salt_scope, prefix.identity)
         again = await self.registry.store_again(
             window,
@@ -139,6 +139,6 @@ class Patrol:
         return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, stored.failure or told)
 
     async def _take_out(self, prefix: Prefix) -> None:
-        """What one tier holds is not stored into another. The engine has it meanwhile, and need not compute it."""
+        """Delete the chunks: LMCache does not store into one tier what another has. The engine keeps the KV meanwhile."""
         await self.freeze.store.engine.complete(prefix.request())
         await self.kv_tier.delete(prefix.key, self.kv_tier.expected_hashes(prefix.key) or ())

@@ -1,4 +1,4 @@
-"""Pin audit: make LMCache's pins what the registry says, chunk by chunk."""
+"""Pin audit: makes LMCache's pins match the registry, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cwm.services.replicas import Replicas
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The chunks of a prefix; ``key`` has no tokens where no sound copy of them is left."""
+    """The chunks of a prefix; ``key`` has no tokens if no undamaged copy of them is left."""
 
     owner: str
     tenant: str
@@ -29,7 +29,7 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class PinAudit:
-    """Pins are counters without an owner, and the coordinator may lose them: the registry is the truth."""
+    """Repairs pins from the registry: pins are counters without an owner, and the coordinator may lose them."""
 
     registry: Registry
     kv_tier: KvTier
@@ -37,10 +37,10 @@ class PinAudit:
     replicas: Replicas
 
     async def __call__(self, cache_salt: str, *, thorough: bool, dry_run: bool) -> list[Step]:
-        """Compare one salt, and repair it. Without ``thorough`` only how many chunks have pins is compared.
+        """Compare the pins of one salt and repair them. Without ``thorough`` compare only the number of pinned chunks.
 
-        Postponed while a gateway is between an intent and its end: its pins are in motion. Raises CWM-5001
-        while the coordinator is away.
+        Postponed while a gateway works on an intent of this salt: its pins are changing. Raises CWM-5001 if the
+        coordinator is unreachable.
         """
         expected = await self.registry.pinned_chunks_of_every_tenant(cache_salt)
         if not thorough and await self.kv_tier.pinned_total(cache_salt) == len(expected):
@@ -60,7 +60,7 @@ class PinAudit:
         return steps
 
     async def _intents(self, cache_salt: str) -> tuple[list[Intent], bool]:
-        """What is owed under the salt, and whether anything is under way."""
+        """The salt's debts, and whether any operation is under way."""
         about = [i for i in await self.registry.intents_of_every_tenant() if i.cache_salt == cache_salt]
         owed = [intent for intent in about if intent.operation is Operation.RELEASE]
         moving = any(i.operation not in {Operation.RELEASE, Operation.THAW} for i in about)

@@ -1,4 +1,4 @@
-"""Reconcile: finish or undo what crashes left, and keep the cache what the registry says it is."""
+"""Reconcile: finishes or undoes interrupted operations, and makes the cache match the registry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALL: Final = 1_000_000
 
 @dataclass(slots=True)
 class Reconcile:
-    """``patrol_windows`` is how many windows one look in the background reads back at most."""
+    """Runs all reconciliation steps. ``patrol_windows``: the most windows one background run reads back."""
 
     registry: Registry
     kv_tier: KvTier
@@ -57,10 +57,10 @@ class Reconcile:
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, *, dry_run: bool = False) -> list[Step] | None:
-        """One whole look: every intent, every pin, every guaranteed window read back.
+        """One full run: handle every intent, compare every pin, read back every guaranteed window.
 
-        With ``dry_run`` nothing is changed, and the steps are what would be done. None while another
-        gateway is looking; what fails or has to wait is a step, never an error.
+        With ``dry_run`` nothing is changed, and the steps are those that would be done. None if another gateway is
+        reconciling. A failed or postponed step is in the result, never an error.
         """
         if dry_run:
             return await self._look(dry_run=True, thorough=True, windows=_ALL, before=_EVER)
@@ -70,7 +70,7 @@ class Reconcile:
             return await self._look(dry_run=False, thorough=True, windows=_ALL, before=_EVER)
 
     async def run(self, interval_seconds: float) -> None:
-        """Say that this gateway lives, and look whenever it leads and the interval is over. Until cancelled."""
+        """Renew this gateway's lease, and reconcile at each interval while it leads. Runs until cancelled."""
         clock = self.journal.clock
         next_look, due = clock.monotonic(), False
         while True:
@@ -89,12 +89,12 @@ class Reconcile:
             except CwmError:
                 pass
             except Exception:
-                # Without its beats others would take over what this gateway is doing.
+                # The loop must go on: without its beats other gateways would take over this one's intents.
                 logging.getLogger(__name__).exception("what needs looking after could not be")
             due = await self._woken(wait)
 
     async def _woken(self, seconds: float) -> bool:
-        """Sleep so long at most; whether somebody wanted a look before."""
+        """Sleep for at most ``seconds``; True if :meth:`soon` was called before."""
         try:
             await asyncio.wait_for(self._due.wait(), seconds)
         except TimeoutError:
@@ -103,13 +103,13 @@ class Reconcile:
         return True
 
     def soon(self) -> None:
-        """Look at the next occasion: something was left to it, or was lost."""
+        """Reconcile as soon as possible: an operation was left over, or chunks were lost."""
         self._due.set()
 
     def lost(self) -> None:
-        """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since.
+        """Chunks vanished from working tiers: read back every guaranteed window that was not proven since.
 
-        What only the disk still has is stored into Redis again. Whichever gateway leads does it.
+        Chunks that only the disk still has are stored in Redis again. The leading gateway does both.
         """
         self._lost_at = self.journal.clock.now()
         self.soon()
@@ -123,7 +123,7 @@ class Reconcile:
         await self.registry.hand_over(intent.tenant, intent.id)
 
     async def _background_look(self, loss: datetime | None) -> bool:
-        """Whether something had to be postponed that may be possible soon; ``loss`` is one not all was read back after."""
+        """One background run; True if a postponed step may succeed soon. ``loss``: when chunks were lost, if not yet handled."""
         thorough = self._unsure >= _THOROUGH_EVERY
         before = self.journal.clock.now() - _PATROL_EVERY
         async with self.replicas.alone() as alone:
@@ -139,7 +139,7 @@ class Reconcile:
             )
         postponed = {step.action for step in steps if step.outcome is Outcome.POSTPONED}
         if loss is not None and postponed & {"look", "store_again"}:
-            # A look at every window is not repeated every few seconds.
+            # Do not repeat a run over every window after a few seconds.
             return False
         self._mended = loss or self._mended
         return bool(postponed)
@@ -147,7 +147,7 @@ class Reconcile:
     async def _look(
         self, *, dry_run: bool, thorough: bool, windows: int, before: datetime, after_loss: bool = False
     ) -> list[Step]:
-        """Intents first, as pins are compared only where nothing is in motion; then what pins protect."""
+        """Intents come first, as pins are compared only when no operation is under way; then what pins protect."""
         parts: list[Callable[[], Awaitable[list[Step]]]] = [
             lambda: self._intents(dry_run=dry_run),
             lambda: self._pins(thorough=thorough, dry_run=dry_run),
@@ -187,7 +187,7 @@ class Reconcile:
         try:
             taken = await self.registry.take_over(intent, self.replicas.me)
         except BaseException:
-            # It may be this process's by now, although it was not told so.
+            # The takeover may have succeeded although its answer was lost.
             self.replicas.let_go(intent)
             raise
         if not taken:
@@ -215,7 +215,7 @@ class Reconcile:
                 await self.quarantine.resume(intent)
                 return Outcome.DONE, "left its scope"
             case _:
-                # A clone lacks nothing but its pin, which the comparison of pins adds; a thaw leaves nothing.
+                # A clone lacks only its pin, which the pin audit adds; a thaw leaves nothing behind.
                 await self.registry.end_intent(intent.tenant, intent.id)
                 return Outcome.DONE, ""
 
@@ -234,7 +234,7 @@ class Reconcile:
         return steps
 
     async def _debts(self, *, dry_run: bool) -> list[Step]:
-        """The pins are right by now, also where a debt's own was given back before its gateway died."""
+        """Delete the chunks of debts. Their pins are correct by now, even if the gateway died after releasing one."""
         steps = []
         for owed in await self._abandoned():
             if owed.operation is not Operation.RELEASE or owed.debt is None:
@@ -249,7 +249,7 @@ class Reconcile:
         return steps
 
     async def _compared(self, owed: Intent) -> bool:
-        """Whether nothing is left to set right under the salt, now that the debt's tokens are still known."""
+        """Whether all owned pins of the salt are correct, repaired while the debt's tokens are still known."""
         if owed.debt is None or not owed.debt.pinned:
             return True
         left = await self.pin_audit(owed.cache_salt, thorough=True, dry_run=False)

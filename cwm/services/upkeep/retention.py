@@ -1,4 +1,4 @@
-"""Retention: what has had its time ends, and what is worth it is kept as a window first."""
+"""Retention: deletes expired windows, and expires idle sessions, which may be frozen first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T", Session, Window)
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Seconds; 0 is for ever. ``session_kept`` runs from a session's expiry to its deletion."""
+    """Lifetimes in seconds; 0 means for ever. ``session_kept`` runs from a session's expiry to its deletion."""
 
     session_ttl: float
     session_kept: float
@@ -36,7 +36,7 @@ class RetentionPolicy:
 
     @property
     def touch_after(self) -> timedelta | None:
-        """After how long without one the beginning of a turn is noted: well before its session expires, and seldom."""
+        """Minimum interval between two recorded turn starts: a tenth of the session's lifetime; None if it never expires."""
         return timedelta(seconds=self.session_ttl / 10) if self.session_ttl else None
 
 
@@ -52,7 +52,7 @@ class Retain:
     _aside: dict[tuple[str, ...], datetime] = field(default_factory=dict)
 
     async def __call__(self, *, dry_run: bool) -> list[Step]:
-        """At most a hundred of each kind in one go; the rest has its turn in the next one."""
+        """Handle at most a hundred of each kind; the next run handles the rest."""
         now = self.clock.now()
         self._aside = {key: until for key, until in self._aside.items() if until > now}
         return [
@@ -67,14 +67,14 @@ class Retain:
 
     @property
     def _enough(self) -> int:
-        """As many as hold a hundred that were not set aside."""
+        """How many to query so that a hundred remain without those set aside."""
         return _AT_ONCE + len(self._aside)
 
     def _chosen(self, due: list[T]) -> list[T]:
         return [each for each in due if _key(each) not in self._aside][:_AT_ONCE]
 
     def _postponed(self, action: str, what: Session | Window, error: CwmError) -> Step:
-        """What fails for a reason of its own must not stand in the way of those behind it."""
+        """Postpone; set it aside for an hour unless a component is down, so that it does not delay the others."""
         if error.kind not in _AWAY:
             self._aside[_key(what)] = self.clock.now() + _SET_ASIDE
         _, tenant, subject, *_ = _key(what)
@@ -105,7 +105,7 @@ class Retain:
         told = f"no turn since {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
         steps = []
         if self.policy.auto_freeze and session.token_count:
-            # Those before it may have taken long to freeze, and another gateway may have begun a turn meanwhile.
+            # Freezing earlier sessions may have taken long, and another gateway may have begun a turn meanwhile.
             if await self.registry.session(session.tenant, session.id) != session:
                 return []
             steps.append(await self._freeze(session, dry_run=dry_run))
@@ -117,8 +117,8 @@ class Retain:
         return [] if moved_on else [Step("expire_session", session.tenant, session.id, Outcome.DONE, told)]
 
     async def _freeze(self, session: Session, *, dry_run: bool) -> Step:
-        """The window is the session's rest: it goes on from there, and the session is frozen instead of expired."""
-        # An id can be had again when its session was deleted; the windows made of that one stay.
+        """Freeze the session instead of expiring it; it can be continued from the window."""
+        # The id of a deleted session can be used again, but windows made of the old session stay.
         name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
             return Step("freeze_session", session.tenant, session.id, Outcome.PLANNED, f"as window {name}")
@@ -155,7 +155,7 @@ class Retain:
 
 
 def _key(what: Session | Window) -> tuple[str, ...]:
-    """A window that changed is another: it may have failed for that alone."""
+    """The key for setting aside. A changed window gets a new key: the change may remove the reason of the failure."""
     if isinstance(what, Window):
         return "window", what.tenant, what.name, what.updated_at.isoformat()
     return "session", what.tenant, what.id
