@@ -17,7 +17,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import UNTRACED, Span, Tracer, named
 
-_CHANGED: Final[Mapping[str, tuple[str, ...]]] = {
+_CHANGED_URIS: Final[Mapping[str, tuple[str, ...]]] = {
     "window_freeze": (WINDOWS_URI, SESSIONS_URI),
     "window_clone": (WINDOWS_URI,),
     "window_delete": (WINDOWS_URI,),
@@ -26,7 +26,7 @@ _CHANGED: Final[Mapping[str, tuple[str, ...]]] = {
     "session_delete": (SESSIONS_URI,),
 }
 """The resources of CWM that an operation changes."""
-_LONGEST: Final = 128
+_MAX_CHARS: Final = 128
 _FIELDS: Final[Mapping[type[CwmError], str]] = {
     InvalidSessionIdError: "session_id",
     InvalidWindowNameError: "window_name",
@@ -102,7 +102,7 @@ class Journal:
         span.note({**{key: name for key, name in names.items() if name is not None}, **counts})
 
     async def _tell(self, principal: Principal, operation: str) -> None:
-        for uri in _CHANGED.get(operation, ()):
+        for uri in _CHANGED_URIS.get(operation, ()):
             await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=principal.tenant))
 
     async def injection(self, principal: Principal, where: str, error: CwmError) -> None:
@@ -114,19 +114,19 @@ class Journal:
             return
         self.meter.event("injection_refused")
         field = error.context.get("field") or _FIELDS.get(type(error), "")
-        told = {"where": where[:_LONGEST], "field": field, "class": error.injection.value}
+        details = {"where": where[:_MAX_CHARS], "field": field, "class": error.injection.value}
         with suppress(CwmError):
-            await self._note(principal, "security.injection", error.code, told)
+            await self._note(principal, "security.injection", error.code, details)
 
-    async def foreign(self, principal: Principal, what: str, **told: Any) -> None:
+    async def foreign(self, principal: Principal, what: str, **fields: Any) -> None:
         """Record that a principal asked for another's object and was answered that it does not exist."""
         self.meter.event("isolation_violation")
         with suppress(CwmError):
-            await self._note(principal, "security.isolation_violation", "denied", {"what": what, **told})
+            await self._note(principal, "security.isolation_violation", "denied", {"what": what, **fields})
 
-    async def shared(self, principal: Principal, what: str, **told: Any) -> None:
+    async def shared(self, principal: Principal, what: str, **fields: Any) -> None:
         """Record that a principal reads what another has shared. CWM-4001."""
-        await self._note(principal, "security.shared_access", "success", {"what": what, **told})
+        await self._note(principal, "security.shared_access", "success", {"what": what, **fields})
 
     async def _note(self, principal: Principal, event: str, outcome: str, details: dict[str, Any]) -> None:
         await self.audit.record(

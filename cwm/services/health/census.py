@@ -58,9 +58,9 @@ class Census:
 
     async def look(self) -> None:
         """Start the queries that are due and wait for them, two seconds at most."""
-        asked = {task for each in self._questions if (task := each.asked()) is not None}
-        if asked:
-            await asyncio.wait(asked, timeout=_PATIENCE_SECONDS)
+        tasks = {task for each in self._questions if (task := each.running()) is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
 
     def now(self) -> Standing:
         """The last results; upstreams, agent sessions and the database are read at this moment."""
@@ -80,7 +80,7 @@ class Census:
     async def aclose(self) -> None:
         """Cancel the running queries."""
         for each in self._questions:
-            await each.given_up()
+            await each.cancel()
 
     async def _check(self) -> None:
         health = await self._inspect.health()
@@ -117,17 +117,17 @@ class _Question:
         self._task: asyncio.Task[None] | None = None
         self._due = clock.monotonic()
 
-    def asked(self) -> asyncio.Task[None] | None:
+    def running(self) -> asyncio.Task[None] | None:
         """The running query, started now if it is due; None while the last answer is still valid."""
         if self._task is None and self._clock.monotonic() >= self._due:
-            self._task = asyncio.create_task(self._answered())
+            self._task = asyncio.create_task(self._run())
         return self._task
 
-    async def given_up(self) -> None:
+    async def cancel(self) -> None:
         if self._task is not None:
             await cancel_and_wait(self._task)
 
-    async def _answered(self) -> None:
+    async def _run(self) -> None:
         started = self._clock.monotonic()
         try:
             await self._ask()

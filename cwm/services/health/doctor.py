@@ -84,15 +84,15 @@ class Doctor:
     async def _registry(self, findings: Findings) -> None:
         try:
             await self.registry.ping()
-            usable, told = await self.schema()
+            usable, message = await self.schema()
             before, store, after = self.clock.now(), await self.store_time(), self.clock.now()
         except CwmError as error:
             findings.fault("registry", error.message, "Check CWM_DATABASE_URL or CWM_DB_PATH.")
             return
         if usable:
-            findings.ok("registry", told)
+            findings.ok("registry", message)
         else:
-            findings.fault("registry", told, "cwm migrate")
+            findings.fault("registry", message, "cwm migrate")
         if store is not None:
             _clocks(findings, max(before - store, store - after))
 
@@ -155,11 +155,11 @@ class Doctor:
         _memory(findings, room)
 
 
-def _clocks(findings: Findings, apart: timedelta) -> None:
-    if apart > _CLOCKS_APART:
+def _clocks(findings: Findings, difference: timedelta) -> None:
+    if difference > _CLOCKS_APART:
         findings.warn(
             "clocks",
-            f"This machine's clock and the registry's are {apart.total_seconds():.0f} s apart: "
+            f"This machine's clock and the registry's are {difference.total_seconds():.0f} s apart: "
             "gateways differ on when windows, sessions and results expire.",
             "Keep the clocks of all machines by NTP.",
         )
@@ -215,7 +215,7 @@ def _instances(findings: Findings, facts: KvTierFacts) -> None:
 
 
 def _adapters(findings: Findings, facts: KvTierFacts) -> None:
-    told = ", ".join(facts.adapters)
+    adapters = ", ".join(facts.adapters)
     if not facts.adapters:
         findings.fault(
             "adapters",
@@ -225,17 +225,17 @@ def _adapters(findings: Findings, facts: KvTierFacts) -> None:
     elif "resp" in facts.adapters:
         findings.warn(
             "adapters",
-            f"LMCache uses {told}; 'resp' never reconnects, and one short value ends it for every key.",
+            f"LMCache uses {adapters}; 'resp' never reconnects, and one short value ends it for every key.",
             'Use "type":"valkey" in --l2-adapter; it speaks to Redis as well.',
         )
     elif "valkey" not in facts.adapters:
         findings.warn(
             "adapters",
-            f"LMCache uses {told}: without a shared tier windows stay on their node.",
+            f"LMCache uses {adapters}: without a shared tier windows stay on their node.",
             'Add --l2-adapter \'{"type":"valkey",…}\' to thaw on any replica.',
         )
     else:
-        findings.ok("adapters", told)
+        findings.ok("adapters", adapters)
 
 
 def _serde(findings: Findings, facts: KvTierFacts) -> None:

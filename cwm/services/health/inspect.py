@@ -100,11 +100,11 @@ class Inspect:
         checks.update({name: partial(_upstream, each) for name, each in upstreams.items()})
         if component is not None and component not in checks:
             raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
-        chosen = [component] if component else list(checks)
-        answered = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
+        names = [component] if component else list(checks)
+        results = await asyncio.gather(*(self._timed(name, checks[name]) for name in names))
         components = [
             replace(each, since=upstreams[each.name].since) if each.name in upstreams else each
-            for each in answered
+            for each in results
         ]
         return Health(
             status=_overall(components),
@@ -150,12 +150,12 @@ class Inspect:
         return Status.HEALTHY, "OK"
 
     async def _coordinator(self) -> tuple[Status, str]:
-        registered = await self.kv_tier.registered()
-        if registered is None:
+        server_count = await self.kv_tier.registered()
+        if server_count is None:
             return Status.HEALTHY, "This engine has no LMCache, and so needs none."
-        if registered == 0:
+        if server_count == 0:
             return Status.DEGRADED, "No LMCache is registered with the coordinator."
-        return Status.HEALTHY, f"knows {registered} LMCache {'server' if registered == 1 else 'servers'}"
+        return Status.HEALTHY, f"knows {server_count} LMCache {'server' if server_count == 1 else 'servers'}"
 
     async def _vllm(self) -> tuple[Status, str]:
         await self.engine.health()
@@ -174,8 +174,8 @@ class Inspect:
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
 
 
-async def _shared_store(answers: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
-    await answers()
+async def _shared_store(check: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
+    await check()
     return Status.HEALTHY, "OK"
 
 

@@ -45,11 +45,11 @@ class Patrol:
         now = self.clock.now()
         self._aside = {name: until for name, until in self._aside.items() if until > now}
         due = await self.registry.windows_to_prove_of_every_tenant(limit + len(self._aside), before)
-        chosen = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
-        facts = await self.kv_tier.facts() if after_loss and chosen else None
+        windows = [window for window in due if (window.tenant, window.name) not in self._aside][:limit]
+        facts = await self.kv_tier.facts() if after_loss and windows else None
         first = facts.first_tier if facts is not None else None
         look = partial(self._look, first=first, after_loss=after_loss, dry_run=dry_run)
-        steps = [await look(window) for window in chosen]
+        steps = [await look(window) for window in windows]
         return [step for step in steps if step is not None]
 
     async def _look(
@@ -66,9 +66,9 @@ class Patrol:
                 return None
             token_ids = fitting(snapshot.token_ids, identity)
             return await self._prove(window, token_ids, first=first, after_loss=after_loss, dry_run=dry_run)
-        except StorageCorruptionError as damaged:
+        except StorageCorruptionError as error:
             self._set_aside(window)
-            return Step("store_again", window.tenant, window.name, Outcome.FAILED, damaged.message)
+            return Step("store_again", window.tenant, window.name, Outcome.FAILED, error.message)
         except CwmError as error:
             return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, error.message)
 
@@ -86,32 +86,32 @@ class Patrol:
         self, window: Window, token_ids: TokenIds, *, first: Tier | None, after_loss: bool, dry_run: bool
     ) -> Step | None:
         prefix = Prefix(token_ids, window.cache_salt, window.identity)
-        told, elsewhere = f"its freeze failed: {window.failure}", list[Tier]()
+        detail, elsewhere = f"its freeze failed: {window.failure}", list[Tier]()
         if window.durability is Durability.DURABLE:
-            back = await read_back(self.kv_tier, prefix.key)
-            if back.complete and first is not None:
-                elsewhere = [tier for tier, n in (back.loaded or {}).items() if n and tier is not first]
-            if back.complete and not elsewhere:
-                if back.in_l1 and after_loss:
+            prefetched = await read_back(self.kv_tier, prefix.key)
+            if prefetched.complete and first is not None:
+                elsewhere = [tier for tier, n in (prefetched.loaded or {}).items() if n and tier is not first]
+            if prefetched.complete and not elsewhere:
+                if prefetched.in_l1 and after_loss:
                     # The directory may not know of the loss yet.
-                    told = f"{back.in_l1} of {back.total} blocks are being read"
-                    return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, told)
-                if back.in_l1 and not all_below_l1(await self.kv_tier.lookup(prefix.key), prefix):
+                    detail = f"{prefetched.in_l1} of {prefetched.total} blocks are being read"
+                    return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, detail)
+                if prefetched.in_l1 and not all_below_l1(await self.kv_tier.lookup(prefix.key), prefix):
                     self._set_aside(window)
                     return None
                 if not dry_run:
                     await self.registry.proven(window, self.clock.now())
                 return None
-            told = (
+            detail = (
                 f"blocks are left in {', '.join(elsewhere)} only"
                 if elsewhere
-                else f"{back.total - back.found} of {back.total} blocks are gone"
+                else f"{prefetched.total - prefetched.found} of {prefetched.total} blocks are gone"
             )
         if dry_run:
-            return Step("store_again", window.tenant, window.name, Outcome.PLANNED, told)
-        return await self._store(window, prefix, told, take_out=bool(elsewhere))
+            return Step("store_again", window.tenant, window.name, Outcome.PLANNED, detail)
+        return await self._store(window, prefix, detail, take_out=bool(elsewhere))
 
-    async def _store(self, window: Window, prefix: Prefix, told: str, *, take_out: bool) -> Step:
+    async def _store(self, window: Window, prefix: Prefix, detail: str, *, take_out: bool) -> Step:
         """Freeze the window again. It keeps its pin; only a window that never was durable gets a new one."""
         salt = self.directory.salt(window.tenant, window.salt_scope, prefix.identity)
         again = await self.registry.store_again(
@@ -125,18 +125,18 @@ class Patrol:
         )
         if again is None:
             return Step("store_again", window.tenant, window.name, Outcome.DONE, "it is gone meanwhile")
-        pending, intent, owed = again
-        await self.freeze.release(owed)
+        pending, intent, debt_intent = again
+        await self.freeze.release(debt_intent)
         try:
             if take_out:
                 await self._take_out(prefix)
         except CwmError:
             await self.freeze.release.leave(intent)
             raise
-        stored = await self.freeze.resume(intent)
-        if stored is None or stored.durability is Durability.DURABLE:
-            return Step("store_again", pending.tenant, pending.name, Outcome.DONE, told)
-        return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, stored.failure or told)
+        result = await self.freeze.resume(intent)
+        if result is None or result.durability is Durability.DURABLE:
+            return Step("store_again", pending.tenant, pending.name, Outcome.DONE, detail)
+        return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, result.failure or detail)
 
     async def _take_out(self, prefix: Prefix) -> None:
         """Delete the chunks: LMCache does not store into one tier what another has. The engine keeps the KV meanwhile."""

@@ -49,11 +49,11 @@ class Reconcile:
     retain: Retain
     journal: Journal
     patrol_windows: int
-    _unsure: int = _THOROUGH_EVERY
+    _runs_since_thorough: int = _THOROUGH_EVERY
     _lost_at: datetime | None = None
-    _tried: datetime | None = None
-    _mended: datetime | None = None
-    _suspect: set[str] = field(default_factory=set)
+    _tried_loss: datetime | None = None
+    _handled_loss: datetime | None = None
+    _suspect_salts: set[str] = field(default_factory=set)
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, *, dry_run: bool = False) -> list[Step] | None:
@@ -81,9 +81,9 @@ class Reconcile:
                 await self.replicas.hand_over(self._hand_over)
                 if await self.replicas.lead():
                     loss = await self.replicas.lost_at()
-                    if due or clock.monotonic() >= next_look or loss not in {None, self._tried}:
-                        later = await self._background_look(None if loss == self._mended else loss)
-                        pause = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
+                    if due or clock.monotonic() >= next_look or loss not in {None, self._tried_loss}:
+                        postponed = await self._background_look(None if loss == self._handled_loss else loss)
+                        pause = min(interval_seconds, _RETRY_SECONDS) if postponed else interval_seconds
                         next_look = clock.monotonic() + pause
                     wait = min(BEAT_SECONDS, max(0.0, next_look - clock.monotonic()))
             except CwmError:
@@ -124,12 +124,12 @@ class Reconcile:
 
     async def _background_look(self, loss: datetime | None) -> bool:
         """One background run; True if a postponed step may succeed soon. ``loss``: when chunks were lost, if not yet handled."""
-        thorough = self._unsure >= _THOROUGH_EVERY
+        thorough = self._runs_since_thorough >= _THOROUGH_EVERY
         before = self.journal.clock.now() - _PATROL_EVERY
         async with self.replicas.alone() as alone:
             if not alone:
                 return True
-            self._tried = loss or self._tried
+            self._tried_loss = loss or self._tried_loss
             steps = await self._look(
                 dry_run=False,
                 thorough=thorough,
@@ -141,7 +141,7 @@ class Reconcile:
         if loss is not None and postponed & {"look", "store_again"}:
             # Do not repeat a run over every window after a few seconds.
             return False
-        self._mended = loss or self._mended
+        self._handled_loss = loss or self._handled_loss
         return bool(postponed)
 
     async def _look(
@@ -158,12 +158,12 @@ class Reconcile:
         steps: list[Step] = []
         for part in parts:
             try:
-                found = await part()
+                new_steps = await part()
             except CwmError as error:
-                found = [Step("look", "", "", Outcome.POSTPONED, error.message)]
-            steps += found
+                new_steps = [Step("look", "", "", Outcome.POSTPONED, error.message)]
+            steps += new_steps
             if not dry_run:
-                await self._note(found)
+                await self._note(new_steps)
         return steps
 
     async def _abandoned(self) -> list[Intent]:
@@ -178,19 +178,19 @@ class Reconcile:
             action = f"finish_{intent.operation}" if intent.operation is not Operation.THAW else "end_thaw"
             step = Step(action, intent.tenant, intent.window_name, Outcome.PLANNED)
             if not dry_run:
-                self._suspect.add(intent.cache_salt)
+                self._suspect_salts.add(intent.cache_salt)
                 step = await self._finish(intent, step)
             steps.append(step)
         return steps
 
     async def _finish(self, intent: Intent, step: Step) -> Step:
         try:
-            taken = await self.registry.take_over(intent, self.replicas.me)
+            is_ours = await self.registry.take_over(intent, self.replicas.me)
         except BaseException:
             # The takeover may have succeeded although its answer was lost.
             self.replicas.let_go(intent)
             raise
-        if not taken:
+        if not is_ours:
             return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
         self.replicas.take_up(intent)
         try:
@@ -222,38 +222,38 @@ class Reconcile:
     async def _pins(self, *, thorough: bool, dry_run: bool) -> list[Step]:
         if await self.kv_tier.facts() is None:
             return []
-        self._suspect |= {intent.cache_salt for intent in await self._abandoned() if intent.debt}
+        self._suspect_salts |= {intent.cache_salt for intent in await self._abandoned() if intent.debt}
         steps = []
-        for salt in sorted({*await self.registry.salts_of_every_tenant(), *self._suspect}):
-            sure = thorough or salt in self._suspect
-            found = await self.pin_audit(salt, thorough=sure, dry_run=dry_run)
-            if sure and not any(step.outcome is Outcome.POSTPONED for step in found):
-                self._suspect.discard(salt)
-            steps += found
-        self._unsure = 0 if thorough else self._unsure + 1
+        for salt in sorted({*await self.registry.salts_of_every_tenant(), *self._suspect_salts}):
+            sure = thorough or salt in self._suspect_salts
+            new_steps = await self.pin_audit(salt, thorough=sure, dry_run=dry_run)
+            if sure and not any(step.outcome is Outcome.POSTPONED for step in new_steps):
+                self._suspect_salts.discard(salt)
+            steps += new_steps
+        self._runs_since_thorough = 0 if thorough else self._runs_since_thorough + 1
         return steps
 
     async def _debts(self, *, dry_run: bool) -> list[Step]:
         """Delete the chunks of debts. Their pins are correct by now, even if the gateway died after releasing one."""
         steps = []
-        for owed in await self._abandoned():
-            if owed.operation is not Operation.RELEASE or owed.debt is None:
+        for debt_intent in await self._abandoned():
+            if debt_intent.operation is not Operation.RELEASE or debt_intent.debt is None:
                 continue
-            subject = owed.window_name or owed.session_id or ""
-            told = f"{len(owed.debt.hashes)} chunks to delete"
+            subject = debt_intent.window_name or debt_intent.session_id or ""
+            detail = f"{len(debt_intent.debt.hashes)} chunks to delete"
             outcome = Outcome.PLANNED
             if not dry_run:
-                settled = await self._compared(owed) and await self.release(owed, unpin=False)
+                settled = await self._compared(debt_intent) and await self.release(debt_intent, unpin=False)
                 outcome = Outcome.DONE if settled else Outcome.POSTPONED
-            steps.append(Step("release", owed.tenant, subject, outcome, told))
+            steps.append(Step("release", debt_intent.tenant, subject, outcome, detail))
         return steps
 
-    async def _compared(self, owed: Intent) -> bool:
+    async def _compared(self, debt_intent: Intent) -> bool:
         """Whether all owned pins of the salt are correct, repaired while the debt's tokens are still known."""
-        if owed.debt is None or not owed.debt.pinned:
+        if debt_intent.debt is None or not debt_intent.debt.pinned:
             return True
-        left = await self.pin_audit(owed.cache_salt, thorough=True, dry_run=False)
-        return all(step.outcome is Outcome.DONE or step.action == "unowned_pins" for step in left)
+        steps = await self.pin_audit(debt_intent.cache_salt, thorough=True, dry_run=False)
+        return all(step.outcome is Outcome.DONE or step.action == "unowned_pins" for step in steps)
 
     async def _note(self, steps: list[Step]) -> None:
         for step in steps:

@@ -99,7 +99,7 @@ class Watchdog:
     most_pause_seconds: float = _MOST_PAUSE_SECONDS
     _last: dict[str, Outcome] = field(default_factory=dict)
     _canaries: dict[str, Prefix] = field(default_factory=dict)
-    _held: dict[str, PrefixKey] = field(default_factory=dict)
+    _last_keys: dict[str, PrefixKey] = field(default_factory=dict)
     _flushing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def fault(self) -> str | None:
@@ -138,8 +138,8 @@ class Watchdog:
     def _conclude(self, outcomes: dict[str, Outcome]) -> None:
         for outcome in outcomes.values():
             self.meter.watched(outcome)
-        seen = {i: self._last.get(i) if o is Outcome.NOT_LOOKED else o for i, o in outcomes.items()}
-        self._last = {i: o for i, o in seen.items() if o is not None}
+        latest = {i: self._last.get(i) if o is Outcome.NOT_LOOKED else o for i, o in outcomes.items()}
+        self._last = {i: o for i, o in latest.items() if o is not None}
         self.meter.instances({i: o not in _FAULTS for i, o in self._last.items()})
         if self.on_loss is not None and Outcome.LOST in outcomes.values():
             self.on_loss()
@@ -156,12 +156,12 @@ class Watchdog:
             if first not in _MISSED:
                 outcome = first
             else:
-                again = await self._store_until_found(cache, canary, first, look)
-                outcome = _judged(first, again, was_held=self._held.get(instance) == canary.key)
+                second = await self._store_until_found(cache, canary, first, look)
+                outcome = _judge(first, second, existed=self._last_keys.get(instance) == canary.key)
         except CwmError:
             return Outcome.NOT_LOOKED
         if outcome in _GOOD:
-            self._held[instance] = canary.key
+            self._last_keys[instance] = canary.key
         return outcome
 
     async def _load_surely(
@@ -194,30 +194,30 @@ class Watchdog:
         return Outcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
 
     async def _store_until_found(
-        self, cache: KvTier, canary: Prefix, missed: Outcome, look: Callable[[], Awaitable[Outcome]]
+        self, cache: KvTier, canary: Prefix, miss: Outcome, look: Callable[[], Awaitable[Outcome]]
     ) -> Outcome:
         """Store and check, at most twice: a busy LMCache may not have begun to write below L1 before the check drops L1."""
         for _ in range(_STORED_AT_MOST):
-            await self._store_again(cache, canary, missed)
+            await self._store_again(cache, canary, miss)
             if (outcome := await look()) not in _MISSED:
                 break
         return outcome
 
-    async def _store_again(self, cache: KvTier, canary: Prefix, missed: Outcome) -> None:
+    async def _store_again(self, cache: KvTier, canary: Prefix, miss: Outcome) -> None:
         """Store the prefix again. If another tier still has it, delete it first: LMCache would not store it otherwise.
 
         If no tier can load it, store it without deleting: another gateway may have just stored it.
         """
-        if missed in _ELSEWHERE:
+        if miss in _ELSEWHERE:
             with suppress(CwmError):
                 await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
         await self._require_every_lmcache()
         self.directory.confirm(canary.identity, (await self._flush(canary)).fingerprint)
-        until = self.clock.monotonic() + _STORED_WITHIN_SECONDS
+        deadline = self.clock.monotonic() + _STORED_WITHIN_SECONDS
         # vLLM stores after it has answered: first its chunks reach L1, then the tiers below.
-        while not (await cache.prefetch(canary.key)).complete and self.clock.monotonic() < until:  # noqa: ASYNC110
+        while not (await cache.prefetch(canary.key)).complete and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
-        while await cache.storing() and self.clock.monotonic() < until:  # noqa: ASYNC110 - polled over HTTP
+        while await cache.storing() and self.clock.monotonic() < deadline:  # noqa: ASYNC110 - polled over HTTP
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _require_every_lmcache(self) -> None:
@@ -232,27 +232,27 @@ class Watchdog:
 
     async def _canary(self, instance: str, identity: EngineIdentity) -> Prefix:
         """The stored prefix: one for each instance and engine, the same for every gateway."""
-        known = self._canaries.get(instance)
-        if known is not None and known.identity == identity:
-            return known
+        previous = self._canaries.get(instance)
+        if previous is not None and previous.identity == identity:
+            return previous
         mark = hashlib.sha256(instance.encode()).hexdigest()[:_MARK_CHARS]
         text = _TEXT.format(mark=mark, instance=instance)
         ids = await self.engine.tokenize(identity.model, text, add_special_tokens=False)
-        wanted = _CHUNKS * (identity.chunk_size or 0) + 1
-        filled = fitting((ids * (wanted // len(ids) + 1))[:wanted], identity)
-        canary = Prefix(filled, self.directory.salt(_TENANT, "", identity), identity)
+        length = _CHUNKS * (identity.chunk_size or 0) + 1
+        token_ids = fitting((ids * (length // len(ids) + 1))[:length], identity)
+        canary = Prefix(token_ids, self.directory.salt(_TENANT, "", identity), identity)
         self._canaries[instance] = canary
         return canary
 
 
-def _judged(first: Outcome, again: Outcome, *, was_held: bool) -> Outcome:
+def _judge(first: Outcome, second: Outcome, *, existed: bool) -> Outcome:
     """The final result, from a confirmed miss and the result after the prefix was stored again."""
-    if again is Outcome.FOUND:
-        return Outcome.LOST if was_held else Outcome.STORED
-    if again is Outcome.NOT_LOOKED and was_held:
+    if second is Outcome.FOUND:
+        return Outcome.LOST if existed else Outcome.STORED
+    if second is Outcome.NOT_LOOKED and existed:
         return first
     # It is in no tier now: another gateway may be storing it at this moment; the next check decides.
-    return first if first in _ELSEWHERE and again is Outcome.BROKEN else again
+    return first if first in _ELSEWHERE and second is Outcome.BROKEN else second
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:
