@@ -49,9 +49,9 @@ class Listening:
         self._find = find
         self._tell = tell
         self._hearing = hearing
-        self._tasks: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
+        self._keeping: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
         # Exposed URIs that no configured upstream has.
-        self._waiting_uris: dict[ContextManager, set[str]] = {}
+        self._awaited: dict[ContextManager, set[str]] = {}
 
     async def watch(
         self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
@@ -94,13 +94,13 @@ class Listening:
     def keep_up(self, link: Link, agent: ContextManager) -> None:
         """Start the task that keeps the agent session's subscriptions alive, if it needs one and has none."""
         key = link, agent
-        if link.by_caller or key in self._tasks or not links_of(agent).listens_to(link):
+        if link.by_caller or key in self._keeping or not links_of(agent).listens_to(link):
             return
-        task = self._tasks[key] = asyncio.create_task(self._keep(link, agent))
+        task = self._keeping[key] = asyncio.create_task(self._keep(link, agent))
 
         def ended(_: object) -> None:
-            if self._tasks.get(key) is task:
-                del self._tasks[key]
+            if self._keeping.get(key) is task:
+                del self._keeping[key]
 
         task.add_done_callback(ended)
 
@@ -113,7 +113,7 @@ class Listening:
 
     def take_up(self, link: Link) -> None:
         """Subscribe at a new upstream to the waiting URIs that it can have."""
-        for agent, uris in list(self._waiting_uris.items()):
+        for agent, uris in list(self._awaited.items()):
             for uri in list(uris):
                 own = own_uri(link.spec.name, uri)
                 if own is not None and link.spec.resources.admits_uri(own):
@@ -123,7 +123,7 @@ class Listening:
 
     def stop(self, link: Link) -> None:
         """Stop all tasks of an upstream; its subscriptions wait for another upstream that can have them."""
-        for task_link, agent in list(self._tasks):
+        for task_link, agent in list(self._keeping):
             if task_link is link:
                 self._stop(link, agent)
         for agent in self._agents:
@@ -165,13 +165,13 @@ class Listening:
         self._await_no_more(agent, exposed_uri(link.spec.name, own))
 
     def _await(self, agent: ContextManager, uri: str) -> None:
-        self._waiting_uris.setdefault(agent, set()).add(uri)
+        self._awaited.setdefault(agent, set()).add(uri)
 
     def _await_no_more(self, agent: ContextManager, uri: str) -> None:
-        if (uris := self._waiting_uris.get(agent)) is not None:
+        if (uris := self._awaited.get(agent)) is not None:
             uris.discard(uri)
             if not uris:
-                del self._waiting_uris[agent]
+                del self._awaited[agent]
 
     async def _keep(self, link: Link, agent: ContextManager) -> None:
         """Keep the upstream session open until it turns out to be shared, or the agent session was unused for its TTL."""
@@ -231,13 +231,13 @@ class Listening:
                 await link.watches.ask(link.session, own)
 
     def _stop(self, link: Link, agent: ContextManager) -> asyncio.Task[None] | None:
-        if (task := self._tasks.pop((link, agent), None)) is not None:
+        if (task := self._keeping.pop((link, agent), None)) is not None:
             task.cancel()
         return task
 
     async def _forget(self, agent: ContextManager) -> None:
-        self._waiting_uris.pop(agent, None)
-        stopping = [self._stop(link, agent) for link, listener in list(self._tasks) if listener is agent]
+        self._awaited.pop(agent, None)
+        stopping = [self._stop(link, agent) for link, listener in list(self._keeping) if listener is agent]
         if tasks := [task for task in stopping if task is not None]:
             # An upstream session that is just being opened is closed with the agent session, or by the opener.
             await asyncio.wait(tasks)
