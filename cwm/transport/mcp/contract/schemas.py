@@ -1,7 +1,7 @@
-"""What tools answer: the contract's fields, exact, and ours on top.
+"""The answers of tools: exactly the fields of the contract, and CWM's additions.
 
 Timestamps are RFC 3339 in UTC, sizes in bytes, durations in milliseconds unless the name says otherwise. A
-field that is not known is left out; the fields that can be null are those the contract says so of.
+field whose value is unknown is left out; a field is null only where the contract allows null.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class Vllm(TypedDict):
 
 
 class ResultTokens(TypedDict):
-    """Of this gateway since it started."""
+    """Totals of this gateway since it started."""
 
     had_tokens: Annotated[int, Field(description="Tokens that results of tools held")]
     delivered_tokens: Annotated[int, Field(description="What of them was delivered at once")]
@@ -322,7 +322,7 @@ class Metric(TypedDict):
 
 
 class MetricsData(TypedDict):
-    """``text`` with format=prometheus, ``metrics`` with format=json."""
+    """Has ``text`` with format=prometheus, ``metrics`` with format=json."""
 
     success: bool
     format: Literal["prometheus", "json"]

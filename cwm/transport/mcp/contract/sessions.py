@@ -32,8 +32,8 @@ async def session_create(
 ) -> schemas.SessionCreated:
     """Open an empty session: a conversation with the model whose exact tokens CWM keeps.
 
-    Then speak in it with session_generate and save it with window_freeze. To go on from a window use
-    window_thaw, which opens its own session.
+    Take turns in it with session_generate and save it with window_freeze. To continue from a window, use
+    window_thaw instead, which opens a session of its own.
 
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, or a model that is not served;
     CWM-3001 id is taken; CWM-5001/6001 engine not reachable or too slow (retryable).
@@ -73,17 +73,18 @@ async def session_generate(
 ) -> schemas.Generated:
     """Take one turn in a session: append messages (or raw text), let the model answer, keep both.
 
-    The earlier context is sent as the very tokens it was, so the engine has it in its cache:
-    cached_tokens of prompt_tokens were not computed again. Turns of one session run one after the other.
-    Clients that ask for progress get the text as it is generated: progress counts new tokens up to
-    max_tokens, message is the new text. A turn that has begun is finished and kept also when the caller
-    leaves. The answer is shorter than max_tokens when the model's context is full (finish_reason length).
+    CWM sends the earlier context as exactly the tokens it was, so the engine finds it in its cache:
+    cached_tokens of the prompt_tokens were not computed again. Turns of one session run one after the other.
+    A client that asks for progress receives the text as it is generated: progress counts the new tokens, total
+    is max_tokens, message is the new text. A turn that has begun is finished and kept even if the caller
+    disconnects. The answer is shorter than max_tokens when the model's context is full (finish_reason length).
 
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, neither or both of messages and
     text, or a context too long for the model; CWM-2001 no such session; CWM-3002 session is frozen or
-    expired, or moved on or ended while the model answered (the turn is no part of it then); CWM-5001/5002/6001
-    engine not reachable, failing or too slow (retryable, unless context.recorded: the turn is kept as far as it
-    came; go on from there, do not send it again); CWM-9002 a message holds control tokens of the model's chat template.
+    expired, or took another turn or ended while the model answered (this turn is not part of it then); CWM-5001/5002/6001
+    engine not reachable, failing or too slow (retryable, unless context.recorded: the turn is kept as far as
+    it got; continue from there, do not send it again); CWM-9002 a message contains control tokens of the
+    model's chat template.
     """
     options = {"temperature": temperature, "top_p": top_p, "seed": seed, "stop": stop}
     turn = TurnInput(
@@ -112,9 +113,9 @@ async def session_list(
 ) -> schemas.SessionList:
     """List sessions, the newest first.
 
-    Use it to find a session to go on with or to freeze. active: takes turns. thawed: restored from a
-    window, takes turns. frozen: saved as a window, thaw that to go on. expired: idle for too long, takes no
-    turns; freeze it as a window and thaw that to go on, or delete it.
+    Use it to find a session to continue or to freeze. active: takes turns. thawed: restored from a window,
+    takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, takes no
+    turns; freeze it and thaw the window to continue, or delete it.
 
     Errors: CWM-1003 malformed field.
     """
@@ -128,7 +129,8 @@ async def session_delete(
 ) -> schemas.SessionDeleted:
     """Delete a session for ever: its tokens, and the blocks that nothing else refers to.
 
-    Windows that were made of it stay. A frozen session goes with its last window: delete that instead.
+    Windows that were frozen from it stay. A frozen session is deleted with its last window: delete that
+    window instead.
 
     Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen or has a
     turn in flight.

@@ -51,17 +51,17 @@ async def window_freeze(
     """Save a session's whole context, token for token, as a named window that can be continued later.
 
     Use it before a context would be lost or overwritten, at a point worth branching from, or to hand a
-    context to another agent. The session takes no more turns afterwards: thaw the window to go on, as
-    often as you like. Windows never change.
+    context to another agent. The session takes no more turns afterwards: thaw the window to continue, as
+    often as you like. A window never changes.
 
-    What is saved: the exact tokens the model has seen, and the engine's KV cache of them in blocks. Only
-    full blocks are stored; the rest of fewer tokens than one block is computed again on a thaw. Sizes are in
-    bytes, times in milliseconds.
+    CWM saves the exact tokens the model has seen, and the engine's KV cache for them in blocks. Only full
+    blocks are stored; a thaw computes the tokens after the last full block again. Sizes are in bytes, times
+    in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-2001 no such session;
     CWM-3002 session is frozen, empty or has a turn in flight; CWM-3003 name is taken; CWM-4001 blocks
-    could not be stored, the session goes on as before (retryable); CWM-4003 the tenant's quota cannot
-    guarantee it, the session goes on as before; CWM-5001/6001 engine not reachable or too slow (retryable).
+    could not be stored, the session stays as it was (retryable); CWM-4003 the tenant's quota has no room for
+    the guarantee, the session stays as it was; CWM-5001/6001 engine not reachable or too slow (retryable).
     """
     result = await caller.services.freeze(
         caller.principal,
@@ -95,16 +95,16 @@ async def window_thaw(
 ) -> schemas.Thawed:
     """Continue from a window: opens a new session that holds its exact context.
 
-    The engine's KV cache is loaded instead of computed, so that the first answer comes many times sooner
-    than from a prompt of the same length. The window stays; thaw it again for another branch. Continue
-    the returned session_id with session_generate, or over the OpenAI-compatible API with the header
-    CWM-Session-Id. With continuation_prompt the model's answer to it is in continuation; when that fails the
-    new session is deleted again.
+    The engine loads the KV cache instead of computing it, so the first answer comes many times sooner than
+    from a prompt of the same length. The window stays; thaw it again for another branch. Continue the
+    returned session_id with session_generate, or over the OpenAI-compatible API with the header
+    CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
+    the new session is deleted again.
 
-    receipt tells what was loaded, from which tier, and what had to be computed again. partial is true,
-    with a warning, when blocks were lost: the context is complete all the same. verification says whether
-    the restored KV continues as the frozen one did; KV that does not is discarded and computed again
-    before this answers. Counts in tokens, times in milliseconds.
+    receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
+    warning, when blocks were lost: the context is still complete. verification says whether the restored KV
+    continues as it did at the freeze; KV that does not is discarded and computed again before this tool
+    answers. Counts are in tokens, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed new_session_id, window_name or other field; CWM-2002 no such window;
     CWM-3001 new_session_id is taken; CWM-3005 the model's tokenizer or chat template is not the window's;
@@ -146,15 +146,15 @@ async def window_list(
 ) -> schemas.WindowPage:
     """Find saved windows: filter, search, sort and page through them.
 
-    Use it to see what can be thawed. All filters must match. While has_more is true, ask again with
-    next_cursor as cursor: no window is skipped or shown twice, however many come and go meanwhile. offset works as well, and
-    takes the longer the larger it is. total counts every match, of a great many at least so many as it says:
-    total_is_at_least is true then. Sizes in bytes.
+    Use it to see what can be thawed. A window must match every filter. While has_more is true, call again
+    with next_cursor as cursor: no window is skipped or listed twice, however many are added or deleted
+    meanwhile. offset works too, but is slower the larger it is. total counts all matches; where there are too
+    many to count, total_is_at_least is true and there are at least total. Sizes are in bytes.
 
-    Errors: CWM-1003 malformed field, or a cursor of another query.
+    Errors: CWM-1003 malformed field, or a cursor from a different query.
     """
     query = WindowQuery(
-        # No window has more tags than that: one too many matches none, like all of them.
+        # No window has more than MAX_TAGS tags: one more than that matches no window, as the whole list would.
         tags=tuple(dict.fromkeys(tags or ()))[: MAX_TAGS + 1],
         model=model,
         created_after=created_after,
@@ -180,11 +180,11 @@ async def window_status(
 ) -> schemas.Status:
     """Look at one window or one session: state, size, and where its KV cache is now.
 
-    Give exactly one of session_id and window_name. A session that can take turns is active or thawed. A
-    window is always frozen; its durability says whether its blocks are proven to be stored (durable),
-    still being stored (pending), or could not be (failed, see failure; it can be thawed all the same).
-    kv_cache.hit_rate is the share (0-1) of its blocks that some tier holds now, left out when the cache
-    does not answer. Sizes in bytes.
+    Give exactly one of session_id and window_name. A session that can take turns is active or thawed. The
+    state of a window is always frozen; its durability says whether its blocks are proven to be stored
+    (durable), still being stored (pending), or could not be stored (failed: failure says why, and the window
+    can still be thawed). kv_cache.hit_rate is the share (0-1) of the blocks that some tier holds now; it is
+    left out when the cache does not answer. Sizes are in bytes.
 
     Errors: CWM-1001/1002 malformed id or name; CWM-1003 both or neither given; CWM-2001 no such session;
     CWM-2002 no such window.
@@ -220,13 +220,13 @@ async def window_clone(
 ) -> schemas.Cloned:
     """Give a window a second name, to keep or branch from on its own.
 
-    Nothing is copied: both share every block, and a block goes only when the last window that refers to it
-    is deleted. To try several continuations, thawing the same window several times is enough; clone it
-    when a branch needs its own name, description or lifetime.
+    Nothing is copied: both windows share every block, and a block is deleted only with the last window that
+    refers to it. To try several continuations, thaw the same window several times; clone it when a branch
+    needs its own name, description or lifetime.
 
     Errors: CWM-1002/1003 malformed name or other field; CWM-2002 no such source; CWM-3003 target name is
-    taken; CWM-4002 the source is still being stored (retryable); CWM-4003 the tenant's quota cannot
-    guarantee it; CWM-5001 the cache cannot be told (retryable).
+    taken; CWM-4002 the source is still being stored (retryable); CWM-4003 the tenant's quota has no
+    room for the guarantee; CWM-5001 the cache cannot be reached (retryable).
     """
     clone = await caller.services.clone(
         caller.principal,
@@ -252,13 +252,13 @@ async def window_delete(
 ) -> schemas.Deleted:
     """Delete a window for ever: its record, its tokens, and the blocks that nothing else refers to.
 
-    Refused while windows descend from it or live sessions were thawed from it; the error's context names
-    them. With force it is deleted all the same, and they keep working. blocks_deleted and
-    space_freed_bytes count only what nobody else uses.
+    It is refused while other windows descend from this one or live sessions were thawed from it; the error's
+    context names them. With force the window is deleted anyway, and they keep working. blocks_deleted and
+    space_freed_bytes count only blocks that nothing else uses.
 
     Errors: CWM-1002/1003 malformed field; CWM-2002 no such window; CWM-3004 in use, see context.windows and
-    context.sessions; CWM-4002 it is still being stored (retryable); CWM-5001 the cache cannot be told,
-    nothing was deleted (retryable).
+    context.sessions; CWM-4002 it is still being stored (retryable); CWM-5001 the cache cannot be
+    reached, nothing was deleted (retryable).
     """
     result = await caller.services.delete(
         caller.principal, window_name, force=force, delete_blocks=delete_blocks
