@@ -27,7 +27,9 @@ async def agent_session_create(caller: Caller = CALLER) -> schemas.AgentSessionC
 
 
 async def agent_session_end(
-    agent_session: Annotated[inputs.AgentSession, Field(description="What agent_session_create returned")],
+    agent_session: Annotated[
+        inputs.AgentSession, Field(description="The agent_session that agent_session_create returned")
+    ],
     caller: Caller = CALLER,
 ) -> schemas.AgentSessionEnded:
     """End an agent session: upstream servers drop the state that they kept for it.

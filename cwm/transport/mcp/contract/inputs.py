@@ -30,7 +30,7 @@ _RFC3339: Final = re.compile(
 
 
 def _moment(value: Any) -> datetime:
-    wrong = "must be an RFC 3339 date-time with its offset, such as 2026-01-22T10:30:00Z"
+    wrong = "must be an RFC 3339 date-time with a UTC offset, such as 2026-01-22T10:30:00Z"
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
         raise ValueError(wrong)
     try:

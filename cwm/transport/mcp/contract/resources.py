@@ -59,7 +59,7 @@ async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
 async def result_part(handle: str, part: str, caller: Caller = CALLER) -> ResourceResult:
     """One part of a stored tool result in full; parts are numbered from 0."""
     if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
-        raise InvalidParameterError("Parts are counted from 0.", field="part")
+        raise InvalidParameterError("Parts are numbered from 0.", field="part")
     read = await caller.services.results.part(caller.principal, handle, int(part))
     await caller.services.delivery.read_whole(caller.agent, [read])
     return ResourceResult([_content(read)])

@@ -20,13 +20,14 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 async def session_create(
     session_id: Annotated[
-        inputs.SessionId | None, Field(description="Id of the new session; one is made up if left out")
+        inputs.SessionId | None, Field(description="Id of the new session; generated if left out")
     ] = None,
     model: Annotated[
-        inputs.Model | None, Field(description="A model the engine serves; its first if left out")
+        inputs.Model | None, Field(description="A model that the engine serves; the first one if left out")
     ] = None,
     metadata: Annotated[
-        inputs.Metadata | None, Field(description="Anything to keep with the session, at most 16 KiB of JSON")
+        inputs.Metadata | None,
+        Field(description="Any data to store with the session, at most 16 KiB of JSON"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.SessionCreated:
@@ -53,20 +54,22 @@ async def session_generate(
         str | None, Field(description="Raw text to append instead, without the model's chat template")
     ] = None,
     max_tokens: Annotated[
-        int, Field(ge=1, le=inputs.MAX_NEW_TOKENS, description="Most tokens to generate")
+        int, Field(ge=1, le=inputs.MAX_NEW_TOKENS, description="Maximum number of tokens to generate")
     ] = 256,
     temperature: Annotated[
-        inputs.Temperature | None, Field(description="Randomness; 0 always takes the likeliest token")
+        inputs.Temperature | None,
+        Field(description="Sampling temperature; 0 always takes the likeliest token"),
     ] = None,
     top_p: Annotated[
-        inputs.TopP | None, Field(description="Sample from the likeliest tokens of this total probability")
+        inputs.TopP | None,
+        Field(description="Sample only from the likeliest tokens that together have this probability"),
     ] = None,
     seed: Annotated[inputs.Seed | None, Field(description="Makes sampling repeatable")] = None,
-    stop: Annotated[inputs.Stop | None, Field(description="End the answer before any of these texts")] = None,
+    stop: Annotated[inputs.Stop | None, Field(description="Stop before the first of these texts")] = None,
     tools: Annotated[
         inputs.ChatTools | None,
         Field(
-            description="Tool definitions for the chat template, at most 64 KiB of JSON; they count from the first turn on"
+            description="Tool definitions for the chat template, at most 64 KiB of JSON; those of the first turn apply to all"
         ),
     ] = None,
     caller: Caller = CALLER,
@@ -108,7 +111,7 @@ async def session_list(
     state_filter: Annotated[
         inputs.StateFilter | None, Field(description="Only sessions in this state")
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most sessions to return")] = 50,
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of sessions to return")] = 50,
     caller: Caller = CALLER,
 ) -> schemas.SessionList:
     """List sessions, the newest first.

@@ -31,7 +31,7 @@ async def health_check(
     component: Annotated[
         str | None,
         Field(
-            description="Only this component: kv_store, coordinator, vllm, registry, shared_store or upstream:<name>"
+            description="Check only this component: kv_store, coordinator, vllm, registry, shared_store or upstream:<name>"
         ),
     ] = None,
     caller: Caller = CALLER,

@@ -18,33 +18,39 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 async def window_freeze(
     session_id: Annotated[inputs.SessionId, Field(description="Id of the session to freeze")],
-    window_name: Annotated[inputs.WindowName, Field(description="Name of the new window; not yet in use")],
+    window_name: Annotated[
+        inputs.WindowName, Field(description="Name of the new window; must not be in use")
+    ],
     description: Annotated[
-        inputs.Description | None, Field(description="What this context holds, for finding it again")
+        inputs.Description | None,
+        Field(description="What this context contains, so that it can be found again"),
     ] = None,
     tags: Annotated[
-        inputs.Tags | None, Field(description="Tags to filter lists by; letters, digits, _ and -")
+        inputs.Tags | None, Field(description="Tags that window_list can filter by; letters, digits, _ and -")
     ] = None,
     wait: Annotated[
         bool,
         Field(
-            description="true: answer when the blocks are proven to be stored. "
-            "false: answer at once; window_status tells when durability is durable"
+            description="true: answer once the blocks are proven to be stored. "
+            "false: answer at once; window_status shows durability durable when they are"
         ),
     ] = True,
     canary: Annotated[
         bool,
-        Field(description="Keep a short continuation by which thaws verify themselves; costs its decoding"),
+        Field(
+            description="Record a short continuation that thaws replay to verify the KV; costs decoding it"
+        ),
     ] = True,
     retention: Annotated[
         inputs.Retention,
         Field(
-            description="guaranteed: blocks are pinned, counted against the quota, stored again when lost. "
+            description="guaranteed: blocks are pinned, count against the quota and are stored again if lost. "
             "best_effort: blocks may be lost; the tokens never are"
         ),
     ] = "guaranteed",
     ttl_seconds: Annotated[
-        inputs.TtlSeconds | None, Field(description="Delete the window after so long; never if left out")
+        inputs.TtlSeconds | None,
+        Field(description="Seconds after which the window is deleted; never if left out"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Frozen:
@@ -80,16 +86,19 @@ async def window_freeze(
 async def window_thaw(
     window_name: Annotated[inputs.WindowName, Field(description="Name of the window to restore")],
     new_session_id: Annotated[
-        inputs.SessionId | None, Field(description="Id for the new session; one is made up if left out")
+        inputs.SessionId | None, Field(description="Id for the new session; generated if left out")
     ] = None,
     continuation_prompt: Annotated[
-        inputs.Continuation | None, Field(description="A user message to go on with at once")
+        inputs.Continuation | None, Field(description="A user message to continue with at once")
     ] = None,
     accept_template: Annotated[
-        bool, Field(description="Go on although the model's chat template is not the one of the freeze")
+        bool, Field(description="Thaw even if the model's chat template has changed since the freeze")
     ] = False,
     verify: Annotated[
-        bool, Field(description="Replay the window's canary: some more decoded tokens prove the restored KV")
+        bool,
+        Field(
+            description="Replay the window's canary to verify the restored KV; costs decoding a few tokens"
+        ),
     ] = True,
     caller: Caller = CALLER,
 ) -> schemas.Thawed:
@@ -134,13 +143,16 @@ async def window_list(
     ] = None,
     sort_by: Annotated[inputs.SortBy, Field(description="Field to sort by")] = "created_at",
     sort_order: Annotated[inputs.SortOrder, Field(description="Direction")] = "desc",
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most windows to return")] = DEFAULT_PAGE,
-    offset: Annotated[int, Field(ge=0, description="Matching windows to skip")] = 0,
+    limit: Annotated[
+        int, Field(ge=1, le=MAX_PAGE, description="Maximum number of windows to return")
+    ] = DEFAULT_PAGE,
+    offset: Annotated[int, Field(ge=0, description="Number of matching windows to skip")] = 0,
     search: Annotated[
-        str | None, Field(description="Only windows with this text in name or description, any case")
+        str | None, Field(description="Only windows with this text in name or description, ignoring case")
     ] = None,
     cursor: Annotated[
-        str | None, Field(description="next_cursor of the page before, with all else as it was but limit")
+        str | None,
+        Field(description="next_cursor of the previous page; only limit may differ from that call"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.WindowPage:
@@ -175,7 +187,7 @@ async def window_status(
     window_name: Annotated[
         str | None, Field(description="Name of the window to look at; give this or session_id")
     ] = None,
-    include_blocks: Annotated[bool, Field(description="Add every block: hash, bytes, tiers")] = False,
+    include_blocks: Annotated[bool, Field(description="Include every block: hash, bytes, tiers")] = False,
     caller: Caller = CALLER,
 ) -> schemas.Status:
     """Look at one window or one session: state, size, and where its KV cache is now.
@@ -205,16 +217,19 @@ async def window_status(
 
 async def window_clone(
     source_window: Annotated[inputs.WindowName, Field(description="Name of the window to branch from")],
-    target_window: Annotated[inputs.WindowName, Field(description="Name of the new window; not yet in use")],
+    target_window: Annotated[
+        inputs.WindowName, Field(description="Name of the new window; must not be in use")
+    ],
     description: Annotated[inputs.Description | None, Field(description="What this branch is for")] = None,
     tags: Annotated[
         list[str] | None, Field(description="Tags of the clone; those of the source if left out")
     ] = None,
     retention: Annotated[
-        inputs.Retention | None, Field(description="guaranteed or best_effort; as the source if left out")
+        inputs.Retention | None, Field(description="guaranteed or best_effort; the source's if left out")
     ] = None,
     ttl_seconds: Annotated[
-        inputs.TtlSeconds | None, Field(description="Delete the clone after so long; never if left out")
+        inputs.TtlSeconds | None,
+        Field(description="Seconds after which the clone is deleted; never if left out"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Cloned:
@@ -243,10 +258,10 @@ async def window_clone(
 async def window_delete(
     window_name: Annotated[inputs.WindowName, Field(description="Name of the window to delete")],
     force: Annotated[
-        bool, Field(description="Delete although other windows or live sessions came from it")
+        bool, Field(description="Delete even if other windows or live sessions came from it")
     ] = False,
     delete_blocks: Annotated[
-        bool, Field(description="Delete its blocks as well, except those that others refer to")
+        bool, Field(description="Delete its blocks too, except those that something else refers to")
     ] = True,
     caller: Caller = CALLER,
 ) -> schemas.Deleted:
