@@ -1,4 +1,4 @@
-"""What the tools of shared context answer. Versions are of the scope: each write of any of its keys makes one."""
+"""The answers of the shared context tools. A version numbers the scope: each write of any of its keys makes a new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cwm.transport.mcp.contract.schemas import Timestamp
 ANY_JSON: Final[JsonDict] = {
     "anyOf": [{"type": kind} for kind in ("object", "array", "string", "number", "boolean", "null")]
 }
-"""In words that every client knows: some take a schema that says nothing for a mistake."""
+"""Any JSON value, with all types listed: some clients reject an empty schema as a mistake."""
 
 
 class ContextEntry(TypedDict):

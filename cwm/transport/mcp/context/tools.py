@@ -1,4 +1,4 @@
-"""Tools on shared context: what one agent learned, for the others to use."""
+"""Tools on shared context, where agents keep what they learned for each other."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ async def context_set(
 ) -> schemas.ContextSet:
     """Keep a value under a key, for yourself or for other agents.
 
-    What is expensive to find out and others will need belongs in a workspace or the tenant. The answer's
-    entry.version is what if_version takes: read a key, change it, and write it with the version you read, and
-    no write of another agent is lost; after CWM-3007 read again and retry. Equal values are stored once.
+    Put what was expensive to find out and others will need in a workspace or the tenant. To change a key
+    without losing another agent's write, read it, change the value, and write it with the entry.version you
+    read as if_version; after CWM-3007, read again and retry. Equal values are stored once.
 
     Errors: CWM-1003 malformed field, or a value too large; CWM-2004 no such agent session; CWM-3007 the key is
-    immutable, or not at if_version (context.current_version says at which); CWM-4001/4002 the shared store
+    immutable, or not at if_version (context.current_version has its version); CWM-4001/4002 the shared store
     cannot be reached (retryable); CWM-4003 the tenant's quota is used up.
     """
     place = await _scope(caller, scope, agent_session)
@@ -101,15 +101,15 @@ async def context_get(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextValue:
-    """Read a key: what every agent has written by now, or one state of the past.
+    """Read a key: its value now, whichever agent wrote it, or at an earlier version or snapshot.
 
-    Look here before you read, search or compute what another agent may have found out already. A key that
-    is not there, or has expired, is found: false. Reads with the same snapshot all show one consistent state,
-    however others write.
+    Look here before you read, search or compute what another agent may have found out already. For a key that
+    does not exist or has expired, found is false. Reads with the same snapshot all see one consistent state,
+    whatever others write meanwhile.
 
-    Errors: CWM-1003 malformed field, a version that is not kept any more, or version and snapshot both;
+    Errors: CWM-1003 malformed field, a version that is no longer kept, or both version and snapshot;
     CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4001/4002 the shared store cannot be reached
-    (retryable); CWM-4004 the value was damaged and dropped.
+    (retryable); CWM-4004 the value was damaged and has been dropped.
     """
     place = await _scope(caller, scope, agent_session)
     found = await caller.services.shared_context.get(place, key, version, snapshot)
@@ -125,7 +125,7 @@ async def context_delete(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextDeleted:
-    """Delete a key; snapshots and past versions still show it.
+    """Delete a key; snapshots and past versions still have it.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the key is immutable, or not at
     if_version; CWM-4001/4002 the shared store cannot be reached (retryable).
@@ -150,7 +150,7 @@ async def context_list(
 ) -> schemas.ContextKeys:
     """List keys with their sizes and versions, without their values.
 
-    Pages follow each other by key, so nothing is listed twice; to see one state over all pages, list a snapshot.
+    Pages are ordered by key, so nothing is listed twice; to see the same state on all pages, list a snapshot.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4002 the
     shared store cannot be reached (retryable).
@@ -166,7 +166,7 @@ async def context_snapshot(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextSnapshotTaken:
-    """Give the state of a scope a name, to read or restore it later. It costs nothing, however large the scope.
+    """Name the current state of a scope, to read or restore it later. It costs nothing, however large the scope.
 
     The oldest snapshots of a scope are dropped when there are too many.
 
@@ -189,12 +189,13 @@ async def context_restore(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextRestored:
-    """Make every key of a scope what it was in a snapshot: all at once, as one new version, or nothing.
+    """Set every key of a scope back to its state in a snapshot: all in one new version, or none.
 
-    Keys that were set since are deleted. The states between stay readable. Keys that expired since stay gone.
+    Keys that were created since are deleted. The versions in between stay readable. Keys that have expired since
+    stay gone.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-3007 it
-    would change an immutable key (context.key), or others never stop writing; CWM-4001/4002 the shared store cannot
+    would change an immutable key (context.key), or others keep writing; CWM-4001/4002 the shared store cannot
     be reached (retryable).
     """
     place = await _scope(caller, scope, agent_session)
@@ -207,7 +208,7 @@ async def context_stats(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextStats:
-    """Tell how much is in a scope, which snapshots it has, and how well memory serves reads.
+    """See how much a scope contains, which snapshots it has, and how many reads memory answers.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-4002 the shared store cannot be
     reached (retryable).
