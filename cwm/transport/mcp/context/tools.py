@@ -34,24 +34,29 @@ ScopeName: TypeAlias = Annotated[
     str,
     Field(
         pattern=SCOPE_PATTERN,
-        description="session: private to you. workspace:<name>: all of your tenant who name it. tenant: all of it",
+        description="session: private to you. workspace:<name>: whoever in your tenant uses that name. tenant: your whole tenant",
     ),
 ]
 Handle: TypeAlias = Annotated[
     inputs.AgentSession | None,
-    Field(description="From agent_session_create: whose private scope is meant; for scope session only"),
+    Field(
+        description="From agent_session_create: the agent session whose private scope to use; only with scope session"
+    ),
 ]
 
 
 async def context_set(
     key: Annotated[
-        Key, Field(description="Name, such as files/package.json; / groups keys for context_list")
+        Key,
+        Field(
+            description="Name of the value, such as files/package.json; group keys with / for context_list"
+        ),
     ],
-    value: Annotated[Any, Field(description="Any JSON", json_schema_extra=schemas.ANY_JSON)],
+    value: Annotated[Any, Field(description="Any JSON value", json_schema_extra=schemas.ANY_JSON)],
     ttl: Annotated[
         float | None,
         Field(
-            gt=0, le=inputs.MAX_TTL_SECONDS, description="Seconds until the key is gone; never if left out"
+            gt=0, le=inputs.MAX_TTL_SECONDS, description="Seconds until the key expires; never if left out"
         ),
     ] = None,
     priority: Annotated[
@@ -59,7 +64,7 @@ async def context_set(
         Field(
             ge=MIN_PRIORITY,
             le=MAX_PRIORITY,
-            description="How long memory keeps it where that goes by priority; nothing is lost either way",
+            description="With eviction by priority, a higher priority stays in memory longer; no value is lost either way",
         ),
     ] = DEFAULT_PRIORITY,
     immutable: Annotated[
@@ -67,7 +72,7 @@ async def context_set(
     ] = False,
     if_version: Annotated[
         Version | None,
-        Field(description="Write only if the key is still at this version; 0: only if it is not there"),
+        Field(description="Write only if the key is still at this version; 0: only if it does not exist"),
     ] = None,
     scope: ScopeName = SESSION,
     agent_session: Handle = None,
@@ -92,10 +97,10 @@ async def context_set(
 async def context_get(
     key: Annotated[Key, Field(description="The key to read")],
     version: Annotated[
-        Version | None, Field(description="Read the scope as it was at this version of it")
+        Version | None, Field(description="Read the key as it was at this version of the scope")
     ] = None,
     snapshot: Annotated[
-        Label | None, Field(description="Read the scope as it was when this snapshot was taken")
+        Label | None, Field(description="Read the key as it was when this snapshot was taken")
     ] = None,
     scope: ScopeName = SESSION,
     agent_session: Handle = None,
@@ -136,11 +141,11 @@ async def context_delete(
 
 
 async def context_list(
-    prefix: Annotated[Prefix, Field(description="Only keys that begin with it")] = "",
+    prefix: Annotated[Prefix, Field(description="Only keys that begin with this")] = "",
     after: Annotated[
-        Key | None, Field(description="Only keys after this one: next_after of the page before")
+        Key | None, Field(description="Only keys after this one: next_after of the previous page")
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most keys to return")] = 100,
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of keys to return")] = 100,
     snapshot: Annotated[
         Label | None, Field(description="List the scope as it was when this snapshot was taken")
     ] = None,
@@ -161,7 +166,7 @@ async def context_list(
 
 
 async def context_snapshot(
-    label: Annotated[Label, Field(description="Name of the snapshot, new in its scope")],
+    label: Annotated[Label, Field(description="Name of the snapshot; must not be in use in the scope")],
     scope: ScopeName = SESSION,
     agent_session: Handle = None,
     caller: Caller = CALLER,
