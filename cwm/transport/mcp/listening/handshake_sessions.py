@@ -124,7 +124,7 @@ class SessionLayer:
                 send,
                 413,
                 INVALID_REQUEST,
-                f"An initialize has at most {_MAX_INITIALIZE_BYTES} bytes.",
+                f"An initialize request may have at most {_MAX_INITIALIZE_BYTES} bytes.",
             )
             return
         try:

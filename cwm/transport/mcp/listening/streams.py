@@ -247,7 +247,7 @@ class EventStreams:
         except CwmError as refused:
             _log.warning("interest_not_told", error=refused.code)
         except Exception:
-            logging.getLogger(__name__).exception("the interest in a resource could not be told")
+            logging.getLogger(__name__).exception("registering the interest in a resource failed")
 
     async def _fall_silent(self, stream: Stream) -> None:
         """Release the session's voice, if this stream still has it, so that another stream takes it."""

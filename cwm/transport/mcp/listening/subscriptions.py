@@ -133,7 +133,7 @@ class Subscriptions:
             before = subscribed_to(await self.sessions.recall(session_id))
             if uri not in before and len(before) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidParameterError(
-                    f"A session subscribes to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
+                    f"A session can subscribe to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
                 )
             await self.interest.watch(caller.agent.principal, session_id, uri, caller.authorization or "")
             await self.sessions.remember(session_id, SUBSCRIBED + uri, "")
@@ -157,7 +157,7 @@ class Subscriptions:
         """Serve one stream until the client disconnects, the agent session ends or the gateway stops."""
         if self._closed or len(self._listening) >= _MAX_LISTENERS:
             raise MCPError(
-                INTERNAL_ERROR, "There are too many streams here, or the gateway stops; try again."
+                INTERNAL_ERROR, "Too many streams are open here, or the gateway is stopping; try again."
             )
         uris = _checked(params.notifications.resource_subscriptions or [])
         await self._require(context, uris)
@@ -257,7 +257,7 @@ class Subscriptions:
     async def _session(self, context: Context) -> tuple[CallerOf, str]:
         caller = await self._caller(context)
         if (session_id := caller.agent.agent_session) is None:
-            raise MCPError(INVALID_REQUEST, "There is no session to subscribe for: initialize first.")
+            raise MCPError(INVALID_REQUEST, "There is no session to subscribe in: initialize first.")
         return caller, session_id
 
 
