@@ -1,4 +1,4 @@
-"""From shared context's records to what its tools answer."""
+"""Converts the records of shared context to the answers of its tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared context as resources: one of each key, and one of each prefix."""
+"""Shared context as resources: one for each key, and one for each key prefix."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _JSON: Final = "application/json"
 
 
 async def context(scope: str, key: str, caller: Caller = CALLER) -> str:  # noqa: ARG001 - the template has them
-    """A key of shared context, as context_get answers; subscribe to be told when it is written or deleted.
+    """A key of shared context, in the form of context_get's answer; subscribers are notified of writes and deletes.
 
-    With an asterisk at its end, as in cwm://context/tenant/files/*, it stands for all keys that begin so: it
-    reads as context_list answers, the first 1000, and its subscribers are told of each write to any of them. An
-    asterisk that is part of a key is spelled %2A. session is the caller's own private scope.
+    A URI that ends with an asterisk, as in cwm://context/tenant/files/*, stands for all keys with that prefix:
+    it reads as context_list's answer for the first 1000 of them, and its subscribers are notified of each write
+    to any of them. Write an asterisk that is part of a key as %2A. The scope session is the caller's own private
+    scope.
     """
     asked = named_by(_asked_uri())
     if asked is None:
@@ -54,7 +55,7 @@ def context_templates() -> list[ResourceTemplate]:
 
 
 def _asked_uri() -> str:
-    """As it was spelled: decoded, an asterisk of a key and one for any key look alike."""
+    """The URI as the client sent it: once decoded, %2A and the asterisk of a prefix are the same."""
     request = sdk_context(get_context().request_context)
     params = None if request is None else request.params
     return str(params.get("uri", "")) if params else ""

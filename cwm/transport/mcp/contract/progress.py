@@ -1,4 +1,4 @@
-"""Text as it is generated, for clients that asked for progress."""
+"""Progress notifications with the text of a turn as the model generates it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fastmcp import Context
 
 
 class Progress:
-    """Stands between a turn and its client: a client that is slow or gone never holds the turn up.
+    """Buffers a turn's text for its client, so that a slow or disconnected client never delays the turn.
 
-    Each notification says how many new tokens there are, how many there can be, and the text since the
-    last one.
+    Each notification has the number of new tokens, the most there can be, and the text since the last
+    notification.
     """
 
     def __init__(self, context: Context, max_tokens: int) -> None:
@@ -33,7 +33,7 @@ class Progress:
 
     @asynccontextmanager
     async def told(self) -> AsyncIterator[None]:
-        """Tell while the body runs. It ends when everything was told, at once when the caller left."""
+        """Send notifications while the body runs. Exits once all text is sent, or at once if cancelled."""
         telling = asyncio.create_task(self._tell_all())
         try:
             yield

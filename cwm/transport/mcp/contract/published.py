@@ -1,4 +1,4 @@
-"""Schemas as they are published: inline, without Pydantic's titles, optional fields without null."""
+"""Turns Pydantic's schemas into published ones: inline, without titles, optional fields without null."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFINED: Final = f"#/{_DEFINITIONS}/"
 
 
 def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
-    """``generated`` with optional fields that are simply absent: no null among their types or defaults."""
+    """``generated`` without null among the types and defaults of its optional fields: a client omits them."""
     schema = compress_schema(_inlined(generated), prune_titles=True)
     required = set(schema.get("required", ()))
     properties = {
@@ -24,7 +24,7 @@ def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
 
 
 def output_schema(output: Any) -> dict[str, Any]:
-    """The schema of a TypedDict as it is sent."""
+    """The schema of a TypedDict as it is serialized."""
     generated = TypeAdapter(output).json_schema(mode="serialization")
     schema: dict[str, Any] = compress_schema(_inlined(generated), prune_titles=True)
     return schema
@@ -43,7 +43,7 @@ def _optional(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without references to its own definitions, none of which is recursive."""
+    """``schema`` with each reference replaced by its definition; none of the definitions is recursive."""
 
     def resolved(node: Any) -> Any:
         if isinstance(node, list):

@@ -1,4 +1,4 @@
-"""From the services' records to what tools answer."""
+"""Converts the services' records to the answers of tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.services.windows.receipt import Receipt
 from cwm.services.windows.thaw import Thawed
 from cwm.transport.mcp.contract import schemas
 
-# From the nearest to the engine on.
+# Ordered by distance from the engine, the nearest first.
 _TIERS: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
 
 
@@ -190,7 +190,7 @@ def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.St
     kv_cache = _kv_cache(len(blocks), sum(block.size_bytes for block in blocks), status.residency)
     held = _held(blocks)
     if held:
-        # What most blocks are in, the nearest of equals.
+        # The tier that holds most blocks; of equal tiers, the nearest to the engine.
         kv_cache["storage_tier"] = _tier(max(_TIERS, key=lambda tier: held.get(tier, 0)))
     shown: schemas.Status = {
         "type": "session",

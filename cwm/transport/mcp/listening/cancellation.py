@@ -1,7 +1,7 @@
-"""Clients of the handshake era give a request up by a message of its own, which any replica may get.
+"""Cancels requests of handshake-era clients, whose ``notifications/cancelled`` may reach any replica.
 
-The SDK looks for the request on the connection that the message came by, and here every message has its own.
-A client of 2026-07-28 just closes the request's stream; over stdio the connection is one.
+The SDK looks for the request on the connection that the notification came by, but over HTTP every message has a
+connection of its own. A client of 2026-07-28 closes the request's stream instead; stdio has a single connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cwm.transport.http.request_keys import AGENT_SESSION
 
 
 class Cancellations:
-    """Middleware of the low-level server: knows the requests of MCP sessions that are being answered here."""
+    """Middleware of the low-level server that tracks the requests of MCP sessions running on this replica."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -46,7 +46,7 @@ class Cancellations:
             try:
                 return await call_next(ctx)
             finally:
-                # A client that uses an id twice takes the place of its own earlier request.
+                # A client that reuses an id replaces its own earlier request.
                 if self._answering.get(key) is scope:
                     del self._answering[key]
         raise MCPError(REQUEST_CANCELLED, "Request cancelled")
@@ -55,7 +55,7 @@ class Cancellations:
         if request_id is None:
             return
         given_up = Change(ChangeKind.GIVEN_UP, _spelled(request_id), session_id)
-        # Its own task: the message is answered, and all that waits for it ended, before others have heard.
+        # In a task of its own: the SDK answers the notification, and cancels what waits for it, before the change is published.
         self._telling.start(self._changes.publish(given_up))
 
     def _hear(self, change: Change) -> None:
@@ -66,5 +66,5 @@ class Cancellations:
 
 
 def _spelled(request_id: RequestId) -> str:
-    """The same for 1 and "1": there are clients that give up the one for the other."""
+    """The same key for 1 and "1": some clients send one and cancel the other."""
     return json.dumps(coerce_request_id(request_id))

@@ -1,6 +1,6 @@
-"""Over stdio the connection is the agent session: notifications of the handshake era go down the same pipe.
+"""Notifications to handshake-era clients over stdio, where the connection is the agent session.
 
-A client of 2026-07-28 asks by ``subscriptions/listen``, there as over HTTP.
+A client of 2026-07-28 uses ``subscriptions/listen``, as over HTTP.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cwm.transport.mcp.requests.agent import connection_of
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSessions:
-    """Middleware of the low-level server: a connection that shakes hands is told what changes."""
+    """Middleware of the low-level server that sends changes to each stdio connection after its ``initialize``."""
 
     streams: EventStreams
     identity: Identity
@@ -44,7 +44,7 @@ class ConnectionSessions:
             principal = await self.identity.authenticate({})
             session_id = await self.streams.sessions.begin(principal)
         except CwmError:
-            # Each request will be told why; there is nothing to say unasked.
+            # Each request will fail with the same error; nothing is sent before the first one.
             return
         connection.state[AGENT_SESSION] = session_id
         telling = asyncio.create_task(self._tell(connection, session_id, principal))

@@ -1,7 +1,7 @@
-"""``Mcp-Session-Id`` is ours: minted, bound and ended in front of a transport that keeps no sessions.
+"""Creates, checks and ends MCP sessions (``Mcp-Session-Id``) in front of a transport that has none.
 
-So any replica can serve any client of the handshake era (2025-11-25 and earlier). Later clients have no
-sessions; whatever they send in that header is dropped before anything can take it for one.
+So any replica can serve any client of the handshake era (2025-11-25 and earlier). Later clients have no sessions;
+the header is removed from their requests, so that nothing behind takes its value for a session.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATUS: Final[Mapping[ErrorKind, int]] = {
 
 
 class SessionLayer:
-    """ASGI middleware of the MCP endpoint: one principal per request, one session id per handshake."""
+    """ASGI middleware of the MCP endpoint: finds each request's principal and gives each handshake a session id."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class SessionLayer:
             await _refuse_coded(scope, send, INTERNAL_ERROR, away)
 
     async def _open(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Only ``initialize`` may come without an id; its answer carries the new one."""
+        """Handle a request without a session id: only ``initialize`` is allowed, and its answer has the new id."""
         body = await _read(receive) if scope["method"] == "POST" else b""
         if body is None:
             await _refuse(
@@ -124,7 +124,7 @@ class SessionLayer:
                 send,
                 413,
                 INVALID_REQUEST,
-                f"An initialize has at most {_MAX_INITIALIZE_BYTES} bytes.",
+                f"An initialize request may have at most {_MAX_INITIALIZE_BYTES} bytes.",
             )
             return
         try:
@@ -140,7 +140,7 @@ class SessionLayer:
         await self.app(scope, _again(body, receive), self._named(principal, scope, send))
 
     def _named(self, principal: Principal, scope: Scope, send: Send) -> Send:
-        """A ``send`` that begins a session for an answer that is no refusal, or refuses instead of it."""
+        """A ``send`` that begins a session for a successful answer, or sends an error instead if that fails."""
         refused = False
 
         async def named(message: Message) -> None:
@@ -163,7 +163,7 @@ def _without_session(scope: Scope) -> Scope:
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The whole body, empty for a client that left; None as soon as it is too long for an initialize."""
+    """The whole body; empty if the client disconnected, None as soon as it is too long for an initialize."""
     body = bytearray()
     while True:
         message = await receive()
@@ -177,7 +177,7 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _method(body: bytes) -> Any:
-    """Raises ValueError for what is no JSON, also for JSON nested too deep to read."""
+    """The request's method. ValueError if the body is not JSON, or is nested too deep to parse."""
     try:
         request = json.loads(body)
     except RecursionError as nested:
@@ -186,7 +186,7 @@ def _method(body: bytes) -> Any:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that begins with the body that was read."""
+    """A ``receive`` that first returns the body that was already read."""
     waiting = [body]
 
     async def replay() -> Message:

@@ -1,8 +1,8 @@
-"""``GET /mcp``: what a client of the handshake era is told without having asked.
+"""``GET /mcp``: the event streams on which handshake-era clients receive notifications.
 
-A session may hold several streams, on any replicas. Each notification goes out on one: the newest stream
-claims the session's voice in the shared store, and when it closes another takes over. What was told while
-nobody listened is lost, as it is after any break: a client looks for itself when it comes back.
+A session may have several streams, on any replicas. Each notification goes out on one of them: the newest stream
+claims the session's voice in the shared store, and when it closes another takes over. A notification sent while
+no stream is open is lost, as after any disconnection: a client reads the current state when it reconnects.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ _HEADERS: Final = [
 ]
 
 Write = Callable[[ServerEvent | None], Awaitable[None]]
-"""Sends an event to the client, or nothing but a sign of life."""
+"""Sends an event to the client; for None, a keepalive."""
 
 Admit = Callable[[Principal], AbstractAsyncContextManager[None]]
-"""Around a stream while it is open; a coded error where there are too many."""
+"""A context manager around an open stream; raises a coded error if there are too many streams."""
 
 _log = structlog.get_logger("cwm.mcp")
 
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen.
+    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the version it last read.
 
-    ``due`` is when it is to show a sign of life, by the event loop's clock. ``interest`` tells of what its session
-    subscribed to, ``interested`` is what of that it began with.
+    ``speaks`` is true if the stream has the session's voice. ``due`` is when the next keepalive is due, by the event
+    loop's clock. ``interest`` is the task that registers the session's subscriptions upstream, ``interested`` the
+    URIs it has registered.
     """
 
     session_id: str
@@ -70,11 +71,11 @@ class Stream:
 
     @property
     def stale(self) -> bool:
-        """Until it has looked at its session's state it cannot say what to tell, so it keeps everything."""
+        """True until the stream has read its session's newest state; until then it keeps every event, as it cannot select."""
         return self.known != self.version
 
     def hear(self, change: Change) -> None:
-        """Keep it for later; one that is pending already needs no second telling."""
+        """Queue the change's event for the client; an event that is already pending is queued once."""
         if change.kind is ChangeKind.ENDED:
             self.end()
         elif change.kind is ChangeKind.STATE:
@@ -87,7 +88,7 @@ class Stream:
             self.news.set()
 
     def take(self) -> list[ServerEvent]:
-        """What is to be told now."""
+        """Remove all pending events; returns those to send, if this stream has the voice."""
         taken, self.pending = self.pending, {}
         if not self.speaks:
             return []
@@ -128,7 +129,7 @@ class EventStreams:
         return sum(map(len, self._open.values()))
 
     async def serve(self, session_id: str, principal: Principal, receive: Receive, send: Send) -> None:
-        """Answer a ``GET``: tell until the session ends, the client leaves or the gateway stops. CWM-7002."""
+        """Answer a ``GET``: send events until the session ends, the client disconnects or the gateway stops. CWM-7002."""
 
         async def write(event: ServerEvent | None) -> None:
             body = _COMMENT if event is None else frame(event)
@@ -147,7 +148,7 @@ class EventStreams:
 
     @asynccontextmanager
     async def open(self, session_id: str, principal: Principal) -> AsyncIterator[Stream]:
-        """A stream that hears from now on, and speaks for its session. StorageReadError, StorageWriteError."""
+        """Open a stream that receives changes from now on and takes the session's voice. StorageReadError, StorageWriteError."""
         stream = Stream(session_id, principal, ended=self._closed)
         self._open.setdefault(session_id, set()).add(stream)
         try:
@@ -159,28 +160,28 @@ class EventStreams:
             finally:
                 self._forget(stream)
             if stream.interest is not None:
-                # Another stream of the session may count on what this one began to ask.
+                # Another stream of the session may rely on the subscriptions that this one has begun to register.
                 await stream.interest
 
     async def tell(self, stream: Stream, write: Write) -> None:
-        """Write what is heard until the stream is ended."""
+        """Write the stream's events to the client until the stream ends."""
         stream.due = self._next_sign()
         while not stream.ended:
             await self._next(stream, write)
 
     def close(self) -> None:
-        """End every stream, and any that opens from now on."""
+        """End every stream, and each that opens from now on."""
         self._closed = True
         self._unsubscribe()
         for stream in self._all():
             stream.end()
 
     async def _next(self, stream: Stream, write: Write) -> None:
-        """Wait for news, or until it is time to show that both ends are still there."""
+        """Wait for events or for the next keepalive, and send what there is."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(stream.due):
                 await stream.news.wait()
-        # What is told is no use of the session, however much it is.
+        # Only keepalives prolong the session: sending notifications does not count as session activity.
         if asyncio.get_running_loop().time() >= stream.due:
             await self._still_there(stream)
             await write(None)
@@ -196,7 +197,7 @@ class EventStreams:
         return asyncio.get_running_loop().time() + self._keepalive_seconds
 
     async def _still_there(self, stream: Stream) -> None:
-        """An open stream is use. That a session ended may have been told while nobody could hear."""
+        """Mark the session as in use, and end the stream if the session is gone: its end may have been published unheard."""
         with suppress(CwmError):
             if await self._agents.listens(stream.principal, stream.session_id):
                 stream.version += 1
@@ -204,7 +205,7 @@ class EventStreams:
                 stream.end()
 
     async def _claim(self, stream: Stream) -> None:
-        """Be the one that speaks, whoever did before."""
+        """Take the session's voice, whichever stream had it before."""
         state = await self.sessions.recall(stream.session_id)
         before = state.get(_VOICE)
         while True:
@@ -215,7 +216,7 @@ class EventStreams:
         await self._tell_state(stream)
 
     async def _look(self, stream: Stream) -> None:
-        """Learn what the session subscribed to, and whether this stream speaks. Stays stale without the store."""
+        """Read the session's subscriptions, and whether this stream has the voice. Stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
@@ -227,11 +228,11 @@ class EventStreams:
         stream.subscribed = subscribed(subscribed_to(state))
         stream.known = version
         if stream.interest is None or stream.interest.done():
-            # Who is asked may take long to answer: what others tell is told meanwhile.
+            # In a task of its own: an upstream may answer slowly, and the stream sends other events meanwhile.
             stream.interest = asyncio.create_task(self._be_interested(stream))
 
     async def _be_interested(self, stream: Stream) -> None:
-        """The session's interest may have been told to another replica only."""
+        """Register the session's subscriptions upstream: so far perhaps only another replica has."""
         while (now := stream.subscribed.uris) != (before := stream.interested):
             stream.interested = now
             begun = (self._tell_interest(stream, self._interest.watch, uri) for uri in now - before)
@@ -246,10 +247,10 @@ class EventStreams:
         except CwmError as refused:
             _log.warning("interest_not_told", error=refused.code)
         except Exception:
-            logging.getLogger(__name__).exception("the interest in a resource could not be told")
+            logging.getLogger(__name__).exception("registering the interest in a resource failed")
 
     async def _fall_silent(self, stream: Stream) -> None:
-        """Leave the voice to another stream of the session, if it is still this one's."""
+        """Release the session's voice, if this stream still has it, so that another stream takes it."""
         with suppress(CwmError):
             state = await self.sessions.recall(stream.session_id)
             if state.get(_VOICE) == stream.id:

@@ -1,6 +1,6 @@
-"""Asking for news of resources and lists: ``resources/subscribe`` of the handshake era, later ``subscriptions/listen``.
+"""Subscriptions to resources and lists: ``resources/subscribe`` in the handshake era, later ``subscriptions/listen``.
 
-This is where FastMCP's low-level server is reached for.
+Its handlers are installed on FastMCP's low-level server.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _UNWATCH_SECONDS: Final = 5.0
 
 Context = ServerRequestContext[Any, Any]
 _Interest = tuple[Principal, str | None, str]
-"""Whose, in which agent session, in which resource."""
+"""The principal, its agent session, and the URI of the resource."""
 
 
 @dataclass(eq=False, slots=True)
 class _Bus:
-    """The changes that one listener may hear, as the SDK's ``handler`` of its stream wants them."""
+    """Gives one listener's changes to the SDK's ``handler`` of its stream, as the bus that the SDK expects."""
 
     changes: Changes
     tenant: str
@@ -93,7 +93,7 @@ class _Bus:
 
 @dataclass(eq=False, slots=True)
 class _Watching:
-    """One of the ``listeners`` that have the same interest tells of it; the others wait until it has."""
+    """The ``listeners`` with the same interest. One of them registers it; the others wait until it has."""
 
     listeners: int = 0
     telling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -102,7 +102,7 @@ class _Watching:
 
 @dataclass(eq=False, slots=True)
 class Subscriptions:
-    """Handlers of the requests by which clients ask for news."""
+    """Handlers of the requests by which clients subscribe to notifications."""
 
     sessions: AgentSessions
     changes: Changes
@@ -114,11 +114,11 @@ class Subscriptions:
     _closed: bool = False
 
     def __len__(self) -> int:
-        """How many listen streams are open."""
+        """The number of open listen streams."""
         return len(self._listening)
 
     def serve_on(self, face: FastMCP[Any], streams: EventStreams) -> None:
-        """Both eras' capabilities follow from what is served: ``subscribe`` and the three ``listChanged``."""
+        """Install the handlers. The SDK derives both eras' capabilities from them: ``subscribe`` and three ``listChanged``."""
         server = face._mcp_server  # noqa: SLF001
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
@@ -133,7 +133,7 @@ class Subscriptions:
             before = subscribed_to(await self.sessions.recall(session_id))
             if uri not in before and len(before) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidParameterError(
-                    f"A session subscribes to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
+                    f"A session can subscribe to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
                 )
             await self.interest.watch(caller.agent.principal, session_id, uri, caller.authorization or "")
             await self.sessions.remember(session_id, SUBSCRIBED + uri, "")
@@ -154,10 +154,10 @@ class Subscriptions:
     async def listen(
         self, context: Context, params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """One stream, until the client leaves, the agent session ends or the gateway stops."""
+        """Serve one stream until the client disconnects, the agent session ends or the gateway stops."""
         if self._closed or len(self._listening) >= _MAX_LISTENERS:
             raise MCPError(
-                INTERNAL_ERROR, "There are too many streams here, or the gateway stops; try again."
+                INTERNAL_ERROR, "Too many streams are open here, or the gateway is stopping; try again."
             )
         uris = _checked(params.notifications.resource_subscriptions or [])
         await self._require(context, uris)
@@ -177,14 +177,14 @@ class Subscriptions:
                 self._listening.discard(handler)
 
     async def end(self, principal: Principal, session_id: str) -> None:
-        """End a session of the handshake era and all its subscriptions. StorageReadError, StorageWriteError."""
+        """End a handshake-era session and all its subscriptions. StorageReadError, StorageWriteError."""
         kept = await self.agency.agents.finish(principal, session_id)
         for uri in subscribed_to(kept):
             with suppress(CwmError):
                 await self.interest.unwatch(principal, session_id, uri)
 
     def close(self) -> None:
-        """End every listen stream with its result, so that clients know it was meant."""
+        """End every listen stream with its result, so that clients know that it did not break off."""
         self._closed = True
         for handler in list(self._listening):
             handler.close()
@@ -193,7 +193,7 @@ class Subscriptions:
     async def _kept(
         self, principal: Principal, agent_session: str | None, handler: ListenHandler
     ) -> AsyncIterator[None]:
-        """What the stream belongs to is in use for as long as it is open."""
+        """Keep the stream's agent session alive while the stream is open; end the stream if the session is gone."""
 
         async def keep() -> None:
             while True:
@@ -210,7 +210,7 @@ class Subscriptions:
 
     @asynccontextmanager
     async def _watched(self, caller: CallerOf, uris: list[str]) -> AsyncIterator[None]:
-        """Watch what nobody of the same agent session watches yet; the last to leave ends it."""
+        """Register interest in ``uris`` that the agent session does not watch yet; the last listener to leave ends it."""
         counted = [(caller.agent.principal, caller.agent.agent_session, uri) for uri in uris]
         for interest in counted:
             self._watching[interest].listeners += 1
@@ -220,7 +220,7 @@ class Subscriptions:
                     await self._watch(interest, caller.authorization or "")
             yield
         finally:
-            # The client that left has cancelled everything that waits here.
+            # Shielded: a client that disconnects cancels whatever waits here.
             with anyio.move_on_after(_UNWATCH_SECONDS, shield=True):
                 await self._unwatch(counted)
 
@@ -247,7 +247,7 @@ class Subscriptions:
             return await self.agency.caller(context)
 
     async def _require(self, context: Context, uris: list[str]) -> None:
-        """To hear of a resource takes what to read it takes."""
+        """Require the scopes for reading each of ``uris``: subscribing takes the same."""
         needed = frozenset[Scope]().union(*map(of_resource, uris))
         try:
             await self.agency.require(context, needed, "resources/subscribe")
@@ -257,12 +257,12 @@ class Subscriptions:
     async def _session(self, context: Context) -> tuple[CallerOf, str]:
         caller = await self._caller(context)
         if (session_id := caller.agent.agent_session) is None:
-            raise MCPError(INVALID_REQUEST, "There is no session to subscribe for: initialize first.")
+            raise MCPError(INVALID_REQUEST, "There is no session to subscribe in: initialize first.")
         return caller, session_id
 
 
 def _checked(uris: list[str]) -> list[str]:
-    """Each once, in a length that can be kept."""
+    """``uris`` without duplicates; refuses too many, or one too long to store."""
     if len(uris) > _MAX_SUBSCRIPTIONS or any(len(uri) > _MAX_URI_CHARACTERS for uri in uris):
         refused = InvalidParameterError(
             f"At most {_MAX_SUBSCRIPTIONS} URIs of at most {_MAX_URI_CHARACTERS} characters each.",
@@ -274,7 +274,7 @@ def _checked(uris: list[str]) -> list[str]:
 
 @asynccontextmanager
 async def _coded() -> AsyncIterator[None]:
-    """A coded error as the JSON-RPC error that carries it."""
+    """Convert a coded error to the JSON-RPC error that carries it."""
     try:
         yield
     except CwmError as refused:
