@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx2
 
 from cwm import __version__
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.settings import Database, Settings
 from cwm.wiring.access import opened_keys
 from cwm_bench.context import reload
@@ -150,7 +150,7 @@ async def _key(registry: Path) -> str:
     """Create a registry with one API key of all scopes; return the key."""
     settings = Settings(database=Database(db_path=registry))
     async with opened_keys(settings) as keys:
-        everything = frozenset({Scope.ADMIN, Scope.TOOLS_CALL, Scope.WINDOWS_READ})
+        everything = frozenset({AccessScope.ADMIN, AccessScope.TOOLS_CALL, AccessScope.WINDOWS_READ})
         _, text = await keys.create(settings.isolation.tenant, "bench", everything, None)
     return text
 

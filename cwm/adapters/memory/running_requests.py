@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cwm.domain.limits import Bucket, Place
+from cwm.domain.limits import Bucket, ConcurrencyLimit
 from cwm.ports.limits import RequestCounts
 
 
@@ -18,8 +18,8 @@ class InProcessRunningRequests:
     _requests: set[str] = field(default_factory=set)
 
     async def begin(
-        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
-    ) -> Place | tuple[Bucket, float] | None:
+        self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
+    ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
         full = next((place for place in places if self._running[place.key] >= place.most), None)
         if full is not None:
             return full
@@ -30,7 +30,7 @@ class InProcessRunningRequests:
             await self.end(request, places)
         return over
 
-    async def end(self, request: str, places: Sequence[Place]) -> None:
+    async def end(self, request: str, places: Sequence[ConcurrencyLimit]) -> None:
         if request not in self._requests:
             return
         self._requests.remove(request)

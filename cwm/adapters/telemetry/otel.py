@@ -27,7 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from cwm import __version__
 from cwm.domain.errors import CwmError
-from cwm.ports.tracing import NO_SPAN, NOTHING, Attributes, Carrier, Kind, Span
+from cwm.ports.tracing import NO_SPAN, NOTHING, Attributes, Carrier, Span, SpanKind
 from cwm.settings import Tracing
 
 _QUEUED_SPANS: Final = 4096
@@ -40,7 +40,7 @@ _LONGEST_PARENT: Final = 128
 _LONGEST_STATE: Final = 512
 
 _W3C: Final = TraceContextTextMapPropagator()
-_KINDS: Final = {Kind.INTERNAL: trace.SpanKind.INTERNAL, Kind.CLIENT: trace.SpanKind.CLIENT}
+_KINDS: Final = {SpanKind.INTERNAL: trace.SpanKind.INTERNAL, SpanKind.CLIENT: trace.SpanKind.CLIENT}
 
 _log = structlog.get_logger("cwm.tracing")
 
@@ -84,7 +84,9 @@ class OtelTracer:
         self._tracer = self._provider.get_tracer("cwm", __version__)
 
     @contextmanager
-    def span(self, name: str, kind: Kind = Kind.INTERNAL, attributes: Attributes = NOTHING) -> Iterator[Span]:
+    def span(
+        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes = NOTHING
+    ) -> Iterator[Span]:
         with _open(self._tracer.start_span(name, kind=_KINDS[kind], attributes=attributes)) as span:
             yield span
 

@@ -17,7 +17,7 @@ from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.http import SessionHttp, StraightClient, connection_pool
 from cwm.adapters.upstream.session import Authorize, SdkSession
 from cwm.adapters.upstream.stdio import program
-from cwm.domain.upstream import Credentials, Kind, UpstreamSpec
+from cwm.domain.upstream import Credentials, OfferKind, UpstreamSpec
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import Heard
 
@@ -73,7 +73,7 @@ class SdkConnector:
 
         def report_changes() -> None:
             if heard is not None:
-                for part in Kind:
+                for part in OfferKind:
                     heard(part)
 
         session_id = None if resume is None else json.loads(resume)["id"]

@@ -22,18 +22,18 @@ from mcp.shared.subscriptions import (
 
 from cwm.adapters.upstream.http import OURS
 from cwm.background import cancel_and_wait
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import Heard
 
 _RELISTEN_SECONDS: Final = 1.0  # pause for an upstream that ends every stream at once
 _WILL_NOT: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, types.INVALID_REQUEST)
-_KIND_OF: Final[Mapping[type, Kind]] = {
-    ToolsListChanged: Kind.TOOLS,
-    PromptsListChanged: Kind.PROMPTS,
-    ResourcesListChanged: Kind.RESOURCES,
-    types.ToolListChangedNotification: Kind.TOOLS,
-    types.PromptListChangedNotification: Kind.PROMPTS,
-    types.ResourceListChangedNotification: Kind.RESOURCES,
+_KIND_OF: Final[Mapping[type, OfferKind]] = {
+    ToolsListChanged: OfferKind.TOOLS,
+    PromptsListChanged: OfferKind.PROMPTS,
+    ResourcesListChanged: OfferKind.RESOURCES,
+    types.ToolListChangedNotification: OfferKind.TOOLS,
+    types.PromptListChangedNotification: OfferKind.PROMPTS,
+    types.ResourceListChangedNotification: OfferKind.RESOURCES,
 }
 
 
@@ -108,7 +108,7 @@ class Listening:
                 self._previous_stream = stack.pop_all()
 
     def _report_everything(self) -> None:
-        for kind in Kind:
+        for kind in OfferKind:
             self._on_change(kind)
 
     async def _report_all(self, events: Any) -> None:

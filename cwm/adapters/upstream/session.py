@@ -19,7 +19,7 @@ from cwm.adapters.upstream.faults import away, has_no_method, port_errors
 from cwm.adapters.upstream.http import PENDING, PendingRequest
 from cwm.adapters.upstream.listening import Listening, reports_changes
 from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
-from cwm.domain.upstream import Definition, Kind
+from cwm.domain.upstream import Definition, OfferKind
 from cwm.ports.upstream import (
     Heard,
     Progress,
@@ -120,8 +120,8 @@ class SdkSession:
     async def ended(self) -> None:
         await self._ended.wait()
 
-    async def definitions(self, kind: Kind) -> tuple[Definition, ...]:
-        part = Kind.RESOURCES if kind is Kind.TEMPLATES else kind
+    async def definitions(self, kind: OfferKind) -> tuple[Definition, ...]:
+        part = OfferKind.RESOURCES if kind is OfferKind.TEMPLATES else kind
         if part.value not in self.capabilities:
             return ()
         definitions: list[Definition] = []
@@ -267,18 +267,18 @@ class SdkSession:
         task.result()
         return True
 
-    async def _page(self, kind: Kind, cursor: str | None) -> tuple[list[Definition], str | None]:
+    async def _page(self, kind: OfferKind, cursor: str | None) -> tuple[list[Definition], str | None]:
         client = self._open()
         at = types.PaginatedRequestParams(cursor=cursor)
         with port_errors():
-            if kind is Kind.TOOLS:
+            if kind is OfferKind.TOOLS:
                 # The typed call records which arguments a tool wants as headers.
                 tools = await client.list_tools(params=at)
                 return [_json(each) for each in tools.tools], tools.next_cursor
-            if kind is Kind.RESOURCES:
+            if kind is OfferKind.RESOURCES:
                 resources = await client.list_resources(params=at)
                 return [_json(each) for each in resources.resources], resources.next_cursor
-            if kind is Kind.TEMPLATES:
+            if kind is OfferKind.TEMPLATES:
                 templates = await client.list_resource_templates(params=at)
                 return [_json(each) for each in templates.resource_templates], templates.next_cursor
             prompts = await client.list_prompts(params=at)

@@ -20,7 +20,7 @@ from cwm.domain.errors import (
     StorageReadError,
     TokenBudgetError,
 )
-from cwm.domain.limits import NO_TOOL, Bucket, LimitRules, Place, ToolRates
+from cwm.domain.limits import NO_TOOL, Bucket, ConcurrencyLimit, LimitRules, ToolRates
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
@@ -112,7 +112,7 @@ class Limits:
             full, release = await self._begin(places, buckets)
         else:
             full, release = await self._count(buckets), _nothing
-        if isinstance(full, Place):
+        if isinstance(full, ConcurrencyLimit):
             await self._refuse(principal, full.key, _too_many(full))
         elif full is not None:
             bucket, wait = full
@@ -162,8 +162,8 @@ class Limits:
         return await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
 
     async def _begin(
-        self, places: tuple[Place, ...], buckets: tuple[Bucket, ...]
-    ) -> tuple[Place | tuple[Bucket, float] | None, Release]:
+        self, places: tuple[ConcurrencyLimit, ...], buckets: tuple[Bucket, ...]
+    ) -> tuple[ConcurrencyLimit | tuple[Bucket, float] | None, Release]:
         request = uuid4().hex
         taken = True
         try:
@@ -181,7 +181,7 @@ class Limits:
 
         return full, release
 
-    async def _end(self, request: str, places: tuple[Place, ...]) -> None:
+    async def _end(self, request: str, places: tuple[ConcurrencyLimit, ...]) -> None:
         """Places that the store does not hear of lapse."""
         with suppress(CwmError, TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -226,7 +226,7 @@ def _too_often(bucket: Bucket, wait: float, tool: str | None) -> LimitError:
     )
 
 
-def _too_many(place: Place) -> LimitError:
+def _too_many(place: ConcurrencyLimit) -> LimitError:
     return ConcurrencyLimitError(
         f"Concurrency limit exceeded: {place.most} requests at once for each {place.level}.",
         retry_after=_WHEN_A_PLACE_IS_FREE_SECONDS,
@@ -235,7 +235,7 @@ def _too_many(place: Place) -> LimitError:
     )
 
 
-def _too_many_streams(place: Place) -> LimitError:
+def _too_many_streams(place: ConcurrencyLimit) -> LimitError:
     return ConcurrencyLimitError(
         f"Concurrency limit exceeded: {place.most} open streams for each {place.level} and gateway.",
         retry_after=_WHEN_A_STREAM_HAS_ENDED_SECONDS,

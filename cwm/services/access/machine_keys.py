@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from cwm.domain.access import Scope, spelled
+from cwm.domain.access import AccessScope, spelled
 from cwm.domain.api_key import NAME_PATTERN, ApiKey, digest_of, written
 from cwm.domain.audit import AuditEvent
 from cwm.domain.errors import InvalidParameterError
@@ -27,7 +27,7 @@ class MachineKeys:
     clock: Clock
 
     async def create(
-        self, tenant: str, name: str, scopes: frozenset[Scope], lasting: timedelta | None
+        self, tenant: str, name: str, scopes: frozenset[AccessScope], lasting: timedelta | None
     ) -> tuple[ApiKey, str]:
         """The new key, and the text that its machine sends, which is kept nowhere.
 

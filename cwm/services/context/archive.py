@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
 from cwm.domain.errors import InvalidParameterError, StorageCorruptionError
-from cwm.domain.shared_context import ANSWERS, Entry, Scope, Write, require_key, scope_of
+from cwm.domain.shared_context import ANSWERS, ContextScope, Entry, Write, require_key, scope_of
 from cwm.ports.clock import Clock
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import ContextIndex
@@ -100,7 +100,7 @@ class ContextArchive:
             raise _damaged()
         return Archived(scopes, keys, len(stored_digests), size)
 
-    async def _state(self, scope: Scope) -> list[Entry]:
+    async def _state(self, scope: ContextScope) -> list[Entry]:
         head = await self.index.head(scope)
         return list(await self.index.state(scope, head.version))
 
@@ -174,7 +174,7 @@ def _write(fields: dict[str, Any]) -> Write:
     )
 
 
-def _scope(tenant: str, record: dict[str, Any]) -> Scope:
+def _scope(tenant: str, record: dict[str, Any]) -> ContextScope:
     scope = scope_of(tenant, "", str(record.get("scope")))
     if scope.is_private:
         raise _damaged()

@@ -20,8 +20,8 @@ from cwm.domain.principal import Principal
 from cwm.domain.shared_context import (
     ANSWERS,
     ANY_SUFFIX,
+    ContextScope,
     Entry,
-    Scope,
     Snapshot,
     Write,
     difference,
@@ -63,7 +63,7 @@ class SharedContext:
     quota_bytes: int | None = None
     tracer: Tracer = UNTRACED
 
-    async def set(self, principal: Principal, scope: Scope, setting: Setting) -> Entry:
+    async def set(self, principal: Principal, scope: ContextScope, setting: Setting) -> Entry:
         """Set one key. CWM-1003 if the value is too large; CWM-3007 if the key is immutable or not at ``if_version``."""
         require_key(setting.key)
         value = canonical_json(setting.value)
@@ -95,7 +95,7 @@ class SharedContext:
         return entry
 
     async def get(
-        self, scope: Scope, key: str, version: int | None = None, snapshot: str | None = None
+        self, scope: ContextScope, key: str, version: int | None = None, snapshot: str | None = None
     ) -> Found:
         """The key's entry and value now, at a version of the scope, or in a snapshot.
 
@@ -120,7 +120,7 @@ class SharedContext:
             return Found(None, None, at)
 
     async def delete(
-        self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
+        self, principal: Principal, scope: ContextScope, key: str, if_version: int | None = None
     ) -> Entry | None:
         """Delete one key; None if it did not exist. CWM-3007 as for :meth:`set`."""
         require_key(key)
@@ -129,7 +129,7 @@ class SharedContext:
         return result.entries[0] if result.entries else None
 
     async def list(
-        self, scope: Scope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
+        self, scope: ContextScope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
     ) -> KeyPage:
         """A page of the keys that start with ``prefix`` and sort after ``after``. CWM-2006 if the snapshot is unknown."""
         require_key(prefix, prefix=True)
@@ -151,14 +151,14 @@ class SharedContext:
         return KeyPage(tuple(page[:limit]), version, len(page) > limit)
 
     async def snapshot(
-        self, principal: Principal, scope: Scope, label: str
+        self, principal: Principal, scope: ContextScope, label: str
     ) -> tuple[Snapshot, Sequence[str]]:
         """Take a snapshot; also returns the labels that were dropped for it. CWM-3007 if the label is in use."""
         require_label(label)
         with self.tracer.span("context_snapshot"), self.meter.operation("context_snapshot"):
             return await self.index.take_snapshot(scope, label, principal.subject, self.limits.snapshots)
 
-    async def restore(self, principal: Principal, scope: Scope, label: str) -> Restored:
+    async def restore(self, principal: Principal, scope: ContextScope, label: str) -> Restored:
         """Set every key back to its value in the snapshot, in one write. CWM-2006 if the snapshot is unknown.
 
         CWM-3007 if a key is immutable, or if other writers change the scope all the time.
@@ -182,7 +182,7 @@ class SharedContext:
             "Others write in this scope all the time: nothing was restored.", label=label, reason="busy"
         )
 
-    async def stats(self, scope: Scope) -> ContextStats:
+    async def stats(self, scope: ContextScope) -> ContextStats:
         """Figures of the scope, of its tenant and of this process."""
         view = await self.views.now(scope)
         entries = [entry for entry in view.entries.values() if entry.is_there(view.head.now)]
@@ -204,13 +204,13 @@ class SharedContext:
             loads=self.contents.loaded,
         )
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ContextScope) -> None:
         """Delete the scope, because its agent session has ended."""
         await self.index.forget(scope)
         self.views.forget(scope)
 
     async def _entry(
-        self, scope: Scope, key: str, version: int | None, snapshot: str | None
+        self, scope: ContextScope, key: str, version: int | None, snapshot: str | None
     ) -> tuple[int, Entry | None]:
         if version is not None and snapshot is not None:
             raise InvalidParameterError("version or snapshot, not both.", field="version")
@@ -231,19 +231,19 @@ class SharedContext:
             return version, entry if entry is not None and entry.is_there(head.now) else None
         return version, await self.index.past(scope, key, version)
 
-    async def _state(self, scope: Scope, version: int) -> Mapping[str, Entry]:
+    async def _state(self, scope: ContextScope, version: int) -> Mapping[str, Entry]:
         if (state := self.views.past(scope, version)) is not None:
             return state
         return {entry.key: entry for entry in await self.index.state(scope, version)}
 
-    async def _snapshot(self, scope: Scope, label: str) -> Snapshot:
+    async def _snapshot(self, scope: ContextScope, label: str) -> Snapshot:
         for snapshot in await self.index.snapshots(scope):
             if snapshot.label == label:
                 return snapshot
         raise SnapshotNotFoundError("There is no such snapshot in this scope.", label=label[:64])
 
     async def _write(
-        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None = None
+        self, scope: ContextScope, writes: Sequence[Write], author: str, new: Bytes | None = None
     ) -> Written:
         result = await self._try_to_write(scope, writes, author, new)
         if result is None:
@@ -252,7 +252,7 @@ class SharedContext:
 
     async def _try_to_write(
         self,
-        scope: Scope,
+        scope: ContextScope,
         writes: Sequence[Write],
         author: str,
         new: Bytes | None = None,
@@ -263,7 +263,7 @@ class SharedContext:
         return await to_its_end(self._write_and_publish(scope, writes, author, new, at))
 
     async def _write_and_publish(
-        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None, at: int | None
+        self, scope: ContextScope, writes: Sequence[Write], author: str, new: Bytes | None, at: int | None
     ) -> Written | None:
         result = await self.index.write(scope, writes, author, new=new, at=at, keep=self.limits.versions)
         if result is not None:
@@ -277,7 +277,7 @@ class SharedContext:
                 await self._publish(scope, uri_of(scope.name, _common_prefix(keys)) + ANY_SUFFIX)
         return result
 
-    async def _publish(self, scope: Scope, uri: str) -> None:
+    async def _publish(self, scope: ContextScope, uri: str) -> None:
         if scope.name == ANSWERS:
             return
         private_to = scope.key.partition(":")[2] if scope.is_private else None

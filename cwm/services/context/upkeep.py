@@ -11,7 +11,7 @@ from typing import Final
 from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import CwmError
-from cwm.domain.shared_context import SESSION, Scope
+from cwm.domain.shared_context import SESSION, ContextScope
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.changes import Changes
 from cwm.services.context.shared_context import SharedContext
@@ -63,10 +63,10 @@ class ContextUpkeep:
     def _hear(self, change: Change) -> None:
         if change.kind is ChangeKind.ENDED and change.agent_session and change.tenant:
             self._deletions.start(
-                self._forget(Scope(change.tenant, SESSION, f"{SESSION}:{change.agent_session}"))
+                self._forget(ContextScope(change.tenant, SESSION, f"{SESSION}:{change.agent_session}"))
             )
 
-    async def _forget(self, scope: Scope) -> None:
+    async def _forget(self, scope: ContextScope) -> None:
         # The next sweep tries again.
         with suppress(CwmError):
             await self._context.forget(scope)

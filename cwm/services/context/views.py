@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from immutables import Map
 
-from cwm.domain.shared_context import Entry, Head, Scope
+from cwm.domain.shared_context import ContextScope, Entry, Head
 from cwm.ports.context_index import ContextIndex, Delta
 
 _MAX_VERSIONS: Final = 32
@@ -81,13 +81,13 @@ class ContextViews:
         self.index = index
         self.most_bytes = most_bytes
         self._reserve = reserve
-        self._copies: OrderedDict[Scope, _ScopeCopy] = OrderedDict()
+        self._copies: OrderedDict[ContextScope, _ScopeCopy] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
         return len(self._copies)
 
-    async def now(self, scope: Scope) -> View:
+    async def now(self, scope: ContextScope) -> View:
         """The current state, with every write that any replica acknowledged before this call."""
         head = await self.index.head(scope)
         copy = self._copies.get(scope)
@@ -96,7 +96,7 @@ class ContextViews:
         self._copies.move_to_end(scope)
         return View(head, copy.maps[head.version])
 
-    async def entry(self, scope: Scope, key: str) -> tuple[int, Entry | None]:
+    async def entry(self, scope: ContextScope, key: str) -> tuple[int, Entry | None]:
         """The version of the scope and the key's current entry."""
         copy = self._copies.get(scope)
         if copy is None or not copy.outgrown:
@@ -110,12 +110,12 @@ class ContextViews:
             if entry is not None or (await self.index.head(scope)).floor <= head.version:
                 return head.version, entry
 
-    def past(self, scope: Scope, version: int) -> Entries | None:
+    def past(self, scope: ContextScope, version: int) -> Entries | None:
         """The whole state at ``version``, or None if this process does not have it."""
         copy = self._copies.get(scope)
         return None if copy is None else copy.maps.get(version)
 
-    def keys(self, scope: Scope, view: View, prefix: str, after: str | None) -> list[str]:
+    def keys(self, scope: ContextScope, view: View, prefix: str, after: str | None) -> list[str]:
         """The sorted keys that start with ``prefix`` and sort after ``after``."""
         copy = self._copies.get(scope)
         newest = copy is not None and copy.version == view.head.version
@@ -132,11 +132,11 @@ class ContextViews:
         end = bisect_left(keys, prefix + chr(sys.maxunicode), lo=start) if prefix else len(keys)
         return keys[start:end]
 
-    def forget(self, scope: Scope) -> None:
+    def forget(self, scope: ContextScope) -> None:
         if (copy := self._copies.pop(scope, None)) is not None:
             self._account(-copy.size)
 
-    async def _refreshed(self, scope: Scope, at_least: Head) -> View:
+    async def _refreshed(self, scope: ContextScope, at_least: Head) -> View:
         copy = self._copies.setdefault(scope, _ScopeCopy())
         async with copy.refreshing:
             if not copy.maps or copy.version != at_least.version:
@@ -158,7 +158,7 @@ class ContextViews:
             self.forget(scope)
         self._make_room(None)
 
-    def _keep(self, scope: Scope, copy: _ScopeCopy, delta: Delta, entries: Entries) -> None:
+    def _keep(self, scope: ContextScope, copy: _ScopeCopy, delta: Delta, entries: Entries) -> None:
         before = copy.size
         if delta.head.version not in copy.maps:
             replaced = len(copy.maps[copy.version]) if delta.whole and copy.maps else len(delta.entries)
@@ -177,7 +177,7 @@ class ContextViews:
             self._account(copy.size - before)
             self._make_room(scope)
 
-    def _make_room(self, current: Scope | None) -> None:
+    def _make_room(self, current: ContextScope | None) -> None:
         while self._size > self.most_bytes and len(self._copies) > 1:
             oldest = next(iter(self._copies))
             if oldest == current:

@@ -23,7 +23,7 @@ _PAUSE_AFTER_COUNTING: Final = 50.0
 _log = logging.getLogger("cwm.census")
 
 
-class Load(Protocol):
+class DatabaseLoad(Protocol):
     """How busy a database is: transactions that run or wait for one of its connections."""
 
     @property
@@ -42,7 +42,7 @@ class Census:
     """
 
     def __init__(
-        self, inspect: Inspect, agents: Agents, database: Load, clock: Clock, refresh_seconds: float
+        self, inspect: Inspect, agents: Agents, database: DatabaseLoad, clock: Clock, refresh_seconds: float
     ) -> None:
         self._inspect = inspect
         self._agents = agents

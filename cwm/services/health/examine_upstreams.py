@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from cwm.domain.errors import CwmError
-from cwm.domain.upstream import Credentials, Kind, UpstreamSpec
+from cwm.domain.upstream import Credentials, OfferKind, UpstreamSpec
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.ports.upstream import UpstreamConnector, UpstreamError
 from cwm.services.health.findings import Finding, Findings, FindingStatus
@@ -39,7 +39,7 @@ async def _upstream(connector: UpstreamConnector, spec: UpstreamSpec) -> Finding
     try:
         session = await connector.open(spec)
         try:
-            tools = await session.definitions(Kind.TOOLS)
+            tools = await session.definitions(OfferKind.TOOLS)
             era = "2026-07-28" if session.modern else "an earlier revision"
         finally:
             await session.close(end=True)

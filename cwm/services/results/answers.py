@@ -25,7 +25,7 @@ _MOST_PARTS: Final = 64
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """``content`` are MCP's items as they are on the wire, ``structured`` its structuredContent, ``meta`` its _meta."""
 
     content: Sequence[Mapping[str, Any]]
@@ -56,7 +56,7 @@ class Counted:
         return self.media + sum(tokens for _, tokens in self.texts)
 
 
-async def count(answer: Answer, counter: TokenCounter) -> Counted:
+async def count(answer: ToolAnswer, counter: TokenCounter) -> Counted:
     """What the answer takes in a model's context."""
     if is_long([answer.content, answer.structured]):
         return await asyncio.to_thread(_counted, answer, counter)
@@ -71,7 +71,7 @@ def item_of(part: Part) -> Mapping[str, Any]:
     return {"type": kind, "data": base64.b64encode(part.body).decode(), "mimeType": part.media_type}
 
 
-def parts_of(answer: Answer) -> list[Part]:
+def parts_of(answer: ToolAnswer) -> list[Part]:
     """Everything in it, byte for byte: one part an item, then the structured content if no text says the same.
 
     A text that is a JSON object or array is a JSON part. A list that is there twice, in the structured content
@@ -96,7 +96,7 @@ def parts_of(answer: Answer) -> list[Part]:
     return [*parts, *_about(answer, shells if any(map(_says_more, shells)) else ())]
 
 
-def _about(answer: Answer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
+def _about(answer: ToolAnswer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
     about: dict[str, Any] = {"content": shells} if shells else {}
     if answer.meta:
         about["_meta"] = answer.meta
@@ -123,7 +123,7 @@ def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def _is_spelled_alike(answer: Answer) -> bool:
+def _is_spelled_alike(answer: ToolAnswer) -> bool:
     """Whether each text is what its item in the list is made to again, and nothing else stands by it."""
     values = answer.structured[answer.twins.each]
     return all(
@@ -133,7 +133,7 @@ def _is_spelled_alike(answer: Answer) -> bool:
     )
 
 
-def _texts(answer: Answer) -> Iterator[str]:
+def _texts(answer: ToolAnswer) -> Iterator[str]:
     for item in answer.content:
         kind = item.get("type")
         if kind == "text":
@@ -146,7 +146,7 @@ def _texts(answer: Answer) -> Iterator[str]:
         yield json_text(answer.structured)
 
 
-def _counted(answer: Answer, counter: TokenCounter) -> Counted:
+def _counted(answer: ToolAnswer, counter: TokenCounter) -> Counted:
     texts = tuple((text, counter.count(text)) for text in _texts(answer))
     return Counted(texts, sum(map(_media_tokens, answer.content)))
 

@@ -20,7 +20,7 @@ from cwm.domain.results import Part
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.agents.context_manager import ContextManager
-from cwm.services.results.answers import Answer, Counted, count, item_of, parts_of
+from cwm.services.results.answers import Counted, ToolAnswer, count, item_of, parts_of
 from cwm.services.results.budget_ledger import Ledger
 from cwm.services.results.preview.plain import plain_preview
 from cwm.services.results.preview.result import preview_result
@@ -117,7 +117,7 @@ class Delivery:
         """Most tokens that one result of a tool with this policy may take now; None for any amount."""
         return self.budgets.allowance(policy, await self._ledger.delivered(agent))
 
-    async def weigh(self, call: Call, answer: Answer) -> Weighed:
+    async def weigh(self, call: Call, answer: ToolAnswer) -> Weighed:
         allowance = await self.allowance(call.agent, call.policy)
         return Weighed(await count(answer, self._counter), allowance)
 
@@ -133,12 +133,12 @@ class Delivery:
         """Take down that parts of a stored result were read past the tools that read on in it."""
         if not self.budgets.enabled:
             return
-        counted = await count(Answer([item_of(part) for part in parts]), self._counter)
+        counted = await count(ToolAnswer([item_of(part) for part in parts]), self._counter)
         self.savings.follow_up(counted.tokens)
         await self._goes_out(agent, counted)
 
     async def shown(
-        self, call: Call, answer: Answer, weighed: Weighed, schema: Mapping[str, Any] | None
+        self, call: Call, answer: ToolAnswer, weighed: Weighed, schema: Mapping[str, Any] | None
     ) -> Shown:
         """Keep all of it, then make a preview that fits; nothing is kept where the store refuses, is away, or fails.
 
@@ -158,7 +158,7 @@ class Delivery:
         policy = replace(call.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
             # Some clients hold an error's structured content against the tool's schema.
-            answer, schema = Answer(answer.content, is_error=True), None
+            answer, schema = ToolAnswer(answer.content, is_error=True), None
             policy = replace(policy, preview=PreviewKind.AUTO, fields=())
         try:
             preview = await asyncio.to_thread(
@@ -169,7 +169,7 @@ class Delivery:
             preview = plain_preview(answer.content, answer.structured, policy.preview_tokens)
         return Shown(preview, kept, refusal)
 
-    async def tell(self, call: Call, weighed: Weighed, shown: Answer, *, kept: bool) -> int:
+    async def tell(self, call: Call, weighed: Weighed, shown: ToolAnswer, *, kept: bool) -> int:
         """Take down what is shown in the end, words beside it included; its tokens."""
         counted = await count(shown, self._counter)
         self.savings.preview(weighed.tokens, counted.tokens, kept=kept)
@@ -181,7 +181,7 @@ class Delivery:
             self._drift.delivered(text, tokens)
         await self._ledger.add(agent, counted.tokens)
 
-    async def _kept(self, call: Call, answer: Answer, policy: ToolPolicy) -> Kept:
+    async def _kept(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)
         stored = await self._results.keep(call.principal, call.tool, call.digest(), parts, policy)
         return Kept(

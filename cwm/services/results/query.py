@@ -14,9 +14,9 @@ from cwm.domain.names import is_storable
 from cwm.domain.pages import Pages
 from cwm.domain.principal import Principal
 from cwm.domain.result_query import (
-    Answer,
     Counted,
     Query,
+    QueryFindings,
     QueryKind,
     count_lines,
     head,
@@ -103,7 +103,7 @@ class QueryResult:
             )
         return position
 
-    async def _answer(self, part: Part, query: Query) -> Answer:
+    async def _answer(self, part: Part, query: Query) -> QueryFindings:
         argument = query.argument
         match query.kind:
             case QueryKind.JMESPATH | QueryKind.JSON_POINTER:
@@ -115,21 +115,21 @@ class QueryResult:
                 found = await self.engine.found(_text(part), str(argument), MAX_MATCHES)
                 return await _shown(part, found, query.context)
             case QueryKind.HEAD:
-                return Answer(head(_text(part), int(argument)).decode(), count_lines(part.body))
+                return QueryFindings(head(_text(part), int(argument)).decode(), count_lines(part.body))
             case QueryKind.TAIL:
-                return Answer(tail(_text(part), int(argument)).decode(), count_lines(part.body))
+                return QueryFindings(tail(_text(part), int(argument)).decode(), count_lines(part.body))
             case QueryKind.COUNT:
                 total = await self._count(part, Counted(str(argument)))
-                return Answer(str(total), total)
+                return QueryFindings(str(total), total)
 
-    async def _value(self, document: bytes, query: Query) -> Answer:
+    async def _value(self, document: bytes, query: Query) -> QueryFindings:
         if query.kind is QueryKind.JMESPATH:
             made = await self.engine.jmespath(document, str(query.argument))
             value, text = await parsed(made), made.decode()
         else:
             value = value_at(await parsed(document), str(query.argument))
             text = await asyncio.to_thread(_compact, value)
-        return Answer(text, len(value) if isinstance(value, list | dict) else int(value is not None))
+        return QueryFindings(text, len(value) if isinstance(value, list | dict) else int(value is not None))
 
     async def _count(self, part: Part, counted: Counted) -> int:
         match counted:
@@ -146,9 +146,9 @@ class QueryResult:
                 return len(value) if isinstance(value, list | dict) else 1
 
 
-async def _shown(part: Part, found: Matches, context: int) -> Answer:
+async def _shown(part: Part, found: Matches, context: int) -> QueryFindings:
     text = await asyncio.to_thread(matches_by_line, part.body, found.spans, context)
-    return Answer(text, len(found.spans), found.complete)
+    return QueryFindings(text, len(found.spans), found.complete)
 
 
 def _compact(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from cwm.domain.engine import EngineIdentity, Tier, differences
 from cwm.domain.errors import CwmError, InvalidParameterError, StorageCorruptionError
 from cwm.domain.prefix import TokenIds
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Durability, Window
 from cwm.ports.clock import Clock
 from cwm.ports.kv_tier import KvTier
@@ -68,9 +68,9 @@ class Patrol:
             return await self._prove(window, token_ids, first=first, after_loss=after_loss, dry_run=dry_run)
         except StorageCorruptionError as error:
             self._set_aside(window)
-            return Step("store_again", window.tenant, window.name, Outcome.FAILED, error.message)
+            return Step("store_again", window.tenant, window.name, StepOutcome.FAILED, error.message)
         except CwmError as error:
-            return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, error.message)
+            return Step("store_again", window.tenant, window.name, StepOutcome.POSTPONED, error.message)
 
     async def _served(self, model: str) -> EngineIdentity | None:
         try:
@@ -95,7 +95,7 @@ class Patrol:
                 if prefetched.in_l1 and after_loss:
                     # The directory may not know of the loss yet.
                     detail = f"{prefetched.in_l1} of {prefetched.total} blocks are being read"
-                    return Step("store_again", window.tenant, window.name, Outcome.POSTPONED, detail)
+                    return Step("store_again", window.tenant, window.name, StepOutcome.POSTPONED, detail)
                 if prefetched.in_l1 and not all_below_l1(await self.kv_tier.lookup(prefix.key), prefix):
                     self._set_aside(window)
                     return None
@@ -108,7 +108,7 @@ class Patrol:
                 else f"{prefetched.total - prefetched.found} of {prefetched.total} blocks are gone"
             )
         if dry_run:
-            return Step("store_again", window.tenant, window.name, Outcome.PLANNED, detail)
+            return Step("store_again", window.tenant, window.name, StepOutcome.PLANNED, detail)
         return await self._store(window, prefix, detail, take_out=bool(elsewhere))
 
     async def _store(self, window: Window, prefix: Prefix, detail: str, *, take_out: bool) -> Step:
@@ -124,7 +124,7 @@ class Patrol:
             debt=debt_of(prefix, pinned=window.pinned),
         )
         if again is None:
-            return Step("store_again", window.tenant, window.name, Outcome.DONE, "it is gone meanwhile")
+            return Step("store_again", window.tenant, window.name, StepOutcome.DONE, "it is gone meanwhile")
         pending, intent, debt_intent = again
         await self.freeze.release(debt_intent)
         try:
@@ -135,8 +135,8 @@ class Patrol:
             raise
         result = await self.freeze.resume(intent)
         if result is None or result.durability is Durability.DURABLE:
-            return Step("store_again", pending.tenant, pending.name, Outcome.DONE, detail)
-        return Step("store_again", pending.tenant, pending.name, Outcome.FAILED, result.failure or detail)
+            return Step("store_again", pending.tenant, pending.name, StepOutcome.DONE, detail)
+        return Step("store_again", pending.tenant, pending.name, StepOutcome.FAILED, result.failure or detail)
 
     async def _take_out(self, prefix: Prefix) -> None:
         """Delete the chunks: LMCache does not store into one tier what another has. The engine keeps the KV meanwhile."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.intent import Intent, Operation
 from cwm.domain.pins import PinRepair, pin_repairs
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import KvTier, PrefixKey
 from cwm.ports.registry import Registry
@@ -50,13 +50,13 @@ class PinAudit:
             return []
         debts, in_motion = await self._intents(cache_salt)
         if in_motion or await self.registry.pinned_chunks_of_every_tenant(cache_salt) != expected:
-            return [Step("repair_pins", "", cache_salt, Outcome.POSTPONED, "pins are in motion")]
+            return [Step("repair_pins", "", cache_salt, StepOutcome.POSTPONED, "pins are in motion")]
         chains = [*await self._of_windows(cache_salt), *await self._of_debts(debts)]
         repairs, unowned = pin_repairs((chain.hashes for chain in chains), expected, actual)
         steps = [await self._repair(repair, chains, dry_run=dry_run) for repair in repairs]
         if unowned:
             detail = f"{len(unowned)} chunks have pins that no window explains"
-            steps.append(Step("unowned_pins", "", cache_salt, Outcome.FAILED, detail))
+            steps.append(Step("unowned_pins", "", cache_salt, StepOutcome.FAILED, detail))
         return steps
 
     async def _intents(self, cache_salt: str) -> tuple[list[Intent], bool]:
@@ -100,12 +100,12 @@ class PinAudit:
         action = "pin" if repair.times > 0 else "unpin"
         chain = next((c for c in chains if repair.hash in c.hashes and c.key.token_ids), None)
         if chain is None:
-            return Step(action, "", repair.hash, Outcome.FAILED, "its tokens are damaged")
+            return Step(action, "", repair.hash, StepOutcome.FAILED, "its tokens are damaged")
         chunks = chain.hashes.index(repair.hash) + 1
         detail = f"{chunks} chunks, {abs(repair.times)} times"
         if dry_run:
-            return Step(action, chain.tenant, chain.owner, Outcome.PLANNED, detail)
+            return Step(action, chain.tenant, chain.owner, StepOutcome.PLANNED, detail)
         key = replace(chain.key, token_ids=chain.key.token_ids[: chunks * chain.chunk_size])
         for _ in range(abs(repair.times)):
             await (self.kv_tier.pin(key) if repair.times > 0 else self.kv_tier.unpin(key))
-        return Step(action, chain.tenant, chain.owner, Outcome.DONE, detail)
+        return Step(action, chain.tenant, chain.owner, StepOutcome.DONE, detail)

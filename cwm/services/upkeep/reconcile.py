@@ -13,7 +13,7 @@ from typing import Final
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.intent import Intent, Operation
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Durability
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
@@ -137,7 +137,7 @@ class Reconcile:
                 before=loss or before,
                 after_loss=loss is not None,
             )
-        postponed = {step.action for step in steps if step.outcome is Outcome.POSTPONED}
+        postponed = {step.action for step in steps if step.outcome is StepOutcome.POSTPONED}
         if loss is not None and postponed & {"look", "store_again"}:
             # Do not repeat a run over every window after a few seconds.
             return False
@@ -160,7 +160,7 @@ class Reconcile:
             try:
                 new_steps = await part()
             except CwmError as error:
-                new_steps = [Step("look", "", "", Outcome.POSTPONED, error.message)]
+                new_steps = [Step("look", "", "", StepOutcome.POSTPONED, error.message)]
             steps += new_steps
             if not dry_run:
                 await self._note(new_steps)
@@ -176,7 +176,7 @@ class Reconcile:
             if intent.operation is Operation.RELEASE:
                 continue
             action = f"finish_{intent.operation}" if intent.operation is not Operation.THAW else "end_thaw"
-            step = Step(action, intent.tenant, intent.window_name, Outcome.PLANNED)
+            step = Step(action, intent.tenant, intent.window_name, StepOutcome.PLANNED)
             if not dry_run:
                 self._suspect_salts.add(intent.cache_salt)
                 step = await self._finish(intent, step)
@@ -191,33 +191,35 @@ class Reconcile:
             self.replicas.let_go(intent)
             raise
         if not is_ours:
-            return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
+            return Step(
+                step.action, step.tenant, step.subject, StepOutcome.POSTPONED, "another gateway is at it"
+            )
         self.replicas.take_up(intent)
         try:
             outcome, detail = await self._finished(intent)
         except CwmError as error:
             await self.release.leave(intent)
             away = error.kind in {ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT}
-            outcome, detail = Outcome.POSTPONED if away else Outcome.FAILED, error.message
+            outcome, detail = StepOutcome.POSTPONED if away else StepOutcome.FAILED, error.message
         except BaseException:
             self.replicas.let_go(intent)
             raise
         return Step(step.action, step.tenant, step.subject, outcome, detail)
 
-    async def _finished(self, intent: Intent) -> tuple[Outcome, str]:
+    async def _finished(self, intent: Intent) -> tuple[StepOutcome, str]:
         match intent.operation:
             case Operation.FREEZE:
                 window = await self.freeze.resume(intent)
                 if window is not None and window.durability is Durability.FAILED:
-                    return Outcome.FAILED, window.failure or ""
-                return Outcome.DONE, "stored" if window else "the window is gone"
+                    return StepOutcome.FAILED, window.failure or ""
+                return StepOutcome.DONE, "stored" if window else "the window is gone"
             case Operation.QUARANTINE:
                 await self.quarantine.resume(intent)
-                return Outcome.DONE, "left its scope"
+                return StepOutcome.DONE, "left its scope"
             case _:
                 # A clone lacks only its pin, which the pin audit adds; a thaw leaves nothing behind.
                 await self.registry.end_intent(intent.tenant, intent.id)
-                return Outcome.DONE, ""
+                return StepOutcome.DONE, ""
 
     async def _pins(self, *, thorough: bool, dry_run: bool) -> list[Step]:
         if await self.kv_tier.facts() is None:
@@ -227,7 +229,7 @@ class Reconcile:
         for salt in sorted({*await self.registry.salts_of_every_tenant(), *self._suspect_salts}):
             sure = thorough or salt in self._suspect_salts
             new_steps = await self.pin_audit(salt, thorough=sure, dry_run=dry_run)
-            if sure and not any(step.outcome is Outcome.POSTPONED for step in new_steps):
+            if sure and not any(step.outcome is StepOutcome.POSTPONED for step in new_steps):
                 self._suspect_salts.discard(salt)
             steps += new_steps
         self._runs_since_thorough = 0 if thorough else self._runs_since_thorough + 1
@@ -241,10 +243,10 @@ class Reconcile:
                 continue
             subject = debt_intent.window_name or debt_intent.session_id or ""
             detail = f"{len(debt_intent.debt.hashes)} chunks to delete"
-            outcome = Outcome.PLANNED
+            outcome = StepOutcome.PLANNED
             if not dry_run:
                 settled = await self._compared(debt_intent) and await self.release(debt_intent, unpin=False)
-                outcome = Outcome.DONE if settled else Outcome.POSTPONED
+                outcome = StepOutcome.DONE if settled else StepOutcome.POSTPONED
             steps.append(Step("release", debt_intent.tenant, subject, outcome, detail))
         return steps
 
@@ -253,14 +255,14 @@ class Reconcile:
         if debt_intent.debt is None or not debt_intent.debt.pinned:
             return True
         steps = await self.pin_audit(debt_intent.cache_salt, thorough=True, dry_run=False)
-        return all(step.outcome is Outcome.DONE or step.action == "unowned_pins" for step in steps)
+        return all(step.outcome is StepOutcome.DONE or step.action == "unowned_pins" for step in steps)
 
     async def _note(self, steps: list[Step]) -> None:
         for step in steps:
             self.journal.meter.event(f"reconcile_{step.action}_{step.outcome}")
-            if not step.tenant or step.outcome is Outcome.POSTPONED:
+            if not step.tenant or step.outcome is StepOutcome.POSTPONED:
                 continue
-            failed = step.outcome is Outcome.FAILED
+            failed = step.outcome is StepOutcome.FAILED
             with suppress(CwmError):
                 await self.journal.audit.record(
                     AuditEvent(

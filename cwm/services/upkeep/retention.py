@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
@@ -78,17 +78,17 @@ class Retain:
         if error.kind not in _AWAY:
             self._aside[_key(item)] = self.clock.now() + _SET_ASIDE
         _, tenant, subject, *_ = _key(item)
-        return Step(action, tenant, subject, Outcome.POSTPONED, error.message)
+        return Step(action, tenant, subject, StepOutcome.POSTPONED, error.message)
 
     async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
         detail = f"its time was over at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
-            return Step("delete_window", window.tenant, window.name, Outcome.PLANNED, detail)
+            return Step("delete_window", window.tenant, window.name, StepOutcome.PLANNED, detail)
         try:
             await self.delete.now(window)
         except CwmError as error:
             return self._postponed("delete_window", window, error)
-        return Step("delete_window", window.tenant, window.name, Outcome.DONE, detail)
+        return Step("delete_window", window.tenant, window.name, StepOutcome.DONE, detail)
 
     async def _idle_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_ttl:
@@ -110,18 +110,22 @@ class Retain:
                 return []
             steps.append(await self._freeze(session, dry_run=dry_run))
         if dry_run:
-            return [*steps, Step("expire_session", session.tenant, session.id, Outcome.PLANNED, detail)]
+            return [*steps, Step("expire_session", session.tenant, session.id, StepOutcome.PLANNED, detail)]
         if steps:
             return steps
         moved_on = not await self.registry.expire_session(session, self.clock.now())
-        return [] if moved_on else [Step("expire_session", session.tenant, session.id, Outcome.DONE, detail)]
+        return (
+            [] if moved_on else [Step("expire_session", session.tenant, session.id, StepOutcome.DONE, detail)]
+        )
 
     async def _freeze(self, session: Session, *, dry_run: bool) -> Step:
         """Freeze the session instead of expiring it; it can be continued from the window."""
         # The id of a deleted session can be used again, but windows made of the old session stay.
         name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
-            return Step("freeze_session", session.tenant, session.id, Outcome.PLANNED, f"as window {name}")
+            return Step(
+                "freeze_session", session.tenant, session.id, StepOutcome.PLANNED, f"as window {name}"
+            )
         lifetime = self.policy.session_kept
         try:
             await self.freeze(
@@ -134,7 +138,7 @@ class Retain:
             )
         except CwmError as error:
             return self._postponed("freeze_session", session, error)
-        return Step("freeze_session", session.tenant, session.id, Outcome.DONE, f"as window {name}")
+        return Step("freeze_session", session.tenant, session.id, StepOutcome.DONE, f"as window {name}")
 
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_kept:
@@ -146,12 +150,12 @@ class Retain:
     async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
         detail = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
-            return Step("delete_session", session.tenant, session.id, Outcome.PLANNED, detail)
+            return Step("delete_session", session.tenant, session.id, StepOutcome.PLANNED, detail)
         try:
             await self.end_session.now(session)
         except CwmError as error:
             return self._postponed("delete_session", session, error)
-        return Step("delete_session", session.tenant, session.id, Outcome.DONE, detail)
+        return Step("delete_session", session.tenant, session.id, StepOutcome.DONE, detail)
 
 
 def _key(item: Session | Window) -> tuple[str, ...]:

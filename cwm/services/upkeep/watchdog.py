@@ -40,7 +40,7 @@ _STORED_AT_MOST: Final = 2
 _MARK_CHARS: Final = 12
 
 
-class Outcome(StrEnum):
+class WatchdogOutcome(StrEnum):
     """The result of the check of one instance.
 
     ``stored``: the prefix did not exist yet and was stored. ``lost``: it existed, was gone, and could be stored again.
@@ -59,27 +59,27 @@ class Outcome(StrEnum):
 
 
 _FAULTS: Final = {
-    Outcome.WITHOUT_REDIS: (
+    WatchdogOutcome.WITHOUT_REDIS: (
         "What LMCache '{instance}' stores comes back from its disk only: its link to Redis is broken, or Redis is "
         "full. Nothing is lost yet, but what is frozen now does not reach other instances."
     ),
-    Outcome.WITHOUT_DISK: (
+    WatchdogOutcome.WITHOUT_DISK: (
         "What LMCache '{instance}' stores comes back from its Redis only: its disk is full or cannot be used. "
         "Nothing is lost yet, but what is frozen now is, once that Redis stops."
     ),
-    Outcome.BROKEN: (
+    WatchdogOutcome.BROKEN: (
         "What LMCache '{instance}' stores does not come back from its lower tiers, although every part answers: "
         "freezes fail, and thaws compute again. Look at its Redis and its disk."
     ),
-    Outcome.HUNG: (
+    WatchdogOutcome.HUNG: (
         "LMCache '{instance}' answers, but does not finish loading what it stored: thaws compute again, and requests "
         "may hang. Restart it."
     ),
 }
-_WITHOUT: Final = {Tier.REDIS: Outcome.WITHOUT_REDIS, Tier.DISK: Outcome.WITHOUT_DISK}
+_WITHOUT: Final = {Tier.REDIS: WatchdogOutcome.WITHOUT_REDIS, Tier.DISK: WatchdogOutcome.WITHOUT_DISK}
 _ELSEWHERE: Final = frozenset(_WITHOUT.values())
-_MISSED: Final = _ELSEWHERE | {Outcome.BROKEN}
-_GOOD: Final = frozenset({Outcome.FOUND, Outcome.STORED, Outcome.LOST})
+_MISSED: Final = _ELSEWHERE | {WatchdogOutcome.BROKEN}
+_GOOD: Final = frozenset({WatchdogOutcome.FOUND, WatchdogOutcome.STORED, WatchdogOutcome.LOST})
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Watchdog:
     clock: Clock
     on_loss: Callable[[], None] | None = None
     most_pause_seconds: float = _MOST_PAUSE_SECONDS
-    _last: dict[str, Outcome] = field(default_factory=dict)
+    _last: dict[str, WatchdogOutcome] = field(default_factory=dict)
     _canaries: dict[str, Prefix] = field(default_factory=dict)
     _last_keys: dict[str, PrefixKey] = field(default_factory=dict)
     _flushing: BackgroundTasks = field(default_factory=BackgroundTasks)
@@ -128,28 +128,28 @@ class Watchdog:
             facts = await self.kv_tier.facts()
             identity = await self.directory.identity() if facts else None
         except CwmError:
-            self.meter.watched(Outcome.NOT_LOOKED)
+            self.meter.watched(WatchdogOutcome.NOT_LOOKED)
             return
         if facts is None or identity is None:
             return
         outcomes = await asyncio.gather(*(self._outcome(i, identity) for i in facts.instances))
         self._conclude(dict(zip(facts.instances, outcomes, strict=True)))
 
-    def _conclude(self, outcomes: dict[str, Outcome]) -> None:
+    def _conclude(self, outcomes: dict[str, WatchdogOutcome]) -> None:
         for outcome in outcomes.values():
             self.meter.watched(outcome)
-        latest = {i: self._last.get(i) if o is Outcome.NOT_LOOKED else o for i, o in outcomes.items()}
+        latest = {i: self._last.get(i) if o is WatchdogOutcome.NOT_LOOKED else o for i, o in outcomes.items()}
         self._last = {i: o for i, o in latest.items() if o is not None}
         self.meter.instances({i: o not in _FAULTS for i, o in self._last.items()})
-        if self.on_loss is not None and Outcome.LOST in outcomes.values():
+        if self.on_loss is not None and WatchdogOutcome.LOST in outcomes.values():
             self.on_loss()
 
-    async def _outcome(self, instance: str, identity: EngineIdentity) -> Outcome:
+    async def _outcome(self, instance: str, identity: EngineIdentity) -> WatchdogOutcome:
         try:
             cache = await self.kv_tier.on(instance)
             facts = await cache.facts()
             if facts is None or not _watchable(facts, identity):
-                return Outcome.NOT_LOOKED
+                return WatchdogOutcome.NOT_LOOKED
             canary = await self._canary(instance, identity)
             look = partial(self._load_surely, cache, canary, facts, self._last.get(instance))
             first = await look()
@@ -159,43 +159,47 @@ class Watchdog:
                 second = await self._store_until_found(cache, canary, first, look)
                 outcome = _judge(first, second, existed=self._last_keys.get(instance) == canary.key)
         except CwmError:
-            return Outcome.NOT_LOOKED
+            return WatchdogOutcome.NOT_LOOKED
         if outcome in _GOOD:
             self._last_keys[instance] = canary.key
         return outcome
 
     async def _load_surely(
-        self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: Outcome | None
-    ) -> Outcome:
+        self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: WatchdogOutcome | None
+    ) -> WatchdogOutcome:
         outcome = await self._load(cache, canary, facts)
         for _ in range(_CONFIRMED_BY):
-            if outcome in {Outcome.FOUND, last}:
+            if outcome in {WatchdogOutcome.FOUND, last}:
                 break
             await asyncio.sleep(random.uniform(0, self.most_pause_seconds))  # noqa: S311
             outcome = await self._load(cache, canary, facts)
         return outcome
 
-    async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
+    async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> WatchdogOutcome:
         """Load the prefix from below L1. NOT_LOOKED if L1 had it in spite of the drop."""
         await cache.drop_l1(canary.key)
         try:
             prefetched = await cache.prefetch(canary.key)
         except EngineTimeoutError:
-            return Outcome.HUNG
+            return WatchdogOutcome.HUNG
         if not prefetched.complete or prefetched.total < canary.chunk_count:
-            return Outcome.BROKEN
+            return WatchdogOutcome.BROKEN
         if prefetched.loaded is None:
             # This LMCache does not report from which tier it loaded.
-            return Outcome.FOUND
+            return WatchdogOutcome.FOUND
         # Another gateway may have stored or loaded it after the drop.
         if sum(prefetched.loaded.values()) < canary.chunk_count:
-            return Outcome.NOT_LOOKED
+            return WatchdogOutcome.NOT_LOOKED
         first = facts.first_tier
-        return Outcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
+        return WatchdogOutcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
 
     async def _store_until_found(
-        self, cache: KvTier, canary: Prefix, miss: Outcome, look: Callable[[], Awaitable[Outcome]]
-    ) -> Outcome:
+        self,
+        cache: KvTier,
+        canary: Prefix,
+        miss: WatchdogOutcome,
+        look: Callable[[], Awaitable[WatchdogOutcome]],
+    ) -> WatchdogOutcome:
         """Store and check, at most twice: a busy LMCache may not have begun to write below L1 before the check drops L1."""
         for _ in range(_STORED_AT_MOST):
             await self._store_again(cache, canary, miss)
@@ -203,7 +207,7 @@ class Watchdog:
                 break
         return outcome
 
-    async def _store_again(self, cache: KvTier, canary: Prefix, miss: Outcome) -> None:
+    async def _store_again(self, cache: KvTier, canary: Prefix, miss: WatchdogOutcome) -> None:
         """Store the prefix again. If another tier still has it, delete it first: LMCache would not store it otherwise.
 
         If no tier can load it, store it without deleting: another gateway may have just stored it.
@@ -245,14 +249,14 @@ class Watchdog:
         return canary
 
 
-def _judge(first: Outcome, second: Outcome, *, existed: bool) -> Outcome:
+def _judge(first: WatchdogOutcome, second: WatchdogOutcome, *, existed: bool) -> WatchdogOutcome:
     """The final result, from a confirmed miss and the result after the prefix was stored again."""
-    if second is Outcome.FOUND:
-        return Outcome.LOST if existed else Outcome.STORED
-    if second is Outcome.NOT_LOOKED and existed:
+    if second is WatchdogOutcome.FOUND:
+        return WatchdogOutcome.LOST if existed else WatchdogOutcome.STORED
+    if second is WatchdogOutcome.NOT_LOOKED and existed:
         return first
     # It is in no tier now: another gateway may be storing it at this moment; the next check decides.
-    return first if first in _ELSEWHERE and second is Outcome.BROKEN else second
+    return first if first in _ELSEWHERE and second is WatchdogOutcome.BROKEN else second
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:

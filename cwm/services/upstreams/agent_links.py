@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cwm.domain.errors import AgentSessionNotFoundError, CwmError
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents.context_manager import AgentPart, ContextManager
 from cwm.services.upstreams.attempts import Attempts
@@ -23,7 +23,7 @@ class _OwnSession:
     session: UpstreamSession
     catalogue: Catalogue
     stored: str | None
-    stale: set[Kind] = field(default_factory=lambda: set(ALL_KINDS))
+    stale: set[OfferKind] = field(default_factory=lambda: set(ALL_KINDS))
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -66,25 +66,25 @@ class AgentLinks(AgentPart):
         """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, heard)).session
 
-    def fresh_offers(self, link: Link, kind: Kind) -> Offers | None:
+    def fresh_offers(self, link: Link, kind: OfferKind) -> Offers | None:
         """What :meth:`offers` returns, or None if that needs a request to the upstream."""
         own = self._sessions.get(link)
         fresh = own is not None and own.session.is_open and kind not in own.stale
         return own.catalogue.of(kind) if own is not None and fresh else None
 
-    def attempts(self, link: Link, back: Callable[[Kind], None]) -> Attempts:
+    def attempts(self, link: Link, back: Callable[[OfferKind], None]) -> Attempts:
         """The attempts to list the upstream's offers, running and failed ones."""
         return self._attempts.setdefault(link, Attempts(link, back))
 
-    async def offers(self, link: Link, kind: Kind, authorization: str | None, heard: Heard) -> Offers:
+    async def offers(self, link: Link, kind: OfferKind, authorization: str | None, heard: Heard) -> Offers:
         """The upstream's offers of one kind to this caller. Raises UpstreamError."""
         own = await self._upstream(link, authorization, heard)
         async with own.lock:
             return await self._learned(link, kind, own)
 
-    async def _learned(self, link: Link, kind: Kind, own: _OwnSession) -> Offers:
+    async def _learned(self, link: Link, kind: OfferKind, own: _OwnSession) -> Offers:
         if kind in own.stale:
-            kinds = kinds_of(kind) if kind is not Kind.TEMPLATES else frozenset({kind})
+            kinds = kinds_of(kind) if kind is not OfferKind.TEMPLATES else frozenset({kind})
             # A list_changed notification during the request marks them stale again.
             own.stale -= kinds
             try:
@@ -96,7 +96,7 @@ class AgentLinks(AgentPart):
                 raise
         return own.catalogue.of(kind)
 
-    def outdated(self, link: Link, heard: Kind) -> None:
+    def outdated(self, link: Link, heard: OfferKind) -> None:
         """Mark a kind of offers stale; the next use lists it again."""
         if (own := self._sessions.get(link)) is not None:
             own.stale |= kinds_of(heard)

@@ -9,7 +9,7 @@ from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.backoff import Backoff
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import (
     UpstreamAwayError,
     UpstreamDeniedError,
@@ -42,15 +42,15 @@ class Attempts:
     when an attempt succeeds after a failure was reported.
     """
 
-    def __init__(self, link: Link, back: Callable[[Kind], None]) -> None:
+    def __init__(self, link: Link, back: Callable[[OfferKind], None]) -> None:
         self._link = link
         self._back = back
-        self._attempts: dict[tuple[Kind, int], asyncio.Task[Offers | str]] = {}
-        self._failures: dict[Kind, _Failure] = {}
-        self._missed: set[Kind] = set()
+        self._attempts: dict[tuple[OfferKind, int], asyncio.Task[Offers | str]] = {}
+        self._failures: dict[OfferKind, _Failure] = {}
+        self._missed: set[OfferKind] = set()
 
     async def offers(
-        self, kind: Kind, authorization: str | None, learn: Learn, *, hurried: bool
+        self, kind: OfferKind, authorization: str | None, learn: Learn, *, hurried: bool
     ) -> Offers | str:
         """The result of ``learn``, or the reason why there is none. Raises what ``learn`` raises, except UpstreamError.
 
@@ -81,7 +81,7 @@ class Attempts:
         attempts, self._attempts = list(self._attempts.values()), {}
         await cancel_and_wait(*attempts)
 
-    def _begin(self, kind: Kind, credentials: int, learn: Learn) -> asyncio.Task[Offers | str]:
+    def _begin(self, kind: OfferKind, credentials: int, learn: Learn) -> asyncio.Task[Offers | str]:
         key = kind, credentials
         task = self._attempts[key] = asyncio.create_task(self._try(kind, credentials, learn))
 
@@ -92,7 +92,7 @@ class Attempts:
         task.add_done_callback(ended)
         return task
 
-    async def _try(self, kind: Kind, credentials: int, learn: Learn) -> Offers | str:
+    async def _try(self, kind: OfferKind, credentials: int, learn: Learn) -> Offers | str:
         try:
             async with asyncio.timeout(self._link.spec.connect_seconds):
                 try:
@@ -116,7 +116,7 @@ class Attempts:
             self._back(kind)
         return result
 
-    def _record_failure(self, kind: Kind, credentials: int, reason: str, *, unreachable: bool) -> str:
+    def _record_failure(self, kind: OfferKind, credentials: int, reason: str, *, unreachable: bool) -> str:
         previous = self._failures.get(kind)
         backoff = (
             previous.backoff if previous is not None and previous.credentials == credentials else Backoff()

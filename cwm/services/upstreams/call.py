@@ -11,7 +11,7 @@ from typing import Any
 from cwm.domain.errors import CwmError, EngineTimeoutError, OutcomeUnknownError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
 from cwm.ports.meter import Meter
-from cwm.ports.tracing import Kind, Span, Tracer, named
+from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.upstream import (
     UpstreamError,
     UpstreamLostError,
@@ -63,7 +63,9 @@ def _traced(tracer: Tracer, link: Link, method: str, params: Mapping[str, Any]) 
         span_attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
     elif name is not None:
         span_attributes["gen_ai.prompt.name"] = name
-    with tracer.span(method if name is None else f"{method} {name}", Kind.CLIENT, span_attributes) as span:
+    with tracer.span(
+        method if name is None else f"{method} {name}", SpanKind.CLIENT, span_attributes
+    ) as span:
         try:
             yield span
         except UpstreamRefusedError as error:

@@ -12,7 +12,7 @@ from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.backoff import Backoff
-from cwm.domain.upstream import Credentials, Kind, Offer, UpstreamSpec, offers
+from cwm.domain.upstream import Credentials, Offer, OfferKind, UpstreamSpec, offers
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.upstreams.watches import Watches
@@ -25,7 +25,7 @@ STEADY_SECONDS: Final = 5.0
 _log = logging.getLogger("cwm.upstream")
 
 Offers = Mapping[str, Offer]
-OnChange = Callable[[Kind | str], None]
+OnChange = Callable[[OfferKind | str], None]
 """Called with the kind of offers that changed, or the exposed URI of a resource that did."""
 
 
@@ -40,12 +40,12 @@ class Catalogue:
 
     def __init__(self, spec: UpstreamSpec) -> None:
         self._spec = spec
-        self._offers: dict[Kind, Offers] = {}
+        self._offers: dict[OfferKind, Offers] = {}
 
-    def of(self, kind: Kind) -> Offers:
+    def of(self, kind: OfferKind) -> Offers:
         return self._offers.get(kind, {})
 
-    async def learn(self, session: UpstreamSession, kinds: frozenset[Kind]) -> list[Kind]:
+    async def learn(self, session: UpstreamSession, kinds: frozenset[OfferKind]) -> list[OfferKind]:
         """List these kinds again; returns those that changed."""
         changed = []
         for kind in sorted(kinds):
@@ -56,12 +56,16 @@ class Catalogue:
         return changed
 
 
-ALL_KINDS: Final = frozenset(Kind)
+ALL_KINDS: Final = frozenset(OfferKind)
 
 
-def kinds_of(kind: Kind) -> frozenset[Kind]:
+def kinds_of(kind: OfferKind) -> frozenset[OfferKind]:
     """The kinds that a notification concerns. Templates have none of their own: they change with the resources."""
-    return frozenset({Kind.RESOURCES, Kind.TEMPLATES}) if kind is Kind.RESOURCES else frozenset({kind})
+    return (
+        frozenset({OfferKind.RESOURCES, OfferKind.TEMPLATES})
+        if kind is OfferKind.RESOURCES
+        else frozenset({kind})
+    )
 
 
 class Link:
@@ -87,7 +91,7 @@ class Link:
         self._settled = asyncio.Event()
         self._is_ready = asyncio.Event()
         self._renewed = asyncio.Event()
-        self._changed_kinds: set[Kind] = set()
+        self._changed_kinds: set[OfferKind] = set()
         self._news = asyncio.Event()
         self._busy = 0
         self._idle = asyncio.Event()
@@ -182,9 +186,9 @@ class Link:
             session, self.session = self.session, None
             await session.close(end=True)
 
-    def hear(self, news: Kind | str) -> None:
+    def hear(self, news: OfferKind | str) -> None:
         """Handle a notification: a kind of offers, or the URI of a resource, that changed."""
-        if isinstance(news, Kind):
+        if isinstance(news, OfferKind):
             self._changed_kinds |= kinds_of(news)
             self._news.set()
         else:
@@ -227,7 +231,7 @@ class Link:
             renewed, self._renewed = self._renewed, asyncio.Event()
             renewed.set()
             self._now(LinkState.READY)
-            self._tell(changed if previous_state is not LinkState.AWAY else list(Kind))
+            self._tell(changed if previous_state is not LinkState.AWAY else list(OfferKind))
             await self.watches.renew(session)
             asking = asyncio.create_task(self.watches.ask_again(session))
             try:
@@ -269,7 +273,7 @@ class Link:
         self.reason = reason
         self._now(LinkState.AWAY)
         if was_ready:
-            self._tell(list(Kind))
+            self._tell(list(OfferKind))
 
     def _now(self, state: LinkState) -> None:
         if state is LinkState.READY:
@@ -282,6 +286,6 @@ class Link:
             _log.info("upstream %s is %s%s", self.spec.name, state, f": {self.reason}" if self.reason else "")
         self._settled.set()
 
-    def _tell(self, kinds: list[Kind]) -> None:
+    def _tell(self, kinds: list[OfferKind]) -> None:
         for kind in kinds:
             self._on_change(kind)

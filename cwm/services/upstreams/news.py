@@ -8,7 +8,7 @@ from typing import Final
 
 from cwm.background import BackgroundTasks
 from cwm.domain.changes import Change, ChangeKind
-from cwm.domain.upstream import Kind, exposed_uri
+from cwm.domain.upstream import OfferKind, exposed_uri
 from cwm.ports.changes import Changes
 from cwm.ports.upstream import Heard
 from cwm.services.agents.context_manager import ContextManager
@@ -16,10 +16,10 @@ from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import Link
 
 _CHANGES: Final = {
-    Kind.TOOLS: ChangeKind.TOOLS,
-    Kind.PROMPTS: ChangeKind.PROMPTS,
-    Kind.RESOURCES: ChangeKind.RESOURCES,
-    Kind.TEMPLATES: ChangeKind.RESOURCES,
+    OfferKind.TOOLS: ChangeKind.TOOLS,
+    OfferKind.PROMPTS: ChangeKind.PROMPTS,
+    OfferKind.RESOURCES: ChangeKind.RESOURCES,
+    OfferKind.TEMPLATES: ChangeKind.RESOURCES,
 }
 
 
@@ -33,8 +33,8 @@ class News:
     def hearing(self, link: Link, agent: ContextManager) -> Heard:
         """The callback for notifications in an agent session's own upstream session."""
 
-        def on_news(news: Kind | str) -> None:
-            if not isinstance(news, Kind):
+        def on_news(news: OfferKind | str) -> None:
+            if not isinstance(news, OfferKind):
                 uri = exposed_uri(link.spec.name, news)
                 self._publish_to(agent, Change(ChangeKind.RESOURCE, uri))
             elif link.by_caller:
@@ -46,19 +46,19 @@ class News:
 
         return on_news
 
-    def hear(self, upstream: str, news: Kind | str) -> None:
+    def hear(self, upstream: str, news: OfferKind | str) -> None:
         """Handle a notification that concerns all callers."""
-        if isinstance(news, Kind):
+        if isinstance(news, OfferKind):
             self.changed([news])
         else:
             self._publish(Change(ChangeKind.RESOURCE, exposed_uri(upstream, news)))
 
-    def changed(self, kinds: Iterable[Kind]) -> None:
+    def changed(self, kinds: Iterable[OfferKind]) -> None:
         """Notify this process only: every replica gets the notification from the upstream, or lists again."""
         for kind in dict.fromkeys(_CHANGES[kind] for kind in kinds):
             self._changes.tell(Change(kind))
 
-    def changed_for(self, agent: ContextManager, kind: Kind) -> None:
+    def changed_for(self, agent: ContextManager, kind: OfferKind) -> None:
         """Notify one agent session that a kind of offers changed for it."""
         self._publish_to(agent, Change(_CHANGES[kind]))
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from cwm.background import BackgroundTasks
-from cwm.domain.upstream import Kind, UpstreamSpec
+from cwm.domain.upstream import OfferKind, UpstreamSpec
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector
@@ -93,7 +93,7 @@ class Roster:
     async def _run_hooks(self, name: str) -> None:
         for hook in self._on_other:
             await hook(name)
-        self.news.changed(Kind)
+        self.news.changed(OfferKind)
 
     def _displace(self, name: str) -> None:
         """Close a replacement that has not taken over yet, because the configuration changed again."""

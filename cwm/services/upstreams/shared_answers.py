@@ -16,7 +16,7 @@ from cwm.domain.canonical import canonical_json
 from cwm.domain.errors import CwmError, StorageCorruptionError
 from cwm.domain.json_text import is_long, json_text
 from cwm.domain.principal import Principal
-from cwm.domain.shared_context import ANSWERS, Scope
+from cwm.domain.shared_context import ANSWERS, ContextScope
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies
 from cwm.domain.upstream import Offer, answers_alike, exposed_name, only_reads
 from cwm.ports.upstream import UpstreamError
@@ -25,8 +25,8 @@ from cwm.services.context.requests import Setting
 from cwm.services.context.shared_context import SharedContext
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 
-Answer: TypeAlias = dict[str, Any]
-Ask: TypeAlias = Callable[[], Awaitable[Answer]]
+UpstreamAnswer: TypeAlias = dict[str, Any]
+Ask: TypeAlias = Callable[[], Awaitable[UpstreamAnswer]]
 
 _EPOCH: Final = "epoch"
 # The format of stored answers, part of the key: gateways with another format do not find these.
@@ -40,7 +40,7 @@ _CWM: Final = Principal(_NOBODYS, "cwm")
 class Given:
     """An upstream's answer. ``age_seconds`` is None if this call requested it."""
 
-    answer: Answer
+    answer: UpstreamAnswer
     age_seconds: float | None = None
 
 
@@ -48,7 +48,7 @@ class Given:
 class _RunningCall:
     """A running call, and how many callers wait for it."""
 
-    task: asyncio.Task[Answer]
+    task: asyncio.Task[UpstreamAnswer]
     waiting: int = 0
 
 
@@ -66,7 +66,7 @@ class SharedAnswers:
         self.policies = policies
         self._context = context
         self._upstreams = upstreams
-        self._asking: dict[tuple[Scope, str], _RunningCall] = {}
+        self._asking: dict[tuple[ContextScope, str], _RunningCall] = {}
         self._overdue: set[str] = set()
         self._ending = BackgroundTasks()
         upstreams.at_other(partial(self._end_epoch, _CWM))
@@ -95,7 +95,7 @@ class SharedAnswers:
             return await self._ask_writing(caller, offer.upstream, ask)
         if policy is None or alone or not answers_alike(offer.definition):
             return Given(await ask())
-        scope = Scope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
+        scope = ContextScope(caller.agent.principal.tenant, ANSWERS, f"{ANSWERS}:{offer.upstream}")
         try:
             if offer.upstream in self._overdue:
                 await self._next_epoch(caller.agent.principal, offer.upstream)
@@ -109,7 +109,9 @@ class SharedAnswers:
             return stored_answer
         return await self._join(caller, scope, key, policy, ask)
 
-    async def _join(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Given:
+    async def _join(
+        self, caller: CallerOf, scope: ContextScope, key: str, policy: CachePolicy, ask: Ask
+    ) -> Given:
         """Ask, or wait for a running call with the same key. A caller that is cancelled does not cancel it for others."""
         running_call = self._asking.get((scope, key))
         first = running_call is None
@@ -139,11 +141,13 @@ class SharedAnswers:
         self._count("joined")
         return Given(answer, 0.0)
 
-    def _not_to_join(self, call_key: tuple[Scope, str], task: asyncio.Task[Answer]) -> None:
+    def _not_to_join(self, call_key: tuple[ContextScope, str], task: asyncio.Task[UpstreamAnswer]) -> None:
         if (running_call := self._asking.get(call_key)) is not None and running_call.task is task:
             del self._asking[call_key]
 
-    async def _ask(self, caller: CallerOf, scope: Scope, key: str, policy: CachePolicy, ask: Ask) -> Answer:
+    async def _ask(
+        self, caller: CallerOf, scope: ContextScope, key: str, policy: CachePolicy, ask: Ask
+    ) -> UpstreamAnswer:
         answer = await ask()
         self._count("asked")
         if not answer.get("isError") and _is_complete(answer):
@@ -187,7 +191,7 @@ class SharedAnswers:
         entry = (await self._context.get(_epochs(upstream), _EPOCH)).entry
         return 0 if entry is None else entry.version
 
-    async def _stored_answer(self, scope: Scope, key: str) -> Given | None:
+    async def _stored_answer(self, scope: ContextScope, key: str) -> Given | None:
         try:
             result = await self._context.get(scope, key)
         except StorageCorruptionError:
@@ -222,17 +226,17 @@ class SharedAnswers:
         self._context.meter.event(f"upstream_answer_{what}")
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: UpstreamAnswer) -> str:
     """The answer as JSON text: shared context would reorder the names of an object."""
     return json_text(answer, (",", ":"))
 
 
-def _is_complete(answer: Answer) -> bool:
+def _is_complete(answer: UpstreamAnswer) -> bool:
     return bool(answer.get("resultType", "complete") == "complete")
 
 
-def _epochs(upstream: str) -> Scope:
-    return Scope(_NOBODYS, ANSWERS, f"{_EPOCH}:{upstream}")
+def _epochs(upstream: str) -> ContextScope:
+    return ContextScope(_NOBODYS, ANSWERS, f"{_EPOCH}:{upstream}")
 
 
 def _may_name(pattern: str, upstream: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cwm.domain.errors import CwmError, InvalidParameterError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
-from cwm.domain.upstream import Kind, Offer, UpstreamSpec, own_uri
+from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
@@ -105,7 +105,7 @@ class Upstreams:
         upstream = exposed.partition("_")[0]
         return upstream if upstream in self._links else None
 
-    async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
+    async def offering(self, caller: CallerOf, kind: OfferKind) -> Offering:
         """All offers of one kind to this caller. Waits for upstreams that are still connecting, not for those that are away."""
         links = list(self._links.values())
         results = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
@@ -120,11 +120,11 @@ class Upstreams:
 
     async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
         """The tool with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
-        return await self._find(caller, Kind.TOOLS, exposed, exposed.partition("_")[0])
+        return await self._find(caller, OfferKind.TOOLS, exposed, exposed.partition("_")[0])
 
     async def prompt(self, caller: CallerOf, exposed: str) -> Offer | None:
         """The prompt with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
-        return await self._find(caller, Kind.PROMPTS, exposed, exposed.partition("_")[0])
+        return await self._find(caller, OfferKind.PROMPTS, exposed, exposed.partition("_")[0])
 
     def resource(self, exposed: str) -> tuple[str, str] | None:
         """The upstream and its own URI for an exposed one, if an upstream can have it; templates allow unlisted URIs."""
@@ -207,7 +207,7 @@ class Upstreams:
         return [
             UpstreamHealth(
                 *(name, link.state, link.since, link.reason),
-                None if link.by_caller else len(link.catalogue.of(Kind.TOOLS)),
+                None if link.by_caller else len(link.catalogue.of(OfferKind.TOOLS)),
             )
             for name, link in self._links.items()
         ]
@@ -272,7 +272,7 @@ class Upstreams:
         if not link.by_caller:
             link.doubt()
             return
-        for kind in Kind:
+        for kind in OfferKind:
             caller.links.outdated(link, kind)
         self._roster.background.start(self._look(link, caller))
 
@@ -280,7 +280,7 @@ class Upstreams:
         if self._links.get(link.spec.name) is link:
             # The next caller gets the result.
             with suppress(CwmError):
-                await self._offers(link, Kind.TOOLS, caller, hurried=False)
+                await self._offers(link, OfferKind.TOOLS, caller, hurried=False)
 
     async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
         await link.settled()
@@ -301,7 +301,7 @@ class Upstreams:
         else:
             caller.links.drop(link, session)
 
-    async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
+    async def _offers(self, link: Link, kind: OfferKind, caller: CallerOf, *, hurried: bool) -> Offers | str:
         """The upstream's offers, or the reason why there are none."""
         async with caller.agent.serving():
             await link.settled()
@@ -322,7 +322,7 @@ class Upstreams:
             async with agent.serving():
                 return await attempts.offers(kind, authorization, learn, hurried=hurried)
 
-    async def _find(self, caller: CallerOf, kind: Kind, exposed: str, upstream: str) -> Offer | None:
+    async def _find(self, caller: CallerOf, kind: OfferKind, exposed: str, upstream: str) -> Offer | None:
         link = self._links.get(upstream)
         if link is None:
             return None

@@ -19,9 +19,9 @@ from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.errors import ContextConflictError
 from cwm.domain.shared_context import (
     SESSION,
+    ContextScope,
     Entry,
     Head,
-    Scope,
     Snapshot,
     Write,
     conflict,
@@ -53,11 +53,11 @@ class SqlContextIndex:
         self._clock = clock
 
     @glancing
-    def head(self, connection: Connection, scope: Scope) -> Head:
+    def head(self, connection: Connection, scope: ContextScope) -> Head:
         return context_rows.head(connection, scope, self._clock)
 
     @reading
-    def since(self, connection: Connection, scope: Scope, version: int) -> Delta:
+    def since(self, connection: Connection, scope: ContextScope, version: int) -> Delta:
         head = context_rows.head(connection, scope, self._clock)
         whole = not head.floor <= version <= head.version
         query = select(*ENTRY).where(context_rows.was_there(scope, head.version))
@@ -68,7 +68,7 @@ class SqlContextIndex:
         return Delta(head, tuple(entry_of(row) for row in connection.execute(query)), whole)
 
     @reading
-    def past(self, connection: Connection, scope: Scope, key: str, version: int) -> Entry | None:
+    def past(self, connection: Connection, scope: ContextScope, key: str, version: int) -> Entry | None:
         now = context_rows.head(connection, scope, self._clock).now
         query = select(*ENTRY).where(context_rows.was_there(scope, version), entries.c.key == key)
         row = connection.execute(query).one_or_none()
@@ -76,7 +76,7 @@ class SqlContextIndex:
         return entry if entry is not None and entry.is_there(now) else None
 
     @reading
-    def state(self, connection: Connection, scope: Scope, version: int) -> list[Entry]:
+    def state(self, connection: Connection, scope: ContextScope, version: int) -> list[Entry]:
         now = context_rows.head(connection, scope, self._clock).now
         query = (
             select(*ENTRY)
@@ -93,7 +93,7 @@ class SqlContextIndex:
     def write(
         self,
         connection: Connection,
-        scope: Scope,
+        scope: ContextScope,
         writes: Sequence[Write],
         author: str,
         *,
@@ -128,7 +128,7 @@ class SqlContextIndex:
 
     @writing
     def take_snapshot(
-        self, connection: Connection, scope: Scope, label: str, author: str, most: int
+        self, connection: Connection, scope: ContextScope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
         head = context_rows.locked(connection, scope, self._clock)
         snapshots = _snapshots(connection, scope)
@@ -157,11 +157,11 @@ class SqlContextIndex:
         return new_snapshot, old_labels
 
     @reading
-    def snapshots(self, connection: Connection, scope: Scope) -> list[Snapshot]:
+    def snapshots(self, connection: Connection, scope: ContextScope) -> list[Snapshot]:
         return _snapshots(connection, scope)
 
     @writing
-    def trim(self, connection: Connection, scope: Scope) -> list[str]:
+    def trim(self, connection: Connection, scope: ContextScope) -> list[str]:
         head = context_rows.locked(connection, scope, self._clock)
         new_head = Head(head.version, head.version, head.now)
         context_rows.move_head(connection, scope, new_head)
@@ -172,7 +172,7 @@ class SqlContextIndex:
         return dropped_digests
 
     @writing
-    def forget(self, connection: Connection, scope: Scope) -> None:
+    def forget(self, connection: Connection, scope: ContextScope) -> None:
         head = context_rows.locked(connection, scope, self._clock)
         content_rows.lock(connection, scope.tenant)
         query = select(*ENTRY).where(of_scope(entries, scope), entries.c.digest.is_not(None))
@@ -181,18 +181,20 @@ class SqlContextIndex:
             connection.execute(delete(table).where(of_scope(table, scope)))
 
     @reading
-    def private_scopes_of_every_tenant(self, connection: Connection, written_before: datetime) -> list[Scope]:
+    def private_scopes_of_every_tenant(
+        self, connection: Connection, written_before: datetime
+    ) -> list[ContextScope]:
         query = select(scopes.c.tenant, scopes.c.scope).where(
             scopes.c.scope.like(f"{SESSION}:%"), scopes.c.written_at < written_before
         )
         return [scope_by_key(row.tenant, row.scope) for row in connection.execute(query)]
 
     @reading
-    def scopes(self, connection: Connection, tenant: str) -> list[Scope]:
+    def scopes(self, connection: Connection, tenant: str) -> list[ContextScope]:
         query = select(scopes.c.scope).where(scopes.c.tenant == tenant).order_by(scopes.c.scope)
         return [scope_by_key(tenant, key) for key in connection.execute(query).scalars()]
 
-    def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
+    def _vacuum(self, connection: Connection, scope: ContextScope, head: Head) -> tuple[list[str], bool]:
         """Delete entries that no request can read any more; return the deleted contents, and whether there were entries."""
         content_rows.lock(connection, scope.tenant)
         unneeded = context_rows.drop_unneeded(connection, scope, head, _VACUUMED_AT_ONCE)
@@ -227,7 +229,7 @@ def _entry(write: Write, head: Head, author: str) -> Entry:
     )
 
 
-def _add(connection: Connection, scope: Scope, new_entries: Sequence[Entry]) -> None:
+def _add(connection: Connection, scope: ContextScope, new_entries: Sequence[Entry]) -> None:
     rows = [
         {
             "tenant": scope.tenant,
@@ -248,7 +250,7 @@ def _add(connection: Connection, scope: Scope, new_entries: Sequence[Entry]) -> 
     connection.execute(_ADD, rows)
 
 
-def _hold(connection: Connection, scope: Scope, entry: Entry) -> None:
+def _hold(connection: Connection, scope: ContextScope, entry: Entry) -> None:
     if entry.digest is None:
         return
     until = None if entry.expires_at is None else entry.expires_at + _GRACE
@@ -256,7 +258,9 @@ def _hold(connection: Connection, scope: Scope, entry: Entry) -> None:
     content_rows.add_holder(connection, scope.tenant, entry.digest, holder, until)
 
 
-def _release(connection: Connection, scope: Scope, unneeded: Sequence[Entry], now: datetime) -> list[str]:
+def _release(
+    connection: Connection, scope: ContextScope, unneeded: Sequence[Entry], now: datetime
+) -> list[str]:
     with_content = [entry for entry in unneeded if entry.digest is not None]
     for entry in with_content:
         content_rows.drop_holder(
@@ -267,7 +271,7 @@ def _release(connection: Connection, scope: Scope, unneeded: Sequence[Entry], no
     )
 
 
-def _snapshots(connection: Connection, scope: Scope) -> list[Snapshot]:
+def _snapshots(connection: Connection, scope: ContextScope) -> list[Snapshot]:
     query = (
         select(context_snapshots)
         .where(of_scope(context_snapshots, scope))

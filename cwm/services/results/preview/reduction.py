@@ -15,7 +15,7 @@ from cwm.services.results.preview.omitted import EACH, Omitted, Path
 from cwm.services.results.preview.ranks import rank
 from cwm.services.results.preview.shapes import Shape
 from cwm.services.results.preview.texts import Text
-from cwm.services.results.preview.validity import Place
+from cwm.services.results.preview.validity import ValuePath
 
 _KEPT_TEXTS: Final = 200
 """Characters from which on what is found out about a text is kept for the next reduction."""
@@ -74,7 +74,7 @@ class Reduction:
         reduced = self._any(self.value, Spot((), self.shape, self.mask, 0, False))
         return (type(self.value)() if reduced is _GONE else reduced), self._omitted
 
-    def pin(self, failed: Iterable[Place]) -> None:
+    def pin(self, failed: Iterable[ValuePath]) -> None:
         """Leave more of the value as it is where a reduction of it was not valid."""
         for path, record in dict.fromkeys(self._located(place) for place in failed):
             place = path
@@ -87,7 +87,7 @@ class Reduction:
     def pinned_whole(self) -> bool:
         return self._pins.get(()) is Pin.WHOLE
 
-    def _located(self, place: Place) -> tuple[Path, bool]:
+    def _located(self, place: ValuePath) -> tuple[Path, bool]:
         """The path, and whether an object is there."""
         path: Path = ()
         value = self.value

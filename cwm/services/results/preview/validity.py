@@ -10,7 +10,7 @@ from typing import Any, Final
 _ERRORS: Final = 50
 _BACKTRACKS: Final = 100_000
 
-Place = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 
 class Validity:
@@ -25,7 +25,7 @@ class Validity:
         with suppress(ValueError):
             self._validator = validator_for(dict(schema), offline=True, pattern_options=patterns)
 
-    def errors(self, value: Any) -> list[Place]:
+    def errors(self, value: Any) -> list[ValuePath]:
         """Where ``value`` fails, at most 50 places; the empty place is the whole."""
         if self._validator is None or self._validator.is_valid(value):
             return []

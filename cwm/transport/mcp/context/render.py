@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cwm.domain.shared_context import Entry, Scope, Snapshot, uri_of
+from cwm.domain.shared_context import ContextScope, Entry, Snapshot, uri_of
 from cwm.services.context.requests import ContextStats, Found, KeyPage, Restored
 from cwm.transport.mcp.context import schemas
 from cwm.transport.mcp.contract.render import moment
@@ -23,11 +23,11 @@ def entry(of: Entry) -> schemas.ContextEntry:
     return shown
 
 
-def written(scope: Scope, of: Entry) -> schemas.ContextSet:
+def written(scope: ContextScope, of: Entry) -> schemas.ContextSet:
     return {"success": True, "scope": scope.name, "uri": uri_of(scope.name, of.key), "entry": entry(of)}
 
 
-def value(scope: Scope, key: str, found: Found) -> schemas.ContextValue:
+def value(scope: ContextScope, key: str, found: Found) -> schemas.ContextValue:
     shown: schemas.ContextValue = {
         "success": True,
         "scope": scope.name,
@@ -41,7 +41,7 @@ def value(scope: Scope, key: str, found: Found) -> schemas.ContextValue:
     return shown
 
 
-def deleted(scope: Scope, key: str, of: Entry | None) -> schemas.ContextDeleted:
+def deleted(scope: ContextScope, key: str, of: Entry | None) -> schemas.ContextDeleted:
     shown: schemas.ContextDeleted = {
         "success": True,
         "scope": scope.name,
@@ -53,7 +53,7 @@ def deleted(scope: Scope, key: str, of: Entry | None) -> schemas.ContextDeleted:
     return shown
 
 
-def keys(scope: Scope, page: KeyPage) -> schemas.ContextKeys:
+def keys(scope: ContextScope, page: KeyPage) -> schemas.ContextKeys:
     shown: schemas.ContextKeys = {
         "success": True,
         "scope": scope.name,
@@ -75,7 +75,7 @@ def snapshot(of: Snapshot) -> schemas.ContextSnapshot:
     }
 
 
-def restored(scope: Scope, result: Restored) -> schemas.ContextRestored:
+def restored(scope: ContextScope, result: Restored) -> schemas.ContextRestored:
     return {
         "success": True,
         "scope": scope.name,
@@ -86,7 +86,7 @@ def restored(scope: Scope, result: Restored) -> schemas.ContextRestored:
     }
 
 
-def stats(scope: Scope, result: ContextStats) -> schemas.ContextStats:
+def stats(scope: ContextScope, result: ContextStats) -> schemas.ContextStats:
     store: schemas.ContextStore = {"used_bytes": result.tenant_bytes}
     if result.tenant_quota_bytes is not None:
         store["quota_bytes"] = result.tenant_quota_bytes

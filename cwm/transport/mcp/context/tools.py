@@ -15,7 +15,7 @@ from cwm.domain.shared_context import (
     MIN_PRIORITY,
     SCOPE_PATTERN,
     SESSION,
-    Scope,
+    ContextScope,
     scope_of,
 )
 from cwm.services.context.requests import Setting
@@ -246,7 +246,7 @@ def context_tools() -> list[FunctionTool]:
     ]
 
 
-async def _scope(caller: Caller, name: str, agent_session: str | None) -> Scope:
+async def _scope(caller: Caller, name: str, agent_session: str | None) -> ContextScope:
     key = caller.agent.key
     if agent_session is not None:
         key = await caller.agents.known(caller.principal, agent_session)

@@ -29,7 +29,7 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import CwmError, ErrorKind, InsufficientScopeError, InvalidParameterError
 from cwm.domain.principal import Principal
@@ -248,7 +248,7 @@ class Subscriptions:
 
     async def _require(self, context: Context, uris: list[str]) -> None:
         """Require the scopes for reading each of ``uris``: subscribing takes the same."""
-        needed = frozenset[Scope]().union(*map(of_resource, uris))
+        needed = frozenset[AccessScope]().union(*map(of_resource, uris))
         try:
             await self.agency.require(context, needed, "resources/subscribe")
         except InsufficientScopeError as refused:

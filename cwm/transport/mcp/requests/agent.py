@@ -11,7 +11,7 @@ from fastmcp.server.middleware import MiddlewareContext
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.domain.api_key import MARK
 from cwm.domain.errors import InsufficientScopeError, InternalError, InvalidParameterError
 from cwm.domain.principal import Principal
@@ -50,11 +50,11 @@ class Agency:
             raise InternalError("Nobody has authenticated the request.")
         return principal
 
-    async def require(self, context: Context | None, needed: frozenset[Scope], where: str) -> None:
+    async def require(self, context: Context | None, needed: frozenset[AccessScope], where: str) -> None:
         """As :meth:`admit`, for whoever made the request."""
         await self.admit(await self.principal(context), needed, where)
 
-    async def admit(self, principal: Principal, needed: frozenset[Scope], where: str) -> None:
+    async def admit(self, principal: Principal, needed: frozenset[AccessScope], where: str) -> None:
         """Raises CWM-9002, and records it, when the principal lacks a scope. ``where`` is what was asked for."""
         try:
             principal.require(needed)

@@ -21,7 +21,7 @@ from mcp_types import (
     ReadResourceRequestParams,
 )
 
-from cwm.domain.access import NOTHING, Scope
+from cwm.domain.access import NOTHING, AccessScope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import CwmError, InsufficientScopeError
 from cwm.domain.results import RESULTS_URI
@@ -29,16 +29,16 @@ from cwm.transport.mcp.requests.agent import Agency, request_of
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 
-ADMIN: Final = frozenset({Scope.ADMIN})
-OF_UPSTREAMS: Final = frozenset({Scope.TOOLS_CALL})
+ADMIN: Final = frozenset({AccessScope.ADMIN})
+OF_UPSTREAMS: Final = frozenset({AccessScope.TOOLS_CALL})
 
-_READ: Final = frozenset({Scope.WINDOWS_READ})
-_WRITE: Final = frozenset({Scope.WINDOWS_WRITE})
-_TALK: Final = frozenset({Scope.SESSIONS_WRITE})
-_LOOK_UP: Final = frozenset({Scope.CONTEXT_READ})
-_KEEP: Final = frozenset({Scope.CONTEXT_WRITE})
+_READ: Final = frozenset({AccessScope.WINDOWS_READ})
+_WRITE: Final = frozenset({AccessScope.WINDOWS_WRITE})
+_TALK: Final = frozenset({AccessScope.SESSIONS_WRITE})
+_LOOK_UP: Final = frozenset({AccessScope.CONTEXT_READ})
+_KEEP: Final = frozenset({AccessScope.CONTEXT_WRITE})
 
-TOOLS: Final[Mapping[str, frozenset[Scope]]] = {
+TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "window_list": _READ,
     "window_status": _READ,
     "window_freeze": _WRITE,
@@ -67,7 +67,7 @@ TOOLS: Final[Mapping[str, frozenset[Scope]]] = {
 }
 """Of every tool of ours; one that is missing here is for ``admin`` alone."""
 
-_RESOURCES: Final[Mapping[str, frozenset[Scope]]] = {
+_RESOURCES: Final[Mapping[str, frozenset[AccessScope]]] = {
     WINDOWS_URI: _READ,
     SESSIONS_URI: _READ,
     "cwm://stats": _READ,
@@ -78,7 +78,7 @@ _RESOURCES: Final[Mapping[str, frozenset[Scope]]] = {
 _OWN_SCHEMES: Final = ("cwm://", "health://")
 
 
-def of_resource(uri: str) -> frozenset[Scope]:
+def of_resource(uri: str) -> frozenset[AccessScope]:
     """What a resource or a template needs, by its URI."""
     # Schemes and hosts come in any case.
     uri = uri.lower()
@@ -145,11 +145,11 @@ class Permissions(Middleware):
         held = await self._held(context)
         return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
 
-    async def _held(self, context: MiddlewareContext[Any]) -> frozenset[Scope]:
+    async def _held(self, context: MiddlewareContext[Any]) -> frozenset[AccessScope]:
         return (await self._agency.principal(request_of(context))).scopes
 
 
-def _needed(call: ToolCall) -> frozenset[Scope]:
+def _needed(call: ToolCall) -> frozenset[AccessScope]:
     of_upstream = NOTHING if call.upstream is None else OF_UPSTREAMS
     if call.name in TOOLS:
         return TOOLS[call.name] | of_upstream

@@ -16,7 +16,7 @@ from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.upstream import UpstreamError
 from cwm.services.agents.context_manager import ContextManager
-from cwm.services.results.answers import Answer
+from cwm.services.results.answers import ToolAnswer
 from cwm.services.results.delivery import Call, Delivery, Shown, Weighed
 from cwm.services.results.preview.fitting import dumped
 from cwm.services.results.preview.plain import plain_preview
@@ -120,7 +120,7 @@ class ResultBudgets(Middleware):
         if shown.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
             content.append(link(shown.kept))
         is_error = _told_as_error(content, result, shown)
-        seen = Answer(content, shown.preview.structured, is_error)
+        seen = ToolAnswer(content, shown.preview.structured, is_error)
         delivered = await self._delivery.tell(call, weighed, seen, kept=shown.kept is not None)
         told = {**(result.meta or {}), META_KEY: meta(shown, weighed.tokens, delivered)}
         return _result(content, shown.preview.structured, told, is_error=is_error)
@@ -181,12 +181,12 @@ async def _output_schema(call: ToolCall) -> Mapping[str, Any] | None:
     return None if offer is None else offer.definition.get("outputSchema")
 
 
-def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
+def _answer(result: ToolResult, *, with_structured: bool) -> ToolAnswer:
     """Follow-ups say in two texts what their structured content says."""
     content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
     structured = result.structured_content if with_structured else None
     meta = {name: value for name, value in (result.meta or {}).items() if name not in _NOT_THE_TOOLS}
-    return Answer(content, structured, result.is_error, meta)
+    return ToolAnswer(content, structured, result.is_error, meta)
 
 
 def _told_as_error(content: list[Mapping[str, Any]], result: ToolResult, shown: Shown) -> bool:

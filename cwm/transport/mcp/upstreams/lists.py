@@ -23,7 +23,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cwm.domain.errors import CwmError, InsufficientScopeError
-from cwm.domain.upstream import Kind, Offer, exposed_uri, with_exposed_uris
+from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.mcp_server import McpFace
@@ -39,11 +39,11 @@ _HANDLE_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
     "description": "From agent_session_create: calls with the same one share this server's state.",
 }
-_LISTS: Final[Mapping[str, tuple[Kind, str]]] = {
-    "tools/list": (Kind.TOOLS, "tools"),
-    "resources/list": (Kind.RESOURCES, "resources"),
-    "resources/templates/list": (Kind.TEMPLATES, "resourceTemplates"),
-    "prompts/list": (Kind.PROMPTS, "prompts"),
+_LISTS: Final[Mapping[str, tuple[OfferKind, str]]] = {
+    "tools/list": (OfferKind.TOOLS, "tools"),
+    "resources/list": (OfferKind.RESOURCES, "resources"),
+    "resources/templates/list": (OfferKind.TEMPLATES, "resourceTemplates"),
+    "prompts/list": (OfferKind.PROMPTS, "prompts"),
 }
 
 _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
@@ -108,10 +108,12 @@ class UpstreamLists:
 
         return listed
 
-    def _shown(self, context: ServerRequestContext[Any, Any], kind: Kind, offer: Offer) -> Mapping[str, Any]:
+    def _shown(
+        self, context: ServerRequestContext[Any, Any], kind: OfferKind, offer: Offer
+    ) -> Mapping[str, Any]:
         """A client without MCP sessions is told how to keep a stateful upstream's state together."""
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if kind is not Kind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
+        if kind is not OfferKind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
             return offer.definition
         schema = dict(offer.definition.get("inputSchema") or {"type": "object"})
         schema["properties"] = {**schema.get("properties", {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
