@@ -1,4 +1,4 @@
-"""How many tokens of tool results each agent session was given, on whichever replica."""
+"""Counts the tokens of tool results that each agent session received, over all replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("cwm.ledger")
 
 @dataclass(slots=True)
 class _Account:
-    """``known`` is what the store had when it was last asked, ``ours`` what came to it since, here."""
+    """``known``: the store's count at the last request. ``ours``: tokens delivered here since."""
 
     known: int = 0
     ours: int = 0
@@ -28,11 +28,11 @@ class _Account:
 
 
 class Ledger:
-    """Counts per agent session. The store learns of it in steps and when a replica stops serving it.
+    """Counts per agent session. The store is updated in steps, and when a replica stops serving the session.
 
-    Without an agent session there is no one window that fills: a principal's agents are not told apart, and
-    what they had counts for nobody. A store that is away delays the count; it refuses nothing. A step whose
-    answer is lost on the way is told again, and may be counted twice: a window then seems fuller than it is.
+    Requests without an agent session are not counted: a principal's agents cannot be told apart. If the store is
+    unreachable the count is delayed and nothing is refused. If the answer to an update is lost, the update is repeated
+    and may count twice: the context then seems fuller than it is.
     """
 
     def __init__(self, agents: Agents, *, step_tokens: int = _STEP_TOKENS) -> None:
@@ -43,7 +43,7 @@ class Ledger:
         agents.at_end(self._settle)
 
     async def delivered(self, agent: ContextManager) -> int:
-        """Tokens that the agent session had so far, as far as this replica knows."""
+        """Tokens that the agent session received so far, as far as this replica knows."""
         account = self._account(agent)
         if account is None:
             return 0
@@ -53,6 +53,7 @@ class Ledger:
         return account.known + account.ours
 
     async def add(self, agent: ContextManager, tokens: int) -> None:
+        """Count delivered tokens."""
         account = self._account(agent)
         if account is None:
             return
@@ -62,14 +63,14 @@ class Ledger:
                 await self._write(agent.key, account)
 
     def _account(self, agent: ContextManager) -> _Account | None:
-        """None for what nobody settles any more."""
+        """The agent session's account. No new one is opened if it is not served here, as nothing would settle it."""
         session = agent.agent_session
         if session is None or self._agents.held(agent.principal, session) is not agent:
             return self._accounts.get(agent.key)
         return self._accounts.setdefault(agent.key, _Account())
 
     async def _settle(self, agent: ContextManager) -> None:
-        """The agent session is served here no more; it may go on elsewhere."""
+        """Write the rest of the count when this replica stops serving the agent session."""
         account = self._accounts.pop(agent.key, None)
         if account is not None and account.ours:
             async with account.writing:

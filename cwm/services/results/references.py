@@ -1,6 +1,6 @@
-"""By-reference arguments: ``{"$cwm": "<handle>"}`` stands for the text of a stored result, ``"<handle>#/json/pointer"`` for a value in it.
+"""References in arguments: ``{"$cwm": "<handle>"}`` for a stored result's text, ``"<handle>#/json/pointer"`` for a value.
 
-A value goes from one tool to another without passing through a model.
+They pass a value from one tool to another without sending it through a model.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LONGEST_NAME: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``pointer`` is a JSON Pointer (RFC 6901), empty for the whole value; None asks for the text as it came.
+    """A parsed reference. ``pointer``: a JSON Pointer (RFC 6901), empty for the whole value, None for the original text.
 
-    ``part`` None is the first, with a pointer the first that is JSON.
+    ``part`` None means the first part, or with a pointer the first JSON part.
     """
 
     handle: str
@@ -43,7 +43,7 @@ class Reference:
 
     @classmethod
     def read(cls, value: Mapping[str, Any], place: str) -> Reference:
-        """Raises InvalidParameterError for what is meant to be a reference and is none."""
+        """Parse a reference. Raises InvalidParameterError if it is malformed."""
         if len(value) > 1:
             raise InvalidParameterError(
                 f"{place}: an object with '{KEY}' is a by-reference argument and has no other fields.",
@@ -58,7 +58,7 @@ class Reference:
                 field=place,
             )
         pointer, part = found["pointer"], found["part"]
-        # In a URI a pointer is escaped as URIs are.
+        # In a URI the pointer is percent-encoded.
         return cls(
             found["handle"],
             None if part is None else int(part),
@@ -67,7 +67,7 @@ class Reference:
 
 
 class ByReference:
-    """Puts values in the place of references."""
+    """Replaces references with the stored values."""
 
     def __init__(self, results: Results, journal: Journal) -> None:
         self._results = results
@@ -82,10 +82,10 @@ class ByReference:
         allowed: bool,
         bounds: References,
     ) -> dict[str, Any]:
-        """``arguments`` with every reference resolved; values are not searched for further ones.
+        """``arguments`` with every reference replaced; inserted values are not searched for further references.
 
-        Raises CWM-1003 for a tool that takes none, for a malformed one, for too many or too much, and what
-        :meth:`Results.resolve` raises.
+        Raises CWM-1003 if the tool takes no references, if one is malformed, if there are too many or they are too large;
+        also what :meth:`Results.resolve` raises.
         """
         filling = _Filling(self._results, principal, bounds)
         async with self._journal.entry(principal, _OPERATION) as details:
@@ -99,7 +99,7 @@ class ByReference:
 
 
 def have_reference(arguments: Mapping[str, Any]) -> bool:
-    """Whether a reference stands anywhere in the values of arguments; their names are the tool's own."""
+    """Whether the values of the arguments contain a reference. Argument names do not count: they are the tool's own."""
     return any(map(_has_reference, arguments.values()))
 
 
@@ -111,7 +111,7 @@ def _has_reference(value: Any) -> bool:
 
 @dataclass(slots=True)
 class _Filling:
-    """Of one call. ``size`` is in bytes of JSON."""
+    """Replaces the references of one call. ``size`` is in bytes of JSON."""
 
     results: Results
     principal: Principal
