@@ -1,4 +1,4 @@
-"""The preview of one JSON value: fitted, and valid by its schema."""
+"""The preview of one JSON value: it fits its budget and is valid by its schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WANTED: Final = {
     PreviewKind.HEAD: 1,
     PreviewKind.TAIL: 1,
 }
-"""Items of a list that are worth giving up details of each for."""
+"""How many items of a list are worth more than the details of each."""
 
 Schema = Mapping[str, Any]
 
@@ -38,10 +38,9 @@ def fit_json(
     counter: TokenCounter,
     render: Callable[[Any], str] = dumped,
 ) -> Fitted:
-    """As much of ``value`` as ``budget`` allows, as ``render`` writes it.
+    """As much of ``value`` as ``budget`` allows, measured in the form that ``render`` writes.
 
-    What comes back is valid by ``schema`` if ``value`` is. A policy's fields, none of which the value has,
-    count as none.
+    The result is valid by ``schema`` if ``value`` is. If the value has none of a policy's fields, the fields are ignored.
     """
     shape = Shape(schema, [schema]) if schema is not None else None
 
@@ -67,7 +66,7 @@ def _valid(
     budget: int,
     counter: TokenCounter,
 ) -> Fitted:
-    """Less and less is left out where the schema turns out to want it, and in the end nothing."""
+    """Restore what the schema turns out to require, step by step, in the end the whole value."""
     first = found = fitted()
     if schema is None:
         return first
@@ -81,7 +80,7 @@ def _valid(
             break
         found = fitted()
     if validity.errors(reduction.value):
-        # What the tool itself returned is not valid: nothing made of it can be asked to be.
+        # The tool's own result is not valid, so the preview need not be.
         return first
     text = dumped(reduction.value)
     tokens = counter.count(text)

@@ -1,4 +1,4 @@
-"""Shortening a text by whole lines: its ends, and lines with a keyword between them."""
+"""Shortens a text to whole lines: its beginning and end, and lines with a keyword between them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _HEAD_SHARE: Final = {Style.HEAD: 1.0, Style.TAIL: 0.0, Style.ENDS: 1 / 3}
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """``count`` lines of a text, and what to look for in them."""
+    """A text of ``count`` lines, and the keyword to look for."""
 
     whole: str
     count: int
     keyword: re.Pattern[str] | None
 
     def shorten(self, limit: int, style: Style) -> Shortened | None:
-        """In at most ``limit`` characters; None where not even one line would be whole."""
+        """Shorten to at most ``limit`` characters; None if not even one whole line fits."""
         room = limit - len(counted(self.count, Unit.LINES, "earlier")) - len("\n… [] …\n")
         found = list(self._with_keyword(room // 2))
         room -= sum(end - start + len(_GAP) for start, end in found)
@@ -42,7 +42,7 @@ class Lines:
         return Shortened(self._marked(spans, shown, at_end=last is not None), Unit.LINES, shown, self.count)
 
     def _marked(self, spans: list[Span], shown: int, *, at_end: bool) -> str:
-        """The count stands in the first gap; the others are told by an ellipsis."""
+        """The lines with their gaps: the first gap states the number of missing lines, the others are an ellipsis."""
         left = self.count - shown
         parts = [self.whole[start:end] for start, end in spans]
         if not at_end:
@@ -61,7 +61,7 @@ class Lines:
         return (start + 1, end) if start >= 0 else None
 
     def _with_keyword(self, room: int) -> Iterator[Span]:
-        """The first such lines that there is room for."""
+        """The first lines with a keyword, as many as fit."""
         if self.keyword is None:
             return
         end = -1
@@ -77,7 +77,7 @@ class Lines:
 
 
 def _joined(*groups: list[Span]) -> Iterator[Span]:
-    """In order, lines that follow each other as one."""
+    """The spans in order; consecutive lines become one span."""
     held: Span | None = None
     for start, end in (span for group in groups for span in group):
         if held is not None and start == held[1] + 1:

@@ -1,4 +1,4 @@
-"""Adding up what was left out, by the kind of place it was left out of."""
+"""Sums up what was left out, by the kind of place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from cwm.domain.preview import Omission, Unit
 
 Path = tuple[Any, ...]
-"""``(path of the container, name)``, ``()`` for the whole; the name is EACH for any item or any entry of a map."""
+"""``(path of the container, name)``, ``()`` for the whole value; the name is EACH for an item or an entry of a map."""
 EACH: Final = None
 _PLAIN: Final = re.compile(r"[^.\[\]\"*\s]+")
 
@@ -34,7 +34,7 @@ class Omitted:
         entry.places += 1
 
     def add_fields(self, path: Path, kept: dict[str, Any], left_out: list[str]) -> None:
-        """Of a record; places of one kind count as one, with all the fields that any of them has."""
+        """Add a record's fields; places of one kind count as one, with the fields of all of them."""
         self._kept.setdefault(path, {}).update(dict.fromkeys(kept))
         self._left_out.setdefault(path, {}).update(dict.fromkeys(left_out))
 
@@ -42,7 +42,7 @@ class Omitted:
         return any(unit not in {Unit.ITEMS, Unit.ENTRIES} for _, unit in self._sums)
 
     def omissions(self) -> tuple[Omission, ...]:
-        """Outer places first."""
+        """All omissions, those of outer places first."""
         found = [
             (path, Omission(shown_path(path), unit, s.shown, s.total, s.places))
             for (path, unit), s in self._sums.items()
@@ -57,7 +57,7 @@ class Omitted:
 
 
 def shown_path(path: Path) -> str:
-    """As ``result_query`` and a policy's ``fields`` take it: ``items[*].user.login``."""
+    """The path in the form of ``result_query`` and a policy's ``fields``: ``items[*].user.login``."""
     names: list[Any] = []
     while path:
         path, name = path
