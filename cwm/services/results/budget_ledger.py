@@ -19,10 +19,10 @@ _log = logging.getLogger("cwm.ledger")
 
 @dataclass(slots=True)
 class _Account:
-    """``known``: the store's count at the last request. ``ours``: tokens delivered here since."""
+    """``stored``: the store's count at the last request. ``unsent``: tokens delivered here since."""
 
-    known: int = 0
-    ours: int = 0
+    stored: int = 0
+    unsent: int = 0
     is_read: bool = False
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -50,15 +50,15 @@ class Ledger:
         if not account.is_read:
             async with account.writing:
                 await self._read(agent.key, account)
-        return account.known + account.ours
+        return account.stored + account.unsent
 
     async def add(self, agent: ContextManager, tokens: int) -> None:
         """Count delivered tokens."""
         account = self._account(agent)
         if account is None:
             return
-        account.ours += tokens
-        if account.ours >= self._step:
+        account.unsent += tokens
+        if account.unsent >= self._step:
             async with account.writing:
                 await self._write(agent.key, account)
 
@@ -72,7 +72,7 @@ class Ledger:
     async def _settle(self, agent: ContextManager) -> None:
         """Write the rest of the count when this replica stops serving the agent session."""
         account = self._accounts.pop(agent.key, None)
-        if account is not None and account.ours:
+        if account is not None and account.unsent:
             async with account.writing:
                 await self._write(agent.key, account)
 
@@ -81,18 +81,18 @@ class Ledger:
             return
         try:
             stored = (await self._store.recall(key)).get(_STORED_AS, "0")
-        except CwmError as away:
-            _log.warning("what was delivered cannot be read: %s", away.message)
+        except CwmError as error:
+            _log.warning("what was delivered cannot be read: %s", error.message)
             return
-        account.known, account.is_read = int(stored), True
+        account.stored, account.is_read = int(stored), True
 
     async def _write(self, key: str, account: _Account) -> None:
-        ours = account.ours
+        unsent = account.unsent
         try:
-            known = await self._store.add(key, _STORED_AS, ours)
-        except CwmError as away:
-            _log.warning("what was delivered cannot be written: %s", away.message)
+            stored = await self._store.add(key, _STORED_AS, unsent)
+        except CwmError as error:
+            _log.warning("what was delivered cannot be written: %s", error.message)
             return
-        if known is not None:
-            account.known, account.is_read = known, True
-            account.ours -= ours
+        if stored is not None:
+            account.stored, account.is_read = stored, True
+            account.unsent -= unsent

@@ -49,8 +49,8 @@ class Call:
 
     def digest(self) -> str:
         """A digest of the arguments that does not depend on their order."""
-        told = json.dumps(self.arguments, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(told.encode()).hexdigest()
+        material = json.dumps(self.arguments, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(material.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,14 @@ class Delivery:
         """
         assert weighed.allowance is not None
         try:
-            kept, refusal = await self._kept(call, answer, call.policy), None
-        except CwmError as refused:
-            _log.warning("a result was not kept: %s", refused.message)
-            kept, refusal = None, refused
+            copy, refusal = await self._store(call, answer, call.policy), None
+        except CwmError as error:
+            _log.warning("a result was not kept: %s", error.message)
+            copy, refusal = None, error
         except Exception:
             logging.getLogger(__name__).exception("a result of %s was not kept", call.tool)
-            kept, refusal = None, InternalError("The gateway failed to store it.")
-        most = weighed.allowance if kept is None else min(weighed.allowance, call.policy.preview_tokens)
+            copy, refusal = None, InternalError("The gateway failed to store it.")
+        most = weighed.allowance if copy is None else min(weighed.allowance, call.policy.preview_tokens)
         policy = replace(call.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
             # Some clients validate an error's structured content by the tool's schema.
@@ -168,7 +168,7 @@ class Delivery:
         except Exception:
             logging.getLogger(__name__).exception("no preview could be made of a result of %s", call.tool)
             preview = plain_preview(answer.content, answer.structured, policy.preview_tokens)
-        return Shown(preview, kept, refusal)
+        return Shown(preview, copy, refusal)
 
     async def tell(self, call: Call, weighed: Weighed, shown: Answer, *, kept: bool) -> int:
         """Record what is delivered in the end, with the note beside the preview; returns its tokens."""
@@ -182,7 +182,7 @@ class Delivery:
             self._drift.delivered(text, tokens)
         await self._ledger.add(agent, counted.tokens)
 
-    async def _kept(self, call: Call, answer: Answer, policy: ToolPolicy) -> Kept:
+    async def _store(self, call: Call, answer: Answer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)
         stored = await self._results.keep(call.principal, call.tool, call.digest(), parts, policy)
         return Kept(

@@ -109,11 +109,11 @@ class QueryResult:
             case QueryKind.JMESPATH | QueryKind.JSON_POINTER:
                 return await self._value(_json(part), query)
             case QueryKind.REGEX:
-                found = await self.engine.matches(_text(part), str(argument), MAX_MATCHES)
-                return await _shown(part, found, query.context)
+                matches = await self.engine.matches(_text(part), str(argument), MAX_MATCHES)
+                return await _shown(part, matches, query.context)
             case QueryKind.SEARCH:
-                found = await self.engine.found(_text(part), str(argument), MAX_MATCHES)
-                return await _shown(part, found, query.context)
+                matches = await self.engine.found(_text(part), str(argument), MAX_MATCHES)
+                return await _shown(part, matches, query.context)
             case QueryKind.HEAD:
                 return Answer(head(_text(part), int(argument)).decode(), count_lines(part.body))
             case QueryKind.TAIL:
@@ -124,8 +124,8 @@ class QueryResult:
 
     async def _value(self, document: bytes, query: Query) -> Answer:
         if query.kind is QueryKind.JMESPATH:
-            made = await self.engine.jmespath(document, str(query.argument))
-            value, text = await parsed(made), made.decode()
+            result = await self.engine.jmespath(document, str(query.argument))
+            value, text = await parsed(result), result.decode()
         else:
             value = value_at(await parsed(document), str(query.argument))
             text = await asyncio.to_thread(_compact, value)
@@ -146,9 +146,9 @@ class QueryResult:
                 return len(value) if isinstance(value, list | dict) else 1
 
 
-async def _shown(part: Part, found: Matches, context: int) -> Answer:
-    text = await asyncio.to_thread(matches_by_line, part.body, found.spans, context)
-    return Answer(text, len(found.spans), found.complete)
+async def _shown(part: Part, matches: Matches, context: int) -> Answer:
+    text = await asyncio.to_thread(matches_by_line, part.body, matches.spans, context)
+    return Answer(text, len(matches.spans), matches.complete)
 
 
 def _compact(value: object) -> str:

@@ -49,20 +49,20 @@ class Reference:
                 f"{place}: an object with '{KEY}' is a by-reference argument and has no other fields.",
                 field=place,
             )
-        written = value[KEY]
-        found = _REFERENCE.fullmatch(written) if isinstance(written, str) else None
-        if found is None or len(written) > _LONGEST:
+        text = value[KEY]
+        match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
+        if match is None or len(text) > _LONGEST:
             raise InvalidParameterError(
                 f"{place}: a by-reference argument is a handle, then / and a part if it is not the first, then, for a value "
                 "instead of the text, # and a JSON Pointer.",
                 field=place,
             )
-        pointer, part = found["pointer"], found["part"]
+        pointer, part = match["pointer"], match["part"]
         # In a URI the pointer is percent-encoded.
         return cls(
-            found["handle"],
+            match["handle"],
             None if part is None else int(part),
-            unquote(pointer) if pointer and found["uri"] else pointer,
+            unquote(pointer) if pointer and match["uri"] else pointer,
         )
 
 
@@ -119,7 +119,7 @@ class _Filling:
     count: int = 0
     size: int = 0
     handles: list[str] = field(default_factory=list)
-    _known: dict[Reference, tuple[Any, int]] = field(default_factory=dict)
+    _values: dict[Reference, tuple[Any, int]] = field(default_factory=dict)
 
     async def value(self, place: str, value: Any) -> Any:
         if isinstance(value, list):
@@ -136,21 +136,21 @@ class _Filling:
             raise InvalidParameterError(
                 f"{place}: a call takes at most {self.bounds.most} by-reference arguments.", field=place
             )
-        if reference not in self._known:
+        if reference not in self._values:
             if reference.handle not in self.handles:
                 self.handles.append(reference.handle)
-            found = await self.results.resolve(
+            value = await self.results.resolve(
                 self.principal, reference.handle, reference.pointer, reference.part
             )
-            self._known[reference] = found, await asyncio.to_thread(_size, found)
-        found, size = self._known[reference]
+            self._values[reference] = value, await asyncio.to_thread(_size, value)
+        value, size = self._values[reference]
         self.size += size
         if self.size > self.bounds.most_bytes:
             raise InvalidParameterError(
                 f"{place}: the by-reference arguments of a call come to at most {self.bounds.most_bytes:,} bytes.",
                 field=place,
             )
-        return found
+        return value
 
 
 def _size(value: Any) -> int:

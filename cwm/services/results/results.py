@@ -127,8 +127,8 @@ class Results:
 
         With ``noted`` access to another's result is written to the audit log.
         """
-        known = number_of(handle) is not None
-        result = await self.records.find(principal.tenant, handle) if known else None
+        is_handle = number_of(handle) is not None
+        result = await self.records.find(principal.tenant, handle) if is_handle else None
         if result is None or result.expires_at <= self.clock.now():
             raise _not_found()
         if noted and self.journal is not None and result.owner != principal.subject:
@@ -189,8 +189,8 @@ class Results:
     async def _claim(self, principal: Principal, cursor: str) -> Claim:
         try:
             return self.cursors.read(cursor, principal, self.clock.now())
-        except InvalidParameterError as refused:
-            if self.journal is not None and refused.context.get("reason") == CursorFault.FOREIGN:
+        except InvalidParameterError as error:
+            if self.journal is not None and error.context.get("reason") == CursorFault.FOREIGN:
                 await self.journal.foreign(principal, "cursor")
             raise
 
@@ -249,8 +249,8 @@ class Results:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 await self.forget_expired()
-            except CwmError as away:
-                _log.warning("expired results could not be forgotten: %s", away.message)
+            except CwmError as error:
+                _log.warning("expired results could not be forgotten: %s", error.message)
 
     async def _described(self, parts: Sequence[Part], page_tokens: int) -> tuple[StoredPart, ...]:
         """Describe the parts, in a thread above 64 KiB."""
@@ -304,11 +304,11 @@ def _not_found() -> ResultNotFoundError:
 
 
 async def _note_access(journal: Journal, principal: Principal, result: StoredResult) -> None:
-    told = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
+    fields = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
     if result.shared:
-        await journal.shared(principal, "result", **told)
+        await journal.shared(principal, "result", **fields)
     else:
-        await journal.foreign(principal, "result", **told)
+        await journal.foreign(principal, "result", **fields)
 
 
 def part_at(result: StoredResult, index: int) -> StoredPart:

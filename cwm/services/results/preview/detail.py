@@ -31,8 +31,8 @@ class Detail:
     items: int = 0
 
     def showing(self, *, items: int | None = None, text: int | None = None) -> Detail:
-        shown = self if items is None else replace(self, items=items)
-        return shown if text is None else replace(shown, text=text)
+        detail = self if items is None else replace(self, items=items)
+        return detail if text is None else replace(detail, text=text)
 
 
 LEVELS: Final = (

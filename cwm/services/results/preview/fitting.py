@@ -62,17 +62,17 @@ def fit(within: Callable[[int], Candidate], budget: int, counter: TokenCounter) 
         number += 1
         candidate = within(room)
         length, tokens = len(candidate.text), counter.count(candidate.text)
-        found = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
+        fitted = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
         likely = int(budget * length / max(tokens, 1) * _MARGIN**number)
-        if found.fits:
-            best = found
+        if fitted.fits:
+            best = fitted
             if tokens >= _ENOUGH * budget or likely <= room or number > _GROWTHS:
                 return best
             room = likely
         elif best is not None:
             return best
         elif length > room or length <= 1:
-            return found
+            return fitted
         else:
             room = min(likely, length - 1)
 
@@ -89,26 +89,26 @@ class JsonWithin:
     wanted: int
     levels: Sequence[Detail] = LEVELS
     render: Callable[[Any], str] = dumped
-    _made: dict[Detail, Candidate] = field(default_factory=dict)
+    _candidates: dict[Detail, Candidate] = field(default_factory=dict)
 
     def __call__(self, room: int) -> Candidate:
         """The largest candidate of at most ``room`` characters, or the smallest possible one."""
-        found = self._first_level(room)
-        if found is None:
+        level = self._first_level(room)
+        if level is None:
             return self._fewer_items(room)
-        detail, candidate = found
+        detail, candidate = level
         detail, candidate = self._more_items(detail, candidate, room)
         return self._more_text(detail, candidate, room)
 
     def _make(self, detail: Detail, room: int) -> Candidate | None:
         """The candidate at this detail, or None if it is larger than ``room``."""
-        made = self._made.get(detail)
-        if made is None:
+        candidate = self._candidates.get(detail)
+        if candidate is None:
             try:
-                made = self._made[detail] = self._reduced(detail, room)
+                candidate = self._candidates[detail] = self._reduced(detail, room)
             except TooLargeError:
                 return None
-        return made if len(made.text) <= room else None
+        return candidate if len(candidate.text) <= room else None
 
     def _first_level(self, room: int) -> tuple[Detail, Candidate] | None:
         """The most detailed level at which ``wanted`` items fit."""
@@ -117,8 +117,8 @@ class JsonWithin:
         while low < high:
             middle = (low + high) // 2
             detail = self.levels[middle].showing(items=self.wanted)
-            if (made := self._make(detail, room)) is not None:
-                best, high = (detail, made), middle
+            if (candidate := self._make(detail, room)) is not None:
+                best, high = (detail, candidate), middle
             else:
                 low = middle + 1
         return best
@@ -129,8 +129,8 @@ class JsonWithin:
             best: Candidate | None = None
             while high - low > 1:
                 middle = (low + high) // 2
-                if (made := self._make(detail.showing(items=middle), room)) is not None:
-                    best, low = made, middle
+                if (candidate := self._make(detail.showing(items=middle), room)) is not None:
+                    best, low = candidate, middle
                 else:
                     high = middle
             if best is not None:
@@ -161,18 +161,18 @@ class JsonWithin:
     ) -> tuple[Detail, Candidate]:
         """Increase one measure to near the largest that fits: the first of ``between`` fits, the second is too large."""
         low, high = between
-        each, failed = len(candidate.text) / max(low, 1), False
+        unit_size, has_failed = len(candidate.text) / max(low, 1), False
         for _ in range(_STEPS):
             size = len(candidate.text)
             if high - low <= 1 or size >= _ENOUGH * room:
                 break
-            step = low + max(int((room - size) * _MARGIN / max(each, 0.01)), 1)
+            step = low + max(int((room - size) * _MARGIN / max(unit_size, 0.01)), 1)
             if step >= high:
-                step = (low + high) // 2 if failed else high - 1
-            made = self._make(showing(step), room)
-            if made is None:
-                high, failed = step, True
+                step = (low + high) // 2 if has_failed else high - 1
+            larger = self._make(showing(step), room)
+            if larger is None:
+                high, has_failed = step, True
             else:
-                each = (len(made.text) - size) / (step - low)
-                low, detail, candidate = step, showing(step), made
+                unit_size = (len(larger.text) - size) / (step - low)
+                low, detail, candidate = step, showing(step), larger
         return detail, candidate

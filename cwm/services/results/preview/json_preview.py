@@ -51,9 +51,9 @@ def fit_json(
     if policy.fields:
         mask = Mask.of(policy.fields)
         reduction = Reduction(value, shape, mask, policy.preview, policy.keywords)
-        found = _valid(partial(fitted, reduction, LEVELS), reduction, schema, budget, counter)
+        preview = _valid(partial(fitted, reduction, LEVELS), reduction, schema, budget, counter)
         if reduction.matched:
-            return found
+            return preview
     levels = LEVELS[PROJECTING:] if policy.preview is PreviewKind.PROJECT else LEVELS
     reduction = Reduction(value, shape, None, policy.preview, policy.keywords)
     return _valid(partial(fitted, reduction, levels), reduction, schema, budget, counter)
@@ -67,18 +67,18 @@ def _valid(
     counter: TokenCounter,
 ) -> Fitted:
     """Restore what the schema turns out to require, step by step, in the end the whole value."""
-    first = found = fitted()
+    first = preview = fitted()
     if schema is None:
         return first
     validity = Validity(schema)
     for _ in range(_ROUNDS):
-        errors = validity.errors(found.value)
+        errors = validity.errors(preview.value)
         if not errors:
-            return found
+            return preview
         reduction.pin(errors)
         if reduction.pinned_whole:
             break
-        found = fitted()
+        preview = fitted()
     if validity.errors(reduction.value):
         # The tool's own result is not valid, so the preview need not be.
         return first

@@ -24,7 +24,7 @@ class _Sum:
 @dataclass(slots=True)
 class Omitted:
     _sums: dict[tuple[Path, Unit], _Sum] = field(default_factory=dict)
-    _kept: dict[Path, dict[str, None]] = field(default_factory=dict)
+    _fields: dict[Path, dict[str, None]] = field(default_factory=dict)
     _left_out: dict[Path, dict[str, None]] = field(default_factory=dict)
 
     def add(self, path: Path, unit: Unit, shown: int, total: int) -> None:
@@ -35,7 +35,7 @@ class Omitted:
 
     def add_fields(self, path: Path, kept: dict[str, Any], left_out: list[str]) -> None:
         """Add a record's fields; places of one kind count as one, with the fields of all of them."""
-        self._kept.setdefault(path, {}).update(dict.fromkeys(kept))
+        self._fields.setdefault(path, {}).update(dict.fromkeys(kept))
         self._left_out.setdefault(path, {}).update(dict.fromkeys(left_out))
 
     def texts_cut(self) -> bool:
@@ -43,17 +43,17 @@ class Omitted:
 
     def omissions(self) -> tuple[Omission, ...]:
         """All omissions, those of outer places first."""
-        found = [
+        omissions = [
             (path, Omission(shown_path(path), unit, s.shown, s.total, s.places))
             for (path, unit), s in self._sums.items()
         ]
         for path, names in self._left_out.items():
-            kept = self._kept[path]
-            gone = tuple(name for name in names if name not in kept)
-            if gone:
-                shown, total = len(kept), len(kept) + len(gone)
-                found.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=gone)))
-        return tuple(omission for _, omission in sorted(found, key=lambda each: _length(each[0])))
+            kept = self._fields[path]
+            missing = tuple(name for name in names if name not in kept)
+            if missing:
+                shown, total = len(kept), len(kept) + len(missing)
+                omissions.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=missing)))
+        return tuple(omission for _, omission in sorted(omissions, key=lambda each: _length(each[0])))
 
 
 def shown_path(path: Path) -> str:

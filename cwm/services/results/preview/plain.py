@@ -18,11 +18,11 @@ def plain_preview(content: Sequence[Item], structured: Any, most_tokens: int) ->
     bodies = [text.encode(errors="replace") for text in texts]
     items, room = list[Item](), most_tokens
     for body in bodies:
-        shown = body[:room].decode(errors="ignore")
-        if not shown:
+        text = body[:room].decode(errors="ignore")
+        if not text:
             break
-        items.append({"type": "text", "text": shown})
-        room -= len(shown.encode())
+        items.append({"type": "text", "text": text})
+        room -= len(text.encode())
     omissions = [Omission("", Unit.BYTES, most_tokens - room, sum(map(len, bodies)))]
     if len(items) < len(content):
         omissions.append(Omission("", Unit.PARTS, len(items), len(content)))

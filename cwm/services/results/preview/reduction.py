@@ -74,9 +74,9 @@ class Reduction:
         reduced = self._any(self.value, Spot((), self.shape, self.mask, 0, False))
         return (type(self.value)() if reduced is _GONE else reduced), self._omitted
 
-    def pin(self, failed: Iterable[Place]) -> None:
+    def pin(self, places: Iterable[Place]) -> None:
         """Restrict further reductions at the places where the last one was not valid."""
-        for path, record in dict.fromkeys(self._located(place) for place in failed):
+        for path, record in dict.fromkeys(self._located(place) for place in places):
             place = path
             while place and self._pins.get(place) is Pin.WHOLE:
                 place = place[0]
@@ -195,7 +195,7 @@ class Reduction:
         if not every and self._paged(value, spot):
             return self._map(value, spot)
         required = spot.shape.required if spot.shape else ()
-        kept: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         left_out: list[str] = []
         for name, one in value.items():
             reduced = self._field(name, one, spot, must=every or name in required)
@@ -203,16 +203,16 @@ class Reduction:
                 left_out.append(name)
             else:
                 self._take(len(name) + 4)
-                kept[name] = reduced
+                fields[name] = reduced
         if left_out:
-            if not kept and spot.mask is not None and spot.mask is not NOTHING:
+            if not fields and spot.mask is not None and spot.mask is not NOTHING:
                 return _GONE
             least = max(spot.shape.least_fields if spot.shape else 0, spot.mask is None)
-            if len(kept) < least:
-                kept = self._with_enough(value, kept, least, spot)
-                left_out = [name for name in value if name not in kept]
-            self._omitted.add_fields(spot.path, kept, left_out)
-        return kept
+            if len(fields) < least:
+                fields = self._with_enough(value, fields, least, spot)
+                left_out = [name for name in value if name not in fields]
+            self._omitted.add_fields(spot.path, fields, left_out)
+        return fields
 
     def _field(self, name: str, value: Any, spot: Spot, *, must: bool) -> Any:
         """The reduced value of a field, or _GONE to leave it out unless it must stay."""
@@ -248,13 +248,15 @@ class Reduction:
         return rank(name, value) > self._detail.rank
 
     def _with_enough(
-        self, value: dict[str, Any], kept: dict[str, Any], least: int, spot: Spot
+        self, value: dict[str, Any], fields: dict[str, Any], least: int, spot: Spot
     ) -> dict[str, Any]:
-        """``kept`` with further fields up to ``least``, those of the best rank first."""
-        more = sorted((name for name in value if name not in kept), key=lambda name: rank(name, value[name]))
-        names = dict.fromkeys([*kept, *more[: least - len(kept)]])
+        """``fields`` with further ones up to ``least``, those of the best rank first."""
+        more = sorted(
+            (name for name in value if name not in fields), key=lambda name: rank(name, value[name])
+        )
+        names = dict.fromkeys([*fields, *more[: least - len(fields)]])
         return {
-            name: kept[name] if name in kept else self._field(name, value[name], spot, must=True)
+            name: fields[name] if name in fields else self._field(name, value[name], spot, must=True)
             for name in value
             if name in names
         }
@@ -276,25 +278,25 @@ class Reduction:
         shown = self._allowed(len(value), spot, shape.least_fields if shape else 0)
         required = shape.required if shape else frozenset[str]()
         waiting = len(required.intersection(value))
-        kept: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, one in value.items():
             must = name in required
-            if len(kept) >= shown and not waiting:
+            if len(fields) >= shown and not waiting:
                 break
             waiting -= must
-            if len(kept) < shown - waiting or must:
-                must = must or self._least(shape, kept)
+            if len(fields) < shown - waiting or must:
+                must = must or self._least(shape, fields)
                 path = (spot.path, EACH if is_map else name)
                 reduced = self._inside(name, one, spot, path, depth, in_item=is_map, must=must)
                 if reduced is not _GONE:
                     self._take(len(name) + 4)
-                    kept[name] = reduced
-        if not kept and spot.mask is not None and spot.mask is not NOTHING:
+                    fields[name] = reduced
+        if not fields and spot.mask is not None and spot.mask is not NOTHING:
             return _GONE
-        if len(kept) < len(value):
-            self._omitted.add(spot.path, Unit.ENTRIES, len(kept), len(value))
-        return kept
+        if len(fields) < len(value):
+            self._omitted.add(spot.path, Unit.ENTRIES, len(fields), len(value))
+        return fields
 
     @staticmethod
-    def _least(shape: Shape | None, kept: dict[str, Any]) -> bool:
-        return shape is not None and len(kept) < shape.least_fields
+    def _least(shape: Shape | None, fields: dict[str, Any]) -> bool:
+        return shape is not None and len(fields) < shape.least_fields

@@ -41,9 +41,9 @@ def _block(text: str, language: str) -> list[Span]:
     spans: list[Span] = []
     at = 0
     for sentence in segment(language, text):
-        if (plain := sentence.strip()) and (found := text.find(plain, at)) >= 0:
-            at = found + len(plain)
-            spans.append((found, at))
+        if (plain := sentence.strip()) and (start := text.find(plain, at)) >= 0:
+            at = start + len(plain)
+            spans.append((start, at))
     return spans
 
 

@@ -100,12 +100,12 @@ class Shape:
 
 def _flat(root: Schema, schemas: Sequence[Schema]) -> Iterator[Schema]:
     """The schemas, and those that they apply to the same place through references and combinators."""
-    waiting, seen = list(schemas), set[int]()
+    waiting, visited = list(schemas), set[int]()
     while waiting:
         schema = waiting.pop(0)
-        if id(schema) in seen:
+        if id(schema) in visited:
             continue
-        seen.add(id(schema))
+        visited.add(id(schema))
         yield schema
         for keyword in _ALSO:
             waiting += _schemas(schema.get(keyword))

@@ -78,8 +78,8 @@ class Text:
         for hit in islice(self._keyword.finditer(self._whole, _LOOKED_AT, _SEARCHED), _HITS):
             if hit.start() >= end:
                 start, end = max(hit.start() - _AROUND, end, _LOOKED_AT), hit.end() + _AROUND
-                found = sentences(self._whole, start, end)
-                yield from (span for span in found if self._keyword.search(self._whole, *span))
+                spans = sentences(self._whole, start, end)
+                yield from (span for span in spans if self._keyword.search(self._whole, *span))
 
     def _by_sentences(self, limit: int) -> Shortened:
         room = limit - len(counted(self._total, self._unit, "earlier")) - len(" … []")
@@ -95,36 +95,38 @@ class Text:
         spans = self._sentences
         if not spans or spans[0][1] > room:
             return []
-        taken = {0}
+        indices = {0}
         room -= spans[0][1]
         for index in self._in_order():
-            follows = index - 1 in taken
+            follows = index - 1 in indices
             cost = spans[index][1] - (spans[index - 1][1] if follows else spans[index][0] - len(_GAP))
             if cost <= room:
-                taken.add(index)
+                indices.add(index)
                 room -= cost
             elif follows and index not in self._wanted:
-                return self._with_part(_joined(spans, sorted(taken)), spans[index - 1][1], spans[index], room)
-        return _joined(spans, sorted(taken))
+                return self._with_part(
+                    _joined(spans, sorted(indices)), spans[index - 1][1], spans[index], room
+                )
+        return _joined(spans, sorted(indices))
 
     def _with_keyword(self) -> dict[int, None]:
         """Sentences with a keyword, by index."""
         if self._keyword is None:
             return {}
-        found = (self._keyword.search(self._whole, *span) for span in self._sentences)
-        return {index: None for index, hit in enumerate(found) if hit}
+        hits = (self._keyword.search(self._whole, *span) for span in self._sentences)
+        return {index: None for index, hit in enumerate(hits) if hit}
 
     def _in_order(self) -> list[int]:
         """The sentences after the first, by importance: those with a keyword come first."""
         rest = range(1, len(self._sentences))
         return [i for i in self._wanted if i] + [i for i in rest if i not in self._wanted]
 
-    def _with_part(self, taken: list[Span], last: int, sentence: Span, room: int) -> list[Span]:
-        """``taken`` extended, after the span that ends at ``last``, by the beginning of a sentence that did not fit."""
+    def _with_part(self, spans: list[Span], last: int, sentence: Span, room: int) -> list[Span]:
+        """``spans`` extended, after the span that ends at ``last``, by the beginning of a sentence that did not fit."""
         end = last + cut_after(self._whole[last : sentence[1]], room)
         if end - sentence[0] < _WORTH_CUTTING:
-            return taken
-        return [(start, end if till == last else till) for start, till in taken]
+            return spans
+        return [(start, end if till == last else till) for start, till in spans]
 
     def _marked(self, spans: list[Span]) -> Shortened:
         unit, total = self._unit, self._total

@@ -43,16 +43,16 @@ def twins_of(content: Sequence[Item], structured: Any) -> Twins:
     if structured is None:
         return Twins()
     only = next(iter(structured)) if isinstance(structured, dict) and len(structured) == 1 else None
-    said: dict[int, str | None] = {}
+    repeats: dict[int, str | None] = {}
     for place, item in enumerate(content):
         text = item["text"] if item.get("type") == "text" else None
         if text is not None and _says(text, structured):
-            said[place] = None
+            repeats[place] = None
         elif text is not None and only is not None and _says(text, structured[only]):
-            said[place] = only
-    if not said and only is not None and _one_by_one(content, structured[only]):
+            repeats[place] = only
+    if not repeats and only is not None and _one_by_one(content, structured[only]):
         return Twins(each=only)
-    return Twins(said)
+    return Twins(repeats)
 
 
 def _says(text: str, value: Any) -> bool:
@@ -62,9 +62,9 @@ def _says(text: str, value: Any) -> bool:
         return text == dumped(value)
     if not text.lstrip().startswith("{" if isinstance(value, dict) else "["):
         return False
-    said = parsed(text)
+    parsed_text = parsed(text)
     try:
-        return is_json(said) and bool(said == value)
+        return is_json(parsed_text) and bool(parsed_text == value)
     except RecursionError:
         return False
 
