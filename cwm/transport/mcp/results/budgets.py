@@ -1,4 +1,4 @@
-"""Every tool result on its way to an agent: within its budget the very same, over it a preview."""
+"""Applies result budgets to tool results: a result within its budget passes unchanged, one over it becomes a preview."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT
 
 _FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
 _FIRST_WITH_LINKS: Final = "2025-06-18"
-# Of the connection that a result came by, of how it came, and of how FastMCP's clients unwrap it.
+# These keys describe the connection, the sharing of the answer, and how FastMCP's clients unwrap it: not the result.
 _NOT_THE_TOOLS: Final = frozenset({SERVER_INFO_META_KEY, SHARED_META, "fastmcp"})
 _BYTES_A_TOKEN: Final = 4
 _NOT_ITS_FAULT: Final = (
@@ -43,7 +43,7 @@ _NOT_ITS_FAULT: Final = (
 
 
 class ResultBudgets(Middleware):
-    """Outside of what calls tools, so that it sees every result; inside of what codes errors."""
+    """The layer around those that call tools, so that it sees every result; the layers that code errors are outside it."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -75,7 +75,7 @@ class ResultBudgets(Middleware):
         agent: ContextManager,
         policy: ToolPolicy,
     ) -> MiddlewareContext[CallToolRequestParams]:
-        """What reads on in a stored result asks for no more than the budget has."""
+        """Lower ``max_tokens`` of result_read and result_query to what the budget has left."""
         message = context.message
         arguments = dict(message.arguments or {})
         given = whole(arguments.get("max_tokens"))
@@ -90,7 +90,7 @@ class ResultBudgets(Middleware):
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)
         weighed = await self._delivery.weigh(call, answer)
-        # What reads a stored result was told the budget; to store its answer would go round in circles.
+        # result_read and result_query already got the budget as max_tokens; storing their answers would never end.
         if weighed.fits or follow_up:
             await self._delivery.whole(call, weighed, follow_up=follow_up)
             return result
@@ -98,7 +98,7 @@ class ResultBudgets(Middleware):
         return await self._rendered(call, weighed, shown, result, record.request)
 
     def _uncounted(self, call: Call, result: ToolResult) -> ToolResult:
-        """Whole if it is within the budget whatever it takes: a text has no more tokens than bytes."""
+        """For a result that could not be counted: unchanged if its bytes fit the budget, as no text has more tokens than bytes."""
         most = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
         size = len(dumped([answer.content, answer.structured]).encode())
@@ -127,7 +127,7 @@ class ResultBudgets(Middleware):
 
 
 class References(Middleware):
-    """Puts values in the place of by-reference arguments, before anybody looks at the arguments."""
+    """Replaces references in the arguments with the stored values, before any inner layer reads the arguments."""
 
     def __init__(self, by_reference: ByReference, delivery: Delivery) -> None:
         self._by_reference = by_reference
@@ -157,11 +157,11 @@ class References(Middleware):
 
 
 async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
-    """As the tool itself finds it: a handle among the arguments counts where tools of upstreams take it."""
+    """The caller as the tool will find it: for upstream tools, a handle among the arguments names the agent session."""
     handle = None if call.upstream is None else arguments.get(HANDLE_ARGUMENT)
     try:
         if isinstance(handle, str):
-            # Else the tool's own argument of that name, or a mistake, which it will tell.
+            # If the handle is unknown, it is the tool's own argument of that name, or a mistake that the tool will report.
             with suppress(CwmError):
                 return await call.caller(handle)
         return await call.caller()
@@ -170,19 +170,19 @@ async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
 
 
 async def _output_schema(call: ToolCall) -> Mapping[str, Any] | None:
-    """What a strict client holds the structured content against."""
+    """The schema that a strict client validates the structured content against."""
     if call.upstream is None:
         return None if call.own is None else call.own.output_schema
     try:
         offer = await call.offer()
     except (CwmError, UpstreamError):
-        # It was there a moment ago; what it answered is not to be lost for it.
+        # The upstream has just answered; its result must not be lost because the schema cannot be read now.
         return None
     return None if offer is None else offer.definition.get("outputSchema")
 
 
 def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
-    """Follow-ups say in two texts what their structured content says."""
+    """``result`` as an ``Answer``. Follow-ups come without structured content: their two texts repeat it."""
     content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
     structured = result.structured_content if with_structured else None
     meta = {name: value for name, value in (result.meta or {}).items() if name not in _NOT_THE_TOOLS}
@@ -190,7 +190,7 @@ def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
 
 
 def _told_as_error(content: list[Mapping[str, Any]], result: ToolResult, shown: Shown) -> bool:
-    """Clients throw away what lacks the structured content that its schema promises, unless it is an error."""
+    """Whether to mark the preview as an error: clients reject a success without the structured content of its schema."""
     if result.is_error or result.structured_content is None or shown.preview.structured is not None:
         return result.is_error
     content.append({"type": "text", "text": _NOT_ITS_FAULT})

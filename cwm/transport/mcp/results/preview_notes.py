@@ -1,4 +1,4 @@
-"""What stands beside a preview: for the model how to read on, for programs the same as data."""
+"""What accompanies a preview: a note for the model on how to read on, and the same as data for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_OMISSIONS: Final = 32
 
 
 def note(shown: Shown, tokens: int, *, by_reference: bool) -> dict[str, Any]:
-    """One text item: what is shown of what, and how to read on, or that nothing is kept."""
+    """A text item that says how much is shown, and how to read on or that the rest is lost."""
     if shown.kept is None:
         assert shown.refusal is not None
         told = _lost(shown.refusal, tokens)
@@ -27,7 +27,7 @@ def note(shown: Shown, tokens: int, *, by_reference: bool) -> dict[str, Any]:
 
 
 def link(kept: Kept) -> dict[str, Any]:
-    """Clients read the whole result there."""
+    """A resource link under which clients read the whole result."""
     return {
         "type": "resource_link",
         "uri": f"{RESULTS_URI}/{kept.handle}",

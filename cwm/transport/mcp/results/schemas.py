@@ -1,4 +1,4 @@
-"""What the tools on stored results answer."""
+"""The answers of the tools on stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools on stored results: read on, and ask for what is in them."""
+"""Tools on stored results: read them page by page, and query them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ async def result_read(
 ) -> ToolResult:
     """Read a stored tool result page by page, exactly as the tool returned it.
 
-    A result too large for your context is stored whole and answered with a preview, a handle and a cursor.
-    Pages are of what was stored then: they never shift, and put together they are the original, byte for
-    byte. Follow next_cursor to read on, or take any page by handle. The first text is the page itself.
-    result_query finds what you look for in far fewer tokens.
+    A result too large for your context is stored whole, and you get a preview, a handle and a cursor instead.
+    The pages of a stored result never change; joined, they are the original, byte for byte. Pass next_cursor as
+    cursor to read on, or read any page by handle. The first text of the answer is the page itself. To find
+    something specific, result_query takes far fewer tokens.
 
     Errors: CWM-1003 malformed field, no such page or part, or a cursor that is malformed, expired or
-    foreign (context.reason); CWM-2005 no such stored result, or it expired; CWM-4002 the store cannot be
+    someone else's (context.reason); CWM-2005 no such stored result, or it expired; CWM-4002 the store cannot be
     read (retryable).
     """
     if cursor is not None and (page is not None or part is not None):
@@ -113,12 +113,12 @@ async def result_query(
 ) -> ToolResult:
     """Find something in a stored tool result without reading all of it. Give exactly one kind of query.
 
-    jmespath and json_pointer answer JSON. regex and search answer matching lines with their numbers, at
-    most 1000 matches; of long lines what is around each match. An answer longer than max_tokens is
-    truncated: pass next_cursor with the same query for the rest. The first text is the answer itself.
+    jmespath and json_pointer return JSON. regex and search return the matching lines with their numbers, at
+    most 1000 matches; of a long line, only the text around each match. An answer longer than max_tokens is
+    truncated: pass next_cursor as cursor with the same query for the rest. The first text is the answer itself.
 
     Errors: CWM-1003 malformed field, not exactly one query, a query that does not suit the part or takes
-    too much time, or a cursor that is malformed, expired or foreign (context.reason); CWM-2005 no such
+    too much time, or a cursor that is malformed, expired or someone else's (context.reason); CWM-2005 no such
     stored result, or it expired; CWM-4002 the store cannot be read (retryable).
     """
     asked = {
@@ -155,7 +155,7 @@ def _query(asked: Mapping[QueryKind, str | int | None], context: int) -> Query:
 
 
 def _with_text(told: Mapping[str, Any]) -> ToolResult:
-    """The text stands for itself, unescaped, and what is known about it follows."""
+    """A result whose first text item is the text itself, unescaped, and whose second has the other fields as JSON."""
     about = {name: value for name, value in told.items() if name != "text"}
     return ToolResult(
         content=[
