@@ -36,22 +36,22 @@ LineCount: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
 
 async def result_read(
     cursor: Annotated[
-        Cursor | None, Field(description="From a preview or an earlier page: reads on from there")
+        Cursor | None, Field(description="Cursor from a preview or an earlier page; reading continues there")
     ] = None,
     handle: Annotated[
         Handle | None, Field(description="Handle of a stored result, instead of a cursor")
     ] = None,
     page: Annotated[
         Annotated[int, Field(ge=1)] | None,
-        Field(description="With handle: which page, from 1; the first if left out"),
+        Field(description="With handle: number of the page, from 1; the first if left out"),
     ] = None,
     part: Annotated[
         PartIndex | None,
-        Field(description="With handle: which part of the result, from 0; the first if left out"),
+        Field(description="With handle: number of the part of the result, from 0; the first if left out"),
     ] = None,
-    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = DEFAULT_TOKENS[
-        "result_read"
-    ],
+    max_tokens: Annotated[
+        Tokens, Field(description="Maximum number of tokens of text to return")
+    ] = DEFAULT_TOKENS["result_read"],
     caller: Caller = CALLER,
 ) -> ToolResult:
     """Read a stored tool result page by page, exactly as the tool returned it.
@@ -66,9 +66,7 @@ async def result_read(
     read (retryable).
     """
     if cursor is not None and (page is not None or part is not None):
-        raise InvalidParameterError(
-            "A cursor says itself where to read on: leave out page and part.", field="page"
-        )
+        raise InvalidParameterError("A cursor includes the page and part: leave them out.", field="page")
     read = await caller.services.results.read(
         caller.principal,
         cursor=cursor,
@@ -82,33 +80,34 @@ async def result_read(
 
 async def result_query(
     handle: Annotated[Handle, Field(description="Handle of a stored result")],
-    part: Annotated[PartIndex, Field(description="Which part of the result, from 0")] = 0,
+    part: Annotated[PartIndex, Field(description="Number of the part of the result, from 0")] = 0,
     jmespath: Annotated[
-        Expression | None, Field(description="JMESPath into a JSON part, such as items[?price > `9`].name")
+        Expression | None,
+        Field(description="JMESPath expression for a JSON part, such as items[?price > `9`].name"),
     ] = None,
     json_pointer: Annotated[
         Annotated[str, Field(max_length=2_000)] | None,
-        Field(description="RFC 6901 pointer into a JSON part, such as /items/0/name"),
+        Field(description="JSON pointer (RFC 6901) into a JSON part, such as /items/0/name"),
     ] = None,
     regex: Annotated[
-        Pattern | None, Field(description="RE2 pattern; ^ and $ are those of lines, (?i) ignores case")
+        Pattern | None, Field(description="RE2 pattern; ^ and $ match at line ends, (?i) ignores case")
     ] = None,
-    search: Annotated[Pattern | None, Field(description="Text to find, whatever its case")] = None,
-    head: Annotated[LineCount | None, Field(description="So many lines from the start")] = None,
-    tail: Annotated[LineCount | None, Field(description="So many lines from the end")] = None,
+    search: Annotated[Pattern | None, Field(description="Text to find, ignoring case")] = None,
+    head: Annotated[LineCount | None, Field(description="Return this many lines from the start")] = None,
+    tail: Annotated[LineCount | None, Field(description="Return this many lines from the end")] = None,
     count: Annotated[
         Literal["lines", "items", "characters", "bytes", "tokens"] | None,
-        Field(description="How many there are; items are those of a JSON array or object"),
+        Field(description="Count these; items are those of a JSON array or object"),
     ] = None,
     context: Annotated[
         int, Field(ge=0, le=50, description="With regex and search: lines to show around each match")
     ] = 0,
     cursor: Annotated[
-        Cursor | None, Field(description="next_cursor of the same query: goes on where it ended")
+        Cursor | None, Field(description="next_cursor of the same query; continues where that ended")
     ] = None,
-    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = DEFAULT_TOKENS[
-        "result_query"
-    ],
+    max_tokens: Annotated[
+        Tokens, Field(description="Maximum number of tokens of text to return")
+    ] = DEFAULT_TOKENS["result_query"],
     caller: Caller = CALLER,
 ) -> ToolResult:
     """Find something in a stored tool result without reading all of it. Give exactly one kind of query.
