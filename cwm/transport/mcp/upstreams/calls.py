@@ -1,4 +1,4 @@
-"""Calls of upstream servers' tools."""
+"""Calls the tools of upstream servers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT, asked_for, for
 from cwm.transport.mcp.upstreams.rounds import asks_for_input, given_now
 
 SHARED_META: Final = "dev.cwm/shared"
-"""Key of a result's ``_meta``: it was made for another call, so long ago."""
+"""Key of a result's ``_meta`` that says that the answer was made for another call, and how long ago."""
 
 
 class UpstreamCalls(Middleware):
-    """Passes calls of upstream tools on. Within the chain, so that what holds for every result holds for theirs."""
+    """Forwards calls to upstream tools. It is one of the layers, so the outer ones treat upstream results like CWM's own."""
 
     def __init__(self, upstreams: Upstreams, answers: SharedAnswers) -> None:
         self._upstreams = upstreams
@@ -87,11 +87,11 @@ class UpstreamCalls(Middleware):
 
 
 class _Relay:
-    """Tells the caller of an upstream's progress, in order and before the answer."""
+    """Forwards an upstream's progress to the caller, in order and before the answer."""
 
     def __init__(self, asked: Context) -> None:
         self._asked = asked
-        # FastMCP looks up whom to tell in the running context, which is not the caller's when a program speaks.
+        # FastMCP takes the recipient from the running context, which is not the caller's when a stdio upstream reports.
         self._context = contextvars.copy_context()
         self._last: asyncio.Task[None] | None = None
 
@@ -109,7 +109,7 @@ class _Relay:
     ) -> None:
         if before is not None:
             await asyncio.wait({before})
-        # A caller that is gone is told nothing, and misses nothing.
+        # A caller that has disconnected needs no progress.
         with contextlib.suppress(Exception):
             await self._asked.report_progress(progress, total, message)
 
@@ -124,7 +124,7 @@ def _result(upstream: str, given: Given) -> ToolResult:
 
 
 def _wrapped(result: CallToolResult) -> ToolResult:
-    """FastMCP makes all structured content anew, which takes long, to refuse numbers that JSON has not."""
+    """Avoid FastMCP's slow copy of structured content, which only serves to refuse numbers that JSON does not have."""
     structured = result.structured_content
     if not isinstance(structured, dict):
         return ToolResult.from_mcp_result(result)

@@ -1,4 +1,4 @@
-"""What of requests and answers crosses between a client's connection and an upstream's."""
+"""Which request and answer fields are forwarded between a client and an upstream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cwm.transport.mcp.upstreams.rounds import can_be_asked, given_now, takes_ro
 
 HANDLE_ARGUMENT: Final = "agent_session"
 
-# These describe one connection, ours or the upstream's, and never cross from one to the other.
+# These describe one connection, the client's or the upstream's, and are never forwarded.
 _OF_A_CONNECTION: Final = frozenset(
     {
         PROTOCOL_VERSION_META_KEY,
@@ -36,19 +36,19 @@ _OF_A_CONNECTION: Final = frozenset(
         "progressToken",
     }
 )
-# What CWM says itself, to its own clients; an upstream that says such things would be taken for it.
+# Keys that only CWM sets for its clients; an upstream that set them would pass for CWM.
 _OURS: Final = "dev.cwm/"
 _Result = TypeVar("_Result", bound=Result)
 
 
 def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
-    """Where it makes a difference, and the tool has no argument of that name itself."""
+    """Whether the tool takes ``agent_session``: its upstream has a session per agent, and no argument of its own has that name."""
     schema = offer.definition.get("inputSchema") or {}
     return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
 
 
 def forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-    """What the request says beside what it asks for; not what it says of the connection that it came by."""
+    """The request's fields to forward beside its own parameters, without those that describe the client's connection."""
     meta = meta_of(context)
     kept = {name: value for name, value in meta.items() if _crosses(name)}
     kept |= can_be_asked(context, meta)
@@ -60,7 +60,7 @@ def _crosses(name: str) -> bool:
 
 
 def _crossing(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer as the upstream gave it, but for what in its ``_meta`` is not its own to say."""
+    """The upstream's answer without the keys of ``_meta`` that are never forwarded."""
     meta = answer.get("_meta")
     if not isinstance(meta, Mapping) or all(map(_crosses, meta)):
         return answer

@@ -1,4 +1,4 @@
-"""What upstream servers offer, listed beside our own, and their resources and prompts."""
+"""Lists the offers of upstream servers beside CWM's own, and serves their resources, prompts and completions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT, asked_for, for
 from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
 ABSENT_META: Final = "dev.cwm/absent"
-"""Key of a list's ``_meta``: the upstreams whose part is missing, and why."""
+"""Key of a list's ``_meta`` that names the upstreams whose offers are missing, and why."""
 
 _HANDLE_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
@@ -50,7 +50,7 @@ _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 
 
 class UpstreamLists:
-    """Handlers that add what upstreams offer to what FastMCP answers, as the upstreams spelled it."""
+    """Handlers that add the offers of upstreams, as the upstreams define them, to FastMCP's answers."""
 
     def __init__(self, face: McpFace, upstreams: Upstreams, agency: Agency) -> None:
         self._face = face
@@ -58,7 +58,7 @@ class UpstreamLists:
         self._agency = agency
 
     def install(self) -> None:
-        """Take the place of FastMCP's own handlers, which go on to answer for our part."""
+        """Replace FastMCP's handlers; the replacements still call them for CWM's own part."""
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
         own: dict[str, tuple[Any, _Handler]] = {
             "tools/list": (PaginatedRequestParams, self._face._on_list_tools),  # noqa: SLF001
@@ -109,7 +109,7 @@ class UpstreamLists:
         return listed
 
     def _shown(self, context: ServerRequestContext[Any, Any], kind: Kind, offer: Offer) -> Mapping[str, Any]:
-        """A client without MCP sessions is told how to keep a stateful upstream's state together."""
+        """The offer's definition. For clients without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if kind is not Kind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
             return offer.definition
@@ -167,7 +167,7 @@ class UpstreamLists:
             except MCPError as refused:
                 if refused.code != METHOD_NOT_FOUND:
                     raise
-                # We complete for all upstreams, or for none: one that does not is one that knows of nothing.
+                # CWM declares completion for all upstreams together, so one without it has no suggestions.
                 answer = {"completion": {"values": []}}
             return valid(CompleteResult, upstream, answer)
 
@@ -176,7 +176,7 @@ class UpstreamLists:
     async def _reference(
         self, context: ServerRequestContext[Any, Any], ref: PromptReference | ResourceTemplateReference
     ) -> tuple[str, dict[str, str]] | None:
-        """The upstream that offers it, and what it is called there; None for what no upstream offers."""
+        """The upstream that offers ``ref``, and the reference under its name there; None if no upstream offers it."""
         if isinstance(ref, ResourceTemplateReference):
             found = self._upstreams.resource(ref.uri)
             return None if found is None else (found[0], {"type": ref.type, "uri": found[1]})
@@ -198,7 +198,7 @@ class UpstreamLists:
     async def _ask(
         self, context: ServerRequestContext[Any, Any], upstream: str, method: str, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Reads may be repeated. Failures are JSON-RPC errors: these methods have no other."""
+        """Send a request, repeating it if need be, as it only reads. Failures become JSON-RPC errors: no other form exists here."""
         try:
             caller = await self._agency.caller(context)
             return await self._upstreams.request(

@@ -1,7 +1,7 @@
-"""Calls that take several rounds: a server asks for input, and the client calls again with what it asked for.
+"""Calls of several rounds: the server asks for input, and the client calls again with that input.
 
-Between the rounds nothing is kept here. The upstream's ``requestState`` travels through the client, sealed for the
-principal, the method, the target and its arguments: any replica with the same secret opens it.
+The gateway stores nothing between rounds. The upstream's ``requestState`` travels through the client, sealed for the
+principal, the method, the target and its arguments: any replica with the same secret can open it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _STATE_SECONDS: Final = 3600.0
 _LABEL: Final = b"cwm/request-state"
 _GIVEN: Final = ("inputResponses", "requestState")
 _ANSWERED: Final = ("elicitation", "sampling", "roots")
-"""What a client can be asked for in a round, as its capabilities name it."""
+"""The capabilities that name what a client can be asked for in a round."""
 
 
 def state_security(secrets: Sequence[bytes]) -> RequestStateSecurity:
-    """``secrets``: the first seals, all open."""
+    """Seals ``requestState`` with the first of ``secrets``, and opens it with any of them."""
     keys = dict.fromkeys(hmac.digest(secret, _LABEL, hashlib.sha256) for secret in secrets)
     return RequestStateSecurity(keys=list(keys), ttl=_STATE_SECONDS, bind_principal=_principal)
 
@@ -43,13 +43,13 @@ def asks_for_input(answer: Mapping[str, Any]) -> bool:
 
 
 def given_now(context: Context) -> dict[str, Any]:
-    """What this round brings: answers to what was asked, and the state of the round before, opened."""
+    """What the client sends in this round: its input, and the opened state of the previous round."""
     params = (context.params or {}) if takes_rounds(context) else {}
     return {name: params[name] for name in _GIVEN if params.get(name) is not None}
 
 
 def can_be_asked(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the client's capabilities that an upstream may make use of, as ``_meta`` has it."""
+    """The client capabilities that an upstream may use, in the form of ``_meta``."""
     told = meta.get(CLIENT_CAPABILITIES_META_KEY)
     if not takes_rounds(context) or not isinstance(told, Mapping):
         return {}
@@ -58,7 +58,7 @@ def can_be_asked(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _principal(context: Context) -> str | None:
-    """Over stdio whoever started the process is its only client."""
+    """The principal to bind the state to; None over stdio, where whoever started the process is the only client."""
     request = context.request
     if request is None:
         return None
