@@ -75,7 +75,7 @@ def asked_for(
     if not takes_rounds(context):
         raise MCPError(
             INVALID_PARAMS,
-            f"Upstream {upstream} asks for input, which only a client of 2026-07-28 can be asked for.",
+            f"Upstream {upstream} asks for input, which only a client of 2026-07-28 can give.",
         )
     return valid(InputRequiredResult, upstream, answer)
 
@@ -84,4 +84,4 @@ def valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _R
     try:
         return result.model_validate(_crossing(answer))
     except ValidationError:
-        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} answered something that is not MCP.") from None
+        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} sent an answer that is not valid MCP.") from None

@@ -37,7 +37,7 @@ ABSENT_META: Final = "dev.cwm/absent"
 
 _HANDLE_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
-    "description": "From agent_session_create: calls with the same one share this server's state.",
+    "description": "From agent_session_create: calls with the same value share this server's state.",
 }
 _LISTS: Final[Mapping[str, tuple[Kind, str]]] = {
     "tools/list": (Kind.TOOLS, "tools"),
