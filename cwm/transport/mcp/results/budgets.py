@@ -78,10 +78,10 @@ class ResultBudgets(Middleware):
         """Lower ``max_tokens`` of result_read and result_query to what the budget has left."""
         message = context.message
         arguments = dict(message.arguments or {})
-        given = whole(arguments.get("max_tokens"))
-        wanted = DEFAULT_TOKENS[message.name] if given is None else given
+        argument = whole(arguments.get("max_tokens"))
+        requested = DEFAULT_TOKENS[message.name] if argument is None else argument
         allowance = await self._delivery.allowance(agent, policy)
-        if allowance is None or type(wanted) is not int or wanted <= allowance:
+        if allowance is None or type(requested) is not int or requested <= allowance:
             return context
         arguments["max_tokens"] = max(MIN_TOKENS, allowance)
         return context.copy(message=message.model_copy(update={"arguments": arguments}))
@@ -89,41 +89,41 @@ class ResultBudgets(Middleware):
     async def _within_budget(self, record: ToolCall, call: Call, result: ToolResult) -> ToolResult:
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)
-        weighed = await self._delivery.weigh(call, answer)
+        weight = await self._delivery.weigh(call, answer)
         # result_read and result_query already got the budget as max_tokens; storing their answers would never end.
-        if weighed.fits or follow_up:
-            await self._delivery.whole(call, weighed, follow_up=follow_up)
+        if weight.fits or follow_up:
+            await self._delivery.whole(call, weight, follow_up=follow_up)
             return result
-        shown = await self._delivery.shown(call, answer, weighed, await _output_schema(record))
-        return await self._rendered(call, weighed, shown, result, record.request)
+        outcome = await self._delivery.shown(call, answer, weight, await _output_schema(record))
+        return await self._rendered(call, weight, outcome, result, record.request)
 
     def _uncounted(self, call: Call, result: ToolResult) -> ToolResult:
         """For a result that could not be counted: unchanged if its bytes fit the budget, as no text has more tokens than bytes."""
-        most = call.policy.max_tokens
+        limit = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
         size = len(dumped([answer.content, answer.structured]).encode())
-        if most is None or size <= most or call.tool in _FOLLOW_UPS:
+        if limit is None or size <= limit or call.tool in _FOLLOW_UPS:
             return result
         refusal = InternalError("The gateway failed to count it.")
-        shown = Shown(plain_preview(answer.content, answer.structured, most), None, refusal)
-        tokens, delivered = size // _BYTES_A_TOKEN, shown.preview.account.tokens
-        content = [*shown.preview.content, note(shown, tokens, by_reference=False)]
-        is_error = _told_as_error(content, result, shown)
-        told = {**(result.meta or {}), META_KEY: meta(shown, tokens, delivered)}
-        return _result(content, None, told, is_error=is_error)
+        outcome = Shown(plain_preview(answer.content, answer.structured, limit), None, refusal)
+        tokens, delivered_tokens = size // _BYTES_A_TOKEN, outcome.preview.account.tokens
+        content = [*outcome.preview.content, note(outcome, tokens, by_reference=False)]
+        is_error = _marked_as_error(content, result, outcome)
+        meta_fields = {**(result.meta or {}), META_KEY: meta(outcome, tokens, delivered_tokens)}
+        return _result(content, None, meta_fields, is_error=is_error)
 
     async def _rendered(
-        self, call: Call, weighed: Weighed, shown: Shown, result: ToolResult, request: Context
+        self, call: Call, weight: Weighed, outcome: Shown, result: ToolResult, request: Context
     ) -> ToolResult:
         by_reference = self._delivery.budgets.some_take_references
-        content = [*shown.preview.content, note(shown, weighed.tokens, by_reference=by_reference)]
-        if shown.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
-            content.append(link(shown.kept))
-        is_error = _told_as_error(content, result, shown)
-        seen = Answer(content, shown.preview.structured, is_error)
-        delivered = await self._delivery.tell(call, weighed, seen, kept=shown.kept is not None)
-        told = {**(result.meta or {}), META_KEY: meta(shown, weighed.tokens, delivered)}
-        return _result(content, shown.preview.structured, told, is_error=is_error)
+        content = [*outcome.preview.content, note(outcome, weight.tokens, by_reference=by_reference)]
+        if outcome.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
+            content.append(link(outcome.kept))
+        is_error = _marked_as_error(content, result, outcome)
+        answer_sent = Answer(content, outcome.preview.structured, is_error)
+        delivered_tokens = await self._delivery.tell(call, weight, answer_sent, kept=outcome.kept is not None)
+        meta_fields = {**(result.meta or {}), META_KEY: meta(outcome, weight.tokens, delivered_tokens)}
+        return _result(content, outcome.preview.structured, meta_fields, is_error=is_error)
 
 
 class References(Middleware):
@@ -144,7 +144,7 @@ class References(Middleware):
         call = tool_call()
         try:
             caller = await call.caller()
-            filled = await self._by_reference.filled(
+            arguments = await self._by_reference.filled(
                 caller.agent.principal,
                 call.name,
                 message.arguments,
@@ -153,7 +153,7 @@ class References(Middleware):
             )
         except CwmError as refused:
             raise RefusedError(refused) from refused
-        return await call_next(context.copy(message=message.model_copy(update={"arguments": filled})))
+        return await call_next(context.copy(message=message.model_copy(update={"arguments": arguments})))
 
 
 async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
@@ -189,16 +189,16 @@ def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
     return Answer(content, structured, result.is_error, meta)
 
 
-def _told_as_error(content: list[Mapping[str, Any]], result: ToolResult, shown: Shown) -> bool:
+def _marked_as_error(content: list[Mapping[str, Any]], result: ToolResult, outcome: Shown) -> bool:
     """Whether to mark the preview as an error: clients reject a success without the structured content of its schema."""
-    if result.is_error or result.structured_content is None or shown.preview.structured is not None:
+    if result.is_error or result.structured_content is None or outcome.preview.structured is not None:
         return result.is_error
     content.append({"type": "text", "text": _NOT_ITS_FAULT})
     return True
 
 
 def _result(
-    content: Sequence[Mapping[str, Any]], structured: Any, told: Mapping[str, Any], *, is_error: bool
+    content: Sequence[Mapping[str, Any]], structured: Any, meta_fields: Mapping[str, Any], *, is_error: bool
 ) -> ToolResult:
-    answer = {"content": content, "structuredContent": structured, "isError": is_error, "_meta": told}
+    answer = {"content": content, "structuredContent": structured, "isError": is_error, "_meta": meta_fields}
     return ToolResult.from_mcp_result(CallToolResult.model_validate(answer))

@@ -67,7 +67,7 @@ async def result_read(
     """
     if cursor is not None and (page is not None or part is not None):
         raise InvalidParameterError("A cursor includes the page and part: leave them out.", field="page")
-    read = await caller.services.results.read(
+    stored_page = await caller.services.results.read(
         caller.principal,
         cursor=cursor,
         handle=handle,
@@ -75,7 +75,7 @@ async def result_read(
         part=part or 0,
         budget_tokens=max_tokens,
     )
-    return _with_text(_page(read))
+    return _with_text(_page(stored_page))
 
 
 async def result_query(
@@ -120,7 +120,7 @@ async def result_query(
     too much time, or a cursor that is malformed, expired or someone else's (context.reason); CWM-2005 no such
     stored result, or it expired; CWM-4002 the store cannot be read (retryable).
     """
-    asked = {
+    queries = {
         QueryKind.JMESPATH: jmespath,
         QueryKind.JSON_POINTER: json_pointer,
         QueryKind.REGEX: regex,
@@ -129,7 +129,7 @@ async def result_query(
         QueryKind.TAIL: tail,
         QueryKind.COUNT: count,
     }
-    query = _query(asked, context)
+    query = _query(queries, context)
     answer = await caller.services.query_result(
         caller.principal, handle, query, part=part, cursor=cursor, budget_tokens=max_tokens
     )
@@ -143,54 +143,56 @@ def result_tools() -> list[FunctionTool]:
     ]
 
 
-def _query(asked: Mapping[QueryKind, str | int | None], context: int) -> Query:
-    given = [(kind, argument) for kind, argument in asked.items() if argument is not None]
-    if len(given) != 1:
+def _query(queries: Mapping[QueryKind, str | int | None], context: int) -> Query:
+    choices = [(kind, argument) for kind, argument in queries.items() if argument is not None]
+    if len(choices) != 1:
         raise InvalidParameterError(
-            f"Give exactly one of {', '.join(asked)}.", field="query", given=[str(kind) for kind, _ in given]
+            f"Give exactly one of {', '.join(queries)}.",
+            field="query",
+            given=[str(kind) for kind, _ in choices],
         )
-    ((kind, argument),) = given
+    ((kind, argument),) = choices
     return Query(kind, argument, context)
 
 
-def _with_text(told: Mapping[str, Any]) -> ToolResult:
+def _with_text(fields: Mapping[str, Any]) -> ToolResult:
     """A result whose first text item is the text itself, unescaped, and whose second has the other fields as JSON."""
-    about = {name: value for name, value in told.items() if name != "text"}
+    other_fields = {name: value for name, value in fields.items() if name != "text"}
     return ToolResult(
         content=[
-            TextContent(type="text", text=told["text"]),
-            TextContent(type="text", text=json.dumps(about)),
+            TextContent(type="text", text=fields["text"]),
+            TextContent(type="text", text=json.dumps(other_fields)),
         ],
-        structured_content=dict(told),
+        structured_content=dict(fields),
     )
 
 
-def _page(read: Page) -> schemas_results.ResultPage:
-    stored = read.stored
-    told: schemas_results.ResultPage = {
+def _page(stored_page: Page) -> schemas_results.ResultPage:
+    stored = stored_page.stored
+    fields: schemas_results.ResultPage = {
         "success": True,
-        "handle": read.result.handle,
-        "part": read.part,
-        "parts": len(read.result.parts),
+        "handle": stored_page.result.handle,
+        "part": stored_page.part,
+        "parts": len(stored_page.result.parts),
         "kind": stored.kind.value,
         "media_type": stored.media_type,
-        "page": read.page,
-        "pages": read.pages,
+        "page": stored_page.page,
+        "pages": stored_page.pages,
         "encoding": "base64" if stored.kind is PartKind.BINARY else "utf-8",
-        "text": read.text,
-        "start_byte": read.start,
-        "end_byte": read.end,
+        "text": stored_page.text,
+        "start_byte": stored_page.start,
+        "end_byte": stored_page.end,
         "size_bytes": stored.size,
-        "tokens": read.tokens,
-        "expires_at": render.moment(read.result.expires_at),
+        "tokens": stored_page.tokens,
+        "expires_at": render.moment(stored_page.result.expires_at),
     }
-    if read.next_cursor is not None:
-        told["next_cursor"] = read.next_cursor
-    return told
+    if stored_page.next_cursor is not None:
+        fields["next_cursor"] = stored_page.next_cursor
+    return fields
 
 
 def _answer(answer: AnswerPage, query: Query) -> schemas_results.QueryAnswer:
-    told: schemas_results.QueryAnswer = {
+    fields: schemas_results.QueryAnswer = {
         "success": True,
         "handle": answer.result.handle,
         "part": answer.part,
@@ -203,5 +205,5 @@ def _answer(answer: AnswerPage, query: Query) -> schemas_results.QueryAnswer:
         "tokens": answer.tokens,
     }
     if answer.next_cursor is not None:
-        told["next_cursor"] = answer.next_cursor
-    return told
+        fields["next_cursor"] = answer.next_cursor
+    return fields
