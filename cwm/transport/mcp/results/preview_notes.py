@@ -70,8 +70,8 @@ def _how_to_read_on(stored: Kept, tokens: int, *, by_reference: bool) -> str:
     )
     if by_reference:
         text += (
-            f' Tools that take references take it unread: {{"$cwm": "{stored.handle}"}} is its text, with # and a JSON '
-            "pointer behind the handle a value in it."
+            f' Tools that take references accept it unread: {{"$cwm": "{stored.handle}"}} stands for its text, or, with '
+            "# and a JSON pointer after the handle, for a value in it."
         )
     return text
 
