@@ -23,8 +23,8 @@ from cwm.transport.mcp.requests.agent import Context
 _STATE_SECONDS: Final = 3600.0
 """How long a person may take to answer."""
 _LABEL: Final = b"cwm/request-state"
-_GIVEN: Final = ("inputResponses", "requestState")
-_ANSWERED: Final = ("elicitation", "sampling", "roots")
+_ROUND_FIELDS: Final = ("inputResponses", "requestState")
+_CAPABILITIES: Final = ("elicitation", "sampling", "roots")
 """The capabilities that name what a client can be asked for in a round."""
 
 
@@ -42,19 +42,21 @@ def asks_for_input(answer: Mapping[str, Any]) -> bool:
     return answer.get("resultType") == "input_required"
 
 
-def given_now(context: Context) -> dict[str, Any]:
+def round_input(context: Context) -> dict[str, Any]:
     """What the client sends in this round: its input, and the opened state of the previous round."""
     params = (context.params or {}) if takes_rounds(context) else {}
-    return {name: params[name] for name in _GIVEN if params.get(name) is not None}
+    return {name: params[name] for name in _ROUND_FIELDS if params.get(name) is not None}
 
 
-def can_be_asked(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
+def usable_capabilities(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
     """The client capabilities that an upstream may use, in the form of ``_meta``."""
-    told = meta.get(CLIENT_CAPABILITIES_META_KEY)
-    if not takes_rounds(context) or not isinstance(told, Mapping):
+    capabilities = meta.get(CLIENT_CAPABILITIES_META_KEY)
+    if not takes_rounds(context) or not isinstance(capabilities, Mapping):
         return {}
-    able = {name: told[name] for name in _ANSWERED if isinstance(told.get(name), Mapping)}
-    return {CLIENT_CAPABILITIES_META_KEY: able} if able else {}
+    usable = {
+        name: capabilities[name] for name in _CAPABILITIES if isinstance(capabilities.get(name), Mapping)
+    }
+    return {CLIENT_CAPABILITIES_META_KEY: usable} if usable else {}
 
 
 def _principal(context: Context) -> str | None:
