@@ -1,6 +1,6 @@
-"""Limits on what clients ask for, whoever answers it: tools, resources, prompts and completions, our own and upstreams'.
+"""Limits on requests for tools, resources, prompts and completions, CWM's own and those of upstreams.
 
-Lists, pings and handshakes count nowhere; who listens takes one of the places for open streams.
+Lists, pings and handshakes are not counted; a listener takes one of its principal's places for open streams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 
 
 class Limited:
-    """Handlers that let a request through to the one they take the place of, or refuse it."""
+    """Handlers that admit a request to the handler they replace, or refuse it."""
 
     def __init__(self, face: McpFace, limits: Limits, agency: Agency) -> None:
         self._face = face
@@ -37,7 +37,7 @@ class Limited:
         self._agency = agency
 
     def install(self) -> None:
-        """To be done last: what is installed later is not limited."""
+        """Replace the handlers. Call it last: a handler that is installed later is not limited."""
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
         for method in (*_LIMITED, _LISTEN):
             entry = server.get_request_handler(method)
@@ -78,7 +78,7 @@ class Limited:
 
 
 def _refusal(context: ServerRequestContext[Any, Any], method: str, refused: CwmError) -> CallToolResult:
-    """A tool's result that says why; the other methods have no other form than a JSON-RPC error."""
+    """The refusal as a tool result; for the other methods, raised as a JSON-RPC error, the only form they have."""
     tell_limit(context, refused, as_429=method == _LISTEN)
     if method != _TOOLS:
         raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused

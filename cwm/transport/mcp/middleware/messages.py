@@ -1,4 +1,4 @@
-"""Each request that a client sends, as a span by the conventions for MCP, whichever way it came."""
+"""Makes a span of each request, by the OpenTelemetry conventions for MCP, over HTTP and stdio."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.transport.mcp.requests.errors import META_KEY
 
 _TOOL_CALL: Final = "tools/call"
 _PROMPT: Final = "prompts/get"
-# Open for as long as the client likes: a span would end with it.
+# Open for as long as the client listens: a span would not end before that.
 _STREAMS: Final = frozenset({"subscriptions/listen"})
 _OTHER: Final = "_OTHER"
 _OF_OURS: Final = "CWM-"
@@ -31,8 +31,8 @@ _Context = ServerRequestContext[Any, Any]
 class Messages:
     """Middleware of the low-level server, the outermost.
 
-    The parent is what ``_meta`` names, else what the HTTP request named. Over stdio there is no HTTP request to
-    give lines of log an id and a tenant, so the message's own do.
+    The span's parent is the one that ``_meta`` names, else that of the HTTP request. Over stdio no HTTP request binds
+    an id and a tenant to log lines, so this middleware binds those of the message.
     """
 
     def __init__(self, tracer: Tracer, agency: Agency) -> None:
@@ -45,7 +45,7 @@ class Messages:
         with ExitStack() as around:
             if ctx.request is None:
                 around.enter_context(bound_contextvars(request_id=str(ctx.request_id)))
-                # Who may not ask is told so by whoever answers.
+                # The handler refuses a caller that fails to authenticate.
                 with suppress(CwmError):
                     tenant = (await self._agency.principal(ctx)).tenant
                     around.enter_context(bound_contextvars(tenant=tenant))
@@ -71,7 +71,7 @@ class Messages:
 
 
 def _described(ctx: _Context) -> tuple[str, dict[str, Any]]:
-    """Name and attributes. Of the params only what a tool or a prompt is called; a resource's URI can hold more."""
+    """The span's name and attributes. Of the params only a tool's or prompt's name: a resource URI may contain data."""
     method = named(ctx.method) or _OTHER
     target = named((ctx.params or {}).get("name")) if method in {_TOOL_CALL, _PROMPT} else None
     told: dict[str, Any] = {"mcp.method.name": method, "network.transport": "pipe"}
@@ -101,7 +101,7 @@ def _refused(span: Span, refused: MCPError) -> None:
 
 
 def _error_of(result: HandlerResult) -> str | None:
-    """The code of a tool that failed, ``tool_error`` where it is an upstream's, which has none."""
+    """The error code of a failed tool; ``tool_error`` for an upstream's, which has no code. None for a success."""
     if isinstance(result, CallToolResult):
         failed, meta = result.is_error, result.meta
     elif isinstance(result, dict):
@@ -112,6 +112,6 @@ def _error_of(result: HandlerResult) -> str | None:
 
 
 def _code(error: Any) -> str | None:
-    """CWM's, of the published error object."""
+    """CWM's code in a published error object; None if it has none."""
     code = named(error.get("code")) if isinstance(error, Mapping) else None
     return code if code is not None and code.startswith(_OF_OURS) else None
