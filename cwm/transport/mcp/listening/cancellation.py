@@ -55,7 +55,7 @@ class Cancellations:
         if request_id is None:
             return
         cancellation = Change(ChangeKind.GIVEN_UP, _normalized(request_id), session_id)
-        # In a task of its own: the SDK answers the notification, and cancels what waits for it, before the change is published.
+        # In a task of its own: the SDK ends the notification's handling before the change is published.
         self._publications.start(self._changes.publish(cancellation))
 
     def _on_change(self, change: Change) -> None:

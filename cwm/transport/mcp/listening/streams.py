@@ -71,7 +71,7 @@ class Stream:
 
     @property
     def stale(self) -> bool:
-        """True until the stream has read its session's newest state; until then it keeps every event, as it cannot select."""
+        """True until it has read its session's newest state: until then it keeps every event, unable to select."""
         return self.seen_version != self.version
 
     def receive(self, change: Change) -> None:
@@ -148,7 +148,7 @@ class EventStreams:
 
     @asynccontextmanager
     async def open(self, session_id: str, principal: Principal) -> AsyncIterator[Stream]:
-        """Open a stream that receives changes from now on and takes the session's voice. StorageReadError, StorageWriteError."""
+        """Open a stream that receives changes and takes the session's voice. StorageReadError, StorageWriteError."""
         stream = Stream(session_id, principal, ended=self._closed)
         self._open.setdefault(session_id, set()).add(stream)
         try:
@@ -216,7 +216,7 @@ class EventStreams:
         await self._publish_state(stream)
 
     async def _read_state(self, stream: Stream) -> None:
-        """Read the session's subscriptions, and whether this stream has the voice. Stays stale if the store does not answer."""
+        """Read the session's subscriptions and voice. The stream stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)

@@ -118,7 +118,7 @@ class Subscriptions:
         return len(self._handlers)
 
     def serve_on(self, face: FastMCP[Any], streams: EventStreams) -> None:
-        """Install the handlers. The SDK derives both eras' capabilities from them: ``subscribe`` and three ``listChanged``."""
+        """Install the handlers, from which the SDK derives ``subscribe`` and three ``listChanged`` for both eras."""
         server = face._mcp_server  # noqa: SLF001
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)

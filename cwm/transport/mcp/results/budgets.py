@@ -98,7 +98,7 @@ class ResultBudgets(Middleware):
         return await self._rendered(call, weight, outcome, result, record.request)
 
     def _uncounted(self, call: Call, result: ToolResult) -> ToolResult:
-        """For a result that could not be counted: unchanged if its bytes fit the budget, as no text has more tokens than bytes."""
+        """For a result that could not be counted. Unchanged if its bytes fit: no text has more tokens than bytes."""
         limit = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
         size = len(dumped([answer.content, answer.structured]).encode())

@@ -42,7 +42,7 @@ _Result = TypeVar("_Result", bound=Result)
 
 
 def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
-    """Whether the tool takes ``agent_session``: its upstream has a session per agent, and no argument of its own has that name."""
+    """Whether CWM adds ``agent_session``: the upstream has sessions per agent, and the tool no argument of that name."""
     schema = offer.definition.get("inputSchema") or {}
     return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
 

@@ -117,7 +117,7 @@ class UpstreamLists:
     def _definition(
         self, context: ServerRequestContext[Any, Any], kind: Kind, offer: Offer
     ) -> Mapping[str, Any]:
-        """The offer's definition. For clients without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
+        """The offer's definition. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if kind is not Kind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
             return offer.definition
@@ -206,7 +206,7 @@ class UpstreamLists:
     async def _ask(
         self, context: ServerRequestContext[Any, Any], upstream: str, method: str, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Send a request, repeating it if need be, as it only reads. Failures become JSON-RPC errors: no other form exists here."""
+        """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
             caller = await self._agency.caller(context)
             return await self._upstreams.request(
