@@ -1,7 +1,7 @@
 """``GET /mcp``: the event streams on which handshake-era clients receive notifications.
 
 A session may have several streams, on any replicas. Each notification goes out on one of them: the newest stream
-claims the session's voice in the shared store, and when it closes another takes over. A notification sent while
+makes itself the session's sender in the shared store, and when it closes another takes over. A notification sent while
 no stream is open is lost, as after any disconnection: a client reads the current state when it reconnects.
 """
 
@@ -50,7 +50,7 @@ _log = structlog.get_logger("cwm.mcp")
 class Stream:
     """One open stream. ``version`` counts the changes of its session's state; ``seen_version`` is the last one read.
 
-    ``has_voice`` says whether it has the session's voice. ``keepalive_at`` is the time of the next keepalive, by the
+    ``has_voice`` says whether it is the session's sender. ``keepalive_at`` is the time of the next keepalive, by the
     event loop's clock. ``registration`` is the task that registers the session's subscriptions upstream,
     ``registered_uris`` the URIs it has registered.
     """
@@ -88,7 +88,7 @@ class Stream:
             self.news.set()
 
     def take(self) -> list[ServerEvent]:
-        """Remove all pending events; returns those to send, if this stream has the voice."""
+        """Remove all pending events; returns those to send, if this stream is the sender."""
         events, self.pending = self.pending, {}
         if not self.has_voice:
             return []
@@ -148,7 +148,7 @@ class EventStreams:
 
     @asynccontextmanager
     async def open(self, session_id: str, principal: Principal) -> AsyncIterator[Stream]:
-        """Open a stream that receives changes and takes the session's voice. StorageReadError, StorageWriteError."""
+        """Open a stream that receives changes and becomes the session's sender. StorageReadError, StorageWriteError."""
         stream = Stream(session_id, principal, ended=self._closed)
         self._open.setdefault(session_id, set()).add(stream)
         try:
@@ -205,7 +205,7 @@ class EventStreams:
                 stream.end()
 
     async def _claim_voice(self, stream: Stream) -> None:
-        """Take the session's voice, whichever stream had it before."""
+        """Make this stream the session's sender, whichever was before."""
         state = await self.sessions.recall(stream.session_id)
         before = state.get(_VOICE)
         while True:
@@ -216,7 +216,7 @@ class EventStreams:
         await self._publish_state(stream)
 
     async def _read_state(self, stream: Stream) -> None:
-        """Read the session's subscriptions and voice. The stream stays stale if the store does not answer."""
+        """Read the session's subscriptions and which stream is its sender. The stream stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
@@ -250,7 +250,7 @@ class EventStreams:
             logging.getLogger(__name__).exception("registering the interest in a resource failed")
 
     async def _release_voice(self, stream: Stream) -> None:
-        """Release the session's voice, if this stream still has it, so that another stream takes it."""
+        """Give up being the session's sender, if this stream still is, so that another stream takes over."""
         with suppress(CwmError):
             state = await self.sessions.recall(stream.session_id)
             if state.get(_VOICE) == stream.id:
