@@ -42,28 +42,28 @@ class Limited:
         for method in (*_LIMITED, _LISTEN):
             entry = server.get_request_handler(method)
             assert entry is not None
-            own = entry.handler
-            limited = self._listening(own) if method == _LISTEN else self._limited(method, own)
+            inner = entry.handler
+            limited = self._listening(inner) if method == _LISTEN else self._limited(method, inner)
             server.add_request_handler(method, entry.params_type, limited)
 
-    def _listening(self, own: _Handler) -> _Handler:
+    def _listening(self, inner: _Handler) -> _Handler:
         async def listening(context: ServerRequestContext[Any, Any], params: Any) -> Any:
             try:
                 async with self._limits.listening(await self._agency.principal(context)):
-                    return await own(context, params)
+                    return await inner(context, params)
             except LimitError as refused:
                 return _refusal(context, _LISTEN, refused)
 
         return listening
 
-    def _limited(self, method: str, own: _Handler) -> _Handler:
+    def _limited(self, method: str, inner: _Handler) -> _Handler:
         async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:
             try:
                 release = await self._admit(context, method)
             except CwmError as refused:
                 return _refusal(context, method, refused)
             with held_by_its_work(release):
-                return await own(context, params)
+                return await inner(context, params)
 
         return limited
 

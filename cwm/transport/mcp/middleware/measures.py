@@ -58,9 +58,9 @@ class Measures:
             outcome = CANCELLED
             raise
         finally:
-            self._tell(ctx, outcome, time.perf_counter() - started)
+            self._report(ctx, outcome, time.perf_counter() - started)
 
-    def _tell(self, ctx: ServerRequestContext[Any, Any], outcome: str, seconds: float) -> None:
+    def _report(self, ctx: ServerRequestContext[Any, Any], outcome: str, seconds: float) -> None:
         method = ctx.method if ctx.method in _METHODS else _OTHER
         era = "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "handshake"
         self._meter.mcp_ended(method, era, outcome, None if method in _LISTENING else seconds)
@@ -74,8 +74,8 @@ class Measures:
             failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
         if not failed:
             return SUCCESS
-        told = (meta or {}).get(META_KEY)
-        return REFUSED if told is None else self._coded(told)
+        error_body = (meta or {}).get(META_KEY)
+        return REFUSED if error_body is None else self._coded(error_body)
 
     def _outcome_of_error(self, failed: MCPError) -> str:
         if failed.error.code == REQUEST_CANCELLED:
@@ -84,11 +84,11 @@ class Measures:
             return self._coded(failed.error.data)
         return ERROR if failed.error.code == INTERNAL_ERROR else REFUSED
 
-    def _coded(self, told: Mapping[str, Any]) -> str:
-        code = str(told.get("code"))
-        known = code in self._outcomes
-        self._meter.mcp_failed(code if known else _OTHER)
-        return self._outcomes[code] if known else REFUSED
+    def _coded(self, error_body: Mapping[str, Any]) -> str:
+        code = str(error_body.get("code"))
+        is_defined = code in self._outcomes
+        self._meter.mcp_failed(code if is_defined else _OTHER)
+        return self._outcomes[code] if is_defined else REFUSED
 
 
 def _label(call: ToolCall | None) -> str:
