@@ -75,9 +75,9 @@ class Agency:
     ) -> CallerOf:
         """As :meth:`caller`, with the results of an earlier :meth:`asking`."""
         request = None if context is None else context.request
-        named = handle if handle is not None else meta_of(context).get(HANDLE_META)
-        if named is not None:
-            agent_session = await self.agents.known(principal, _checked(named))
+        effective_handle = handle if handle is not None else meta_of(context).get(HANDLE_META)
+        if effective_handle is not None:
+            agent_session = await self.agents.known(principal, _checked(effective_handle))
         return CallerOf(
             await self.agents.get(principal, agent_session),
             None if request is None else _to_tell(request.headers.get("authorization")),
@@ -110,8 +110,8 @@ def sdk_context(request: FastMCPRequestContext | None) -> Context | None:
 
 def request_of(context: MiddlewareContext[Any]) -> Context | None:
     """The request that a layer handles; None if the server itself makes the call."""
-    asked = context.fastmcp_context
-    return None if asked is None else sdk_context(asked.request_context)
+    fastmcp_context = context.fastmcp_context
+    return None if fastmcp_context is None else sdk_context(fastmcp_context.request_context)
 
 
 def meta_of(context: Context | None) -> Mapping[str, Any]:
@@ -136,7 +136,7 @@ def _to_tell(authorization: str | None) -> str | None:
     return None if is_key else authorization
 
 
-def _checked(given: Any) -> str:
-    if isinstance(given, str) and 0 < len(given) <= _LONGEST_HANDLE:
-        return given
+def _checked(handle: Any) -> str:
+    if isinstance(handle, str) and 0 < len(handle) <= _LONGEST_HANDLE:
+        return handle
     raise InvalidParameterError("agent_session: what agent_session_create returned.", field="agent_session")

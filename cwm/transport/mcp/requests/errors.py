@@ -86,8 +86,8 @@ class CodedErrors(Middleware):
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
-        if (deep := _too_deep(context.message.arguments)) is not None:
-            return error_result(deep)
+        if (nesting_error := _too_deep(context.message.arguments)) is not None:
+            return error_result(nesting_error)
         try:
             return await call_next(context)
         except RefusedError as refused:
@@ -131,10 +131,10 @@ class CodedErrors(Middleware):
 
 
 def error_result(error: CwmError) -> ToolResult:
-    described = error.as_dict()
+    body = error.as_dict()
     return ToolResult(
-        content=[TextContent(type="text", text=json.dumps(described))],
-        meta={META_KEY: described},
+        content=[TextContent(type="text", text=json.dumps(body))],
+        meta={META_KEY: body},
         is_error=True,
     )
 
@@ -146,25 +146,25 @@ def internal_error() -> InternalError:
 
 def coded(failed: BaseException) -> CwmError:
     """The coded error that caused a failure, which FastMCP wraps once or twice; else an internal error."""
-    behind: BaseException | None = failed
-    while behind is not None:
-        if isinstance(behind, CwmError):
-            return behind
-        behind = behind.__cause__
+    cause: BaseException | None = failed
+    while cause is not None:
+        if isinstance(cause, CwmError):
+            return cause
+        cause = cause.__cause__
     return internal_error()
 
 
 def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
     """CWM-1001, 1002 or 1003, by the first wrong field. The message names fields and repeats no value."""
-    told: dict[str, str] = {}
+    faults_by_path: dict[str, str] = {}
     for fault in faults[:_MOST_FAULTS]:
-        told.setdefault(_path(fault), _fault(fault))
+        faults_by_path.setdefault(_path(fault), _fault(fault))
     first = str(faults[0]["loc"][0]) if faults[0]["loc"] else ""
     kind = _CODED.get(first, InvalidParameterError)
     context: dict[str, Any] = {"field": _shown(first)}
-    if len(told) > 1:
-        context["fields"] = list(told)
-    return kind("; ".join(f"{path}: {wrong}" for path, wrong in told.items()) + ".", **context)
+    if len(faults_by_path) > 1:
+        context["fields"] = list(faults_by_path)
+    return kind("; ".join(f"{path}: {wrong}" for path, wrong in faults_by_path.items()) + ".", **context)
 
 
 def not_text(arguments: Mapping[str, Any]) -> CwmError:
@@ -215,9 +215,9 @@ def _suspect(invalid: ValidationError) -> CwmError | None:
     if not isinstance(cause, ArgumentsError):
         return None
     for fault in cause.errors(include_url=False, include_context=False):
-        given = fault["input"]
-        if fault["type"] == "string_pattern_mismatch" and isinstance(given, str):
-            error = argument_error([fault]).refusing(given)
+        value = fault["input"]
+        if fault["type"] == "string_pattern_mismatch" and isinstance(value, str):
+            error = argument_error([fault]).refusing(value)
             if error.injection is not None:
                 return error
     return None
@@ -240,5 +240,5 @@ def _fault(fault: ErrorDetails) -> str:
 
 def _shown(name: str) -> str:
     """A name that the caller may have invented, shortened, and escaped so that terminals and logs show it safely."""
-    shown = name[:_LONGEST_NAME].encode("unicode_escape").decode()
-    return shown if len(name) <= _LONGEST_NAME else f"{shown}…"
+    escaped_name = name[:_LONGEST_NAME].encode("unicode_escape").decode()
+    return escaped_name if len(name) <= _LONGEST_NAME else f"{escaped_name}…"

@@ -84,9 +84,9 @@ def of_resource(uri: str) -> frozenset[Scope]:
     uri = uri.lower()
     if not uri.startswith(_OWN_SCHEMES):
         return OF_UPSTREAMS
-    for known, needed in _RESOURCES.items():
-        if uri == known or uri.startswith(f"{known}/"):
-            return needed
+    for own_uri, scopes in _RESOURCES.items():
+        if uri == own_uri or uri.startswith(f"{own_uri}/"):
+            return scopes
     return ADMIN
 
 
@@ -126,24 +126,24 @@ class Permissions(Middleware):
         context: MiddlewareContext[ListToolsRequest],
         call_next: CallNext[ListToolsRequest, Sequence[Tool]],
     ) -> Sequence[Tool]:
-        held = await self._held(context)
-        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= held]
+        scopes = await self._held(context)
+        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= scopes]
 
     async def on_list_resources(
         self,
         context: MiddlewareContext[ListResourcesRequest],
         call_next: CallNext[ListResourcesRequest, Sequence[Resource]],
     ) -> Sequence[Resource]:
-        held = await self._held(context)
-        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= held]
+        scopes = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= scopes]
 
     async def on_list_resource_templates(
         self,
         context: MiddlewareContext[ListResourceTemplatesRequest],
         call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
     ) -> Sequence[ResourceTemplate]:
-        held = await self._held(context)
-        return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
+        scopes = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(each.uri_template) <= scopes]
 
     async def _held(self, context: MiddlewareContext[Any]) -> frozenset[Scope]:
         return (await self._agency.principal(request_of(context))).scopes

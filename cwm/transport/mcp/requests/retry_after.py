@@ -33,7 +33,7 @@ class Refused:
         """
         head: Message | None = None
 
-        async def heard(message: Message) -> None:
+        async def send_later(message: Message) -> None:
             nonlocal head
             if message["type"] == "http.response.start":
                 head = message
@@ -44,7 +44,7 @@ class Refused:
                 await send(first if after is None else self._marked(first, after))
             await send(message)
 
-        return heard
+        return send_later
 
     def _marked(self, head: Message, after: int) -> Message:
         headers = [*head["headers"], (b"retry-after", b"%d" % after)]
