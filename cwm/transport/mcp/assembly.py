@@ -79,14 +79,14 @@ def build_mcp(
     """
     # FastMCP's spans would duplicate CWM's, and contain exception messages.
     fastmcp.settings.telemetry_mode = "off"
-    sessions, asked = agency.agents.store, interest or upstreams
+    session_store, resource_interest = agency.agents.store, interest or upstreams
     tools: dict[str, Tool] = {}
     face = McpFace(
         services,
         agency,
         metrics,
-        EventStreams(agency.agents, changes, asked, admit=limits.listening),
-        Subscriptions(sessions, changes, asked, agency),
+        EventStreams(agency.agents, changes, resource_interest, admit=limits.listening),
+        Subscriptions(session_store, changes, resource_interest, agency),
         tools,
         name="cwm",
         instructions=_INSTRUCTIONS,
@@ -112,7 +112,7 @@ def build_mcp(
         tasks=False,
     )
     face.watch_messages(Messages(tracer, agency))
-    for each in (
+    for own_tool in (
         *window_tools(),
         *session_tools(),
         *system_tools(),
@@ -120,11 +120,11 @@ def build_mcp(
         *context_tools(),
         *result_tools(),
     ):
-        face.add_tool(each)
-    for each_resource in resources():
-        face.add_resource(each_resource)
-    for each_template in (*context_templates(), *resource_templates()):
-        face.add_template(each_template)
+        face.add_tool(own_tool)
+    for resource in resources():
+        face.add_resource(resource)
+    for template in (*context_templates(), *resource_templates()):
+        face.add_template(template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
     face.watch_messages(Measures(metrics))

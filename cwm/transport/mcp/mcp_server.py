@@ -1,4 +1,4 @@
-"""The MCP server, and the dependency that tells a tool its caller."""
+"""The MCP server, and the dependency that gives a tool its caller."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ async def _caller() -> Caller:
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
     call = current_call()
-    asking = await (face.agency.caller(sdk_context(request)) if call is None else call.caller())
-    agent = asking.agent
+    caller = await (face.agency.caller(sdk_context(request)) if call is None else call.caller())
+    agent = caller.agent
     return Caller(agent.principal, agent, face.agency.agents, face.services, face.metrics)
 
 

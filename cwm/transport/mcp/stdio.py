@@ -26,17 +26,17 @@ async def serve_stdio(face: McpFace) -> None:
     """
     ORIGIN.set(Origin(Face.STDIO))
     with _closable_stdin() as close:
-        serving = asyncio.create_task(face.run_stdio_async(show_banner=False))
+        server = asyncio.create_task(face.run_stdio_async(show_banner=False))
         try:
-            await asyncio.wait({serving})
+            await asyncio.wait({server})
         finally:
             close()
-            await _ended(serving)
+            await _wait_for_end(server)
 
 
-async def _ended(serving: asyncio.Task[None]) -> None:
+async def _wait_for_end(server: asyncio.Task[None]) -> None:
     try:
-        await serving
+        await server
     except* (BrokenPipeError, ConnectionResetError):
         structlog.get_logger("cwm.mcp").info("stdio_client_left")
 
@@ -66,12 +66,12 @@ def _pump(client: int, inlet: int) -> None:
 
 def _end(inlet: int) -> None:
     """End the pipe but keep its descriptor number in use: a file that got the number next would be written to or closed."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, inlet, inheritable=False)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, inlet, inheritable=False)
+    os.close(null)
 
 
 def _write(inlet: int, chunk: bytes) -> None:
-    left = memoryview(chunk)
-    while left:
-        left = left[os.write(inlet, left) :]
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(inlet, rest) :]
