@@ -28,16 +28,18 @@ async def context(scope: str, key: str, caller: Caller = CALLER) -> str:  # noqa
     to any of them. Write an asterisk that is part of a key as %2A. The scope session is the caller's own private
     scope.
     """
-    asked = named_by(_asked_uri())
-    if asked is None:
+    target = named_by(_requested_uri())
+    if target is None:
         raise InvalidParameterError(f"scope: must match {SCOPE_PATTERN}.", field="uri")
-    name, raw = asked
-    place = scope_of(caller.principal.tenant, caller.agent.key, name)
+    name, key_in_uri = target
+    context_scope = scope_of(caller.principal.tenant, caller.agent.key, name)
     shared = caller.services.shared_context
-    if raw.endswith(ANY_SUFFIX) and _asked_uri().endswith(ANY_SUFFIX):
-        page = await shared.list(place, raw.removesuffix(ANY_SUFFIX), None, MAX_PAGE)
-        return json.dumps(render_context.keys(place, page))
-    return json.dumps(render_context.value(place, raw, await shared.get(place, raw)))
+    if key_in_uri.endswith(ANY_SUFFIX) and _requested_uri().endswith(ANY_SUFFIX):
+        page = await shared.list(context_scope, key_in_uri.removesuffix(ANY_SUFFIX), None, MAX_PAGE)
+        return json.dumps(render_context.keys(context_scope, page))
+    return json.dumps(
+        render_context.value(context_scope, key_in_uri, await shared.get(context_scope, key_in_uri))
+    )
 
 
 def context_templates() -> list[ResourceTemplate]:
@@ -54,7 +56,7 @@ def context_templates() -> list[ResourceTemplate]:
     ]
 
 
-def _asked_uri() -> str:
+def _requested_uri() -> str:
     """The URI as the client sent it: once decoded, %2A and the asterisk of a prefix are the same."""
     request = sdk_context(get_context().request_context)
     params = None if request is None else request.params

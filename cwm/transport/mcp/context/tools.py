@@ -88,10 +88,10 @@ async def context_set(
     immutable, or not at if_version (context.current_version has its version); CWM-4001/4002 the shared store
     cannot be reached (retryable); CWM-4003 the tenant's quota is used up.
     """
-    place = await _scope(caller, scope, agent_session)
+    context_scope = await _scope(caller, scope, agent_session)
     setting = Setting(key, value, ttl, priority, immutable, if_version)
-    entry = await caller.services.shared_context.set(caller.principal, place, setting)
-    return render_context.written(place, entry)
+    entry = await caller.services.shared_context.set(caller.principal, context_scope, setting)
+    return render_context.written(context_scope, entry)
 
 
 async def context_get(
@@ -116,9 +116,9 @@ async def context_get(
     CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4001/4002 the shared store cannot be reached
     (retryable); CWM-4004 the value was damaged and has been dropped.
     """
-    place = await _scope(caller, scope, agent_session)
-    found = await caller.services.shared_context.get(place, key, version, snapshot)
-    return render_context.value(place, key, found)
+    context_scope = await _scope(caller, scope, agent_session)
+    reading = await caller.services.shared_context.get(context_scope, key, version, snapshot)
+    return render_context.value(context_scope, key, reading)
 
 
 async def context_delete(
@@ -135,9 +135,9 @@ async def context_delete(
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the key is immutable, or not at
     if_version; CWM-4001/4002 the shared store cannot be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    entry = await caller.services.shared_context.delete(caller.principal, place, key, if_version)
-    return render_context.deleted(place, key, entry)
+    context_scope = await _scope(caller, scope, agent_session)
+    entry = await caller.services.shared_context.delete(caller.principal, context_scope, key, if_version)
+    return render_context.deleted(context_scope, key, entry)
 
 
 async def context_list(
@@ -160,9 +160,9 @@ async def context_list(
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4002 the
     shared store cannot be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    page = await caller.services.shared_context.list(place, prefix, after, limit, snapshot)
-    return render_context.keys(place, page)
+    context_scope = await _scope(caller, scope, agent_session)
+    page = await caller.services.shared_context.list(context_scope, prefix, after, limit, snapshot)
+    return render_context.keys(context_scope, page)
 
 
 async def context_snapshot(
@@ -178,12 +178,14 @@ async def context_snapshot(
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the label is in use;
     CWM-4001 the shared store cannot be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    taken, dropped = await caller.services.shared_context.snapshot(caller.principal, place, label)
+    context_scope = await _scope(caller, scope, agent_session)
+    new_snapshot, dropped = await caller.services.shared_context.snapshot(
+        caller.principal, context_scope, label
+    )
     return {
         "success": True,
-        "scope": place.name,
-        "snapshot": render_context.snapshot(taken),
+        "scope": context_scope.name,
+        "snapshot": render_context.snapshot(new_snapshot),
         "dropped": list(dropped),
     }
 
@@ -203,9 +205,9 @@ async def context_restore(
     would change an immutable key (context.key), or others keep writing; CWM-4001/4002 the shared store cannot
     be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    restored = await caller.services.shared_context.restore(caller.principal, place, snapshot)
-    return render_context.restored(place, restored)
+    context_scope = await _scope(caller, scope, agent_session)
+    restored = await caller.services.shared_context.restore(caller.principal, context_scope, snapshot)
+    return render_context.restored(context_scope, restored)
 
 
 async def context_stats(
@@ -218,8 +220,8 @@ async def context_stats(
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-4002 the shared store cannot be
     reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    return render_context.stats(place, await caller.services.shared_context.stats(place))
+    context_scope = await _scope(caller, scope, agent_session)
+    return render_context.stats(context_scope, await caller.services.shared_context.stats(context_scope))
 
 
 def context_tools() -> list[FunctionTool]:

@@ -30,13 +30,13 @@ _RFC3339: Final = re.compile(
 
 
 def _moment(value: Any) -> datetime:
-    wrong = "must be an RFC 3339 date-time with a UTC offset, such as 2026-01-22T10:30:00Z"
+    message = "must be an RFC 3339 date-time with a UTC offset, such as 2026-01-22T10:30:00Z"
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
-        raise ValueError(wrong)
+        raise ValueError(message)
     try:
         return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(wrong) from None
+        raise ValueError(message) from None
 
 
 def _at_most(limit: int) -> AfterValidator:

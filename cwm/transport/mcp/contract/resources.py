@@ -38,8 +38,8 @@ async def stats(caller: Caller = CALLER) -> str:
     """Cache statistics in the form of cache_stats's answer, with the health of every component under health."""
     cache = await caller.services.inspect.cache_stats(caller.principal)
     health = await caller.services.inspect.health()
-    told = render.cache_stats(cache, caller.services.delivery.savings)
-    return json.dumps({**told, "health": render.health(health)})
+    statistics = render.cache_stats(cache, caller.services.delivery.savings)
+    return json.dumps({**statistics, "health": render.health(health)})
 
 
 async def status(caller: Caller = CALLER) -> str:
@@ -60,9 +60,9 @@ async def result_part(handle: str, part: str, caller: Caller = CALLER) -> Resour
     """One part of a stored tool result in full; parts are numbered from 0."""
     if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
         raise InvalidParameterError("Parts are numbered from 0.", field="part")
-    read = await caller.services.results.part(caller.principal, handle, int(part))
-    await caller.services.delivery.read_whole(caller.agent, [read])
-    return ResourceResult([_content(read)])
+    stored = await caller.services.results.part(caller.principal, handle, int(part))
+    await caller.services.delivery.read_whole(caller.agent, [stored])
+    return ResourceResult([_content(stored)])
 
 
 def resource_templates() -> list[ResourceTemplate]:

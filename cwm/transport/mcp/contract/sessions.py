@@ -98,7 +98,7 @@ async def session_generate(
         template_options={"tools": tools} if tools else {},
     )
     progress = Progress(context, max_tokens)
-    async with progress.told():
+    async with progress.notifications():
         try:
             result = await caller.services.generate(caller.principal, session_id, turn, progress)
         except CwmError as failed:

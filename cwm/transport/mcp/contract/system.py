@@ -63,14 +63,14 @@ async def get_metrics_data(
     await caller.metrics.look()
     if format == "prometheus":
         text = caller.metrics.text(buckets=False)
-        told: schemas.MetricsData = {"success": True, "format": format, "text": text}
-        return ToolResult(content=[TextContent(type="text", text=text)], structured_content=told)
-    listed: list[schemas.Metric] = [
+        text_answer: schemas.MetricsData = {"success": True, "format": format, "text": text}
+        return ToolResult(content=[TextContent(type="text", text=text)], structured_content=text_answer)
+    series: list[schemas.Metric] = [
         {"name": s.name, "type": s.type, "value": s.value, "labels": dict(s.labels)}
         for s in caller.metrics.samples(buckets=False)
     ]
-    result: schemas.MetricsData = {"success": True, "format": format, "metrics": listed}
-    return ToolResult(structured_content=result)
+    answer: schemas.MetricsData = {"success": True, "format": format, "metrics": series}
+    return ToolResult(structured_content=answer)
 
 
 def system_tools() -> list[FunctionTool]:

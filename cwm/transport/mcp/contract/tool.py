@@ -23,7 +23,7 @@ class CodedTool(FunctionTool):
 
     async def run(self, arguments: dict[str, Any]) -> ToolResult:
         try:
-            return await super().run(self._given(arguments))
+            return await super().run(self._without_nulls(arguments))
         except FastMCPError:
             raise
         except PydanticSerializationError as unreadable:
@@ -31,7 +31,7 @@ class CodedTool(FunctionTool):
         except Exception as failed:
             raise RefusedError(coded(failed)) from failed
 
-    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Drop optional fields that are null: the schema has no null, but clients that fill in every field send it."""
         fields = self.parameters["properties"]
         optional = fields.keys() - set(self.parameters.get("required", ()))
@@ -74,7 +74,7 @@ def tool(
 ) -> FunctionTool:
     """Publish ``function`` under its own name, with its docstring as description and ``output`` as result type."""
     with _documented_by_us(function) as description:
-        made = CodedTool.from_function(
+        function_tool = CodedTool.from_function(
             function,
             title=title,
             description=description,
@@ -87,16 +87,16 @@ def tool(
                 open_world_hint=False,
             ),
         )
-    made.parameters = input_schema(made.parameters)
-    return made
+    function_tool.parameters = input_schema(function_tool.parameters)
+    return function_tool
 
 
 @contextmanager
 def _documented_by_us(function: Callable[..., Any]) -> Iterator[str | None]:
     """Hide the docstring from FastMCP, which would load three parsers to look for parameters that it does not have."""
-    kept, description = function.__doc__, inspect.getdoc(function)
+    docstring, description = function.__doc__, inspect.getdoc(function)
     function.__doc__ = None
     try:
         yield description
     finally:
-        function.__doc__ = kept
+        function.__doc__ = docstring

@@ -78,23 +78,23 @@ class SessionLayer:
         elif scope["method"] not in {"POST", "GET", "DELETE"}:
             await self.app(scope, receive, send)
         elif (session_id := headers.get(_SESSION_HEADER)) is not None:
-            await self._go_on(session_id, principal, scope, receive, send)
+            await self._continue(session_id, principal, scope, receive, send)
         else:
             await self._open(principal, scope, receive, send)
 
-    async def _go_on(
+    async def _continue(
         self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            known = await self.sessions.touch(session_id, principal)
-            if not known and await self.sessions.alive(session_id):
+            is_own = await self.sessions.touch(session_id, principal)
+            if not is_own and await self.sessions.alive(session_id):
                 await self.journal.foreign(principal, "mcp_session")
-            if known and scope["method"] == "DELETE":
+            if is_own and scope["method"] == "DELETE":
                 await self.subscriptions.end(principal, session_id)
         except CwmError as away:
             await _refuse_coded(scope, send, INTERNAL_ERROR, away)
             return
-        if not known:
+        if not is_own:
             await _refuse(scope, send, 404, INVALID_REQUEST, "Session not found: initialize again.")
         elif scope["method"] == "DELETE":
             await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -137,13 +137,13 @@ class SessionLayer:
                 scope, send, 400, INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first, then send it."
             )
             return
-        await self.app(scope, _again(body, receive), self._named(principal, scope, send))
+        await self.app(scope, _replayed(body, receive), self._with_new_session(principal, scope, send))
 
-    def _named(self, principal: Principal, scope: Scope, send: Send) -> Send:
+    def _with_new_session(self, principal: Principal, scope: Scope, send: Send) -> Send:
         """A ``send`` that begins a session for a successful answer, or sends an error instead if that fails."""
         refused = False
 
-        async def named(message: Message) -> None:
+        async def with_new_session(message: Message) -> None:
             nonlocal refused
             if message["type"] == "http.response.start" and message["status"] < 400:
                 try:
@@ -154,12 +154,12 @@ class SessionLayer:
             if not refused:
                 await send(message)
 
-        return named
+        return with_new_session
 
 
 def _without_session(scope: Scope) -> Scope:
-    kept = [(name, value) for name, value in scope["headers"] if name != _SESSION_HEADER.encode()]
-    return {**scope, "headers": kept}
+    headers = [(name, value) for name, value in scope["headers"] if name != _SESSION_HEADER.encode()]
+    return {**scope, "headers": headers}
 
 
 async def _read(receive: Receive) -> bytes | None:
@@ -185,21 +185,21 @@ def _method(body: bytes) -> Any:
     return request.get("method") if isinstance(request, dict) else None
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replayed(body: bytes, receive: Receive) -> Receive:
     """A ``receive`` that first returns the body that was already read."""
-    waiting = [body]
+    unread = [body]
 
     async def replay() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
         return await receive()
 
     return replay
 
 
 def _takes_events(accept: str) -> bool:
-    offered = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    return not offered.isdisjoint({"text/event-stream", "text/*", "*/*"})
+    media_types = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return not media_types.isdisjoint({"text/event-stream", "text/*", "*/*"})
 
 
 async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
@@ -219,8 +219,8 @@ async def _refuse(
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
-    told = {"jsonrpc": "2.0", "id": None, "error": error}
-    response = JSONResponse(told, status_code=status, headers=headers)
+    body = {"jsonrpc": "2.0", "id": None, "error": error}
+    response = JSONResponse(body, status_code=status, headers=headers)
     await response(scope, _nothing, send)
 
 

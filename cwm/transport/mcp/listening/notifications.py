@@ -46,7 +46,7 @@ def change_of(event: ServerEvent, tenant: str, agent_session: str | None) -> Cha
 
 def frame(event: ServerEvent) -> bytes:
     """A server-sent event that clients of the handshake era understand."""
-    message = {"jsonrpc": "2.0", **spelled(event)}
+    message = {"jsonrpc": "2.0", **notification_of(event)}
     return f"event: message\r\ndata: {json.dumps(message, separators=(',', ':'))}\r\n\r\n".encode()
 
 
@@ -57,24 +57,24 @@ class Subscribed:
     uris: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
-    def heard_as(self, uri: str) -> list[str]:
+    def matching(self, uri: str) -> list[str]:
         """The subscribed URIs that a change of ``uri`` is reported under."""
         if is_prefix(uri):
-            return sorted(own for own in self.uris if watches(own, uri))
-        exactly = [uri] if uri in self.uris else []
-        return exactly + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
+            return sorted(subscription for subscription in self.uris if watches(subscription, uri))
+        exact = [uri] if uri in self.uris else []
+        return exact + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
 
     def events(self, event: ServerEvent) -> list[ServerEvent]:
         """The events to send to the client for ``event``."""
         if not isinstance(event, ResourceUpdated):
             return [event]
-        return [ResourceUpdated(uri) for uri in self.heard_as(event.uri)]
+        return [ResourceUpdated(uri) for uri in self.matching(event.uri)]
 
 
 def subscribed(uris: Iterable[str]) -> Subscribed:
-    kept = frozenset(uris)
-    prefixes = sorted(filter(is_prefix, kept))
-    return Subscribed(kept, tuple(prefixes))
+    all_uris = frozenset(uris)
+    prefixes = sorted(filter(is_prefix, all_uris))
+    return Subscribed(all_uris, tuple(prefixes))
 
 
 def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:
@@ -82,9 +82,9 @@ def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name.removeprefix(SUBSCRIBED) for name in state if name.startswith(SUBSCRIBED))
 
 
-def spelled(event: ServerEvent) -> dict[str, Any]:
+def notification_of(event: ServerEvent) -> dict[str, Any]:
     """The notification as JSON: ``method`` and, if there are any, ``params``."""
     notification = event_to_notification(event, {})
-    told = notification.model_dump(mode="json", by_alias=True, exclude_none=True)
-    params = {name: value for name, value in told.get("params", {}).items() if name != "_meta"}
-    return {"method": told["method"], **({"params": params} if params else {})}
+    message = notification.model_dump(mode="json", by_alias=True, exclude_none=True)
+    params = {name: value for name, value in message.get("params", {}).items() if name != "_meta"}
+    return {"method": message["method"], **({"params": params} if params else {})}

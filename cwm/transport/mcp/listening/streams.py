@@ -1,7 +1,7 @@
 """``GET /mcp``: the event streams on which handshake-era clients receive notifications.
 
 A session may have several streams, on any replicas. Each notification goes out on one of them: the newest stream
-claims the session's voice in the shared store, and when it closes another takes over. A notification sent while
+makes itself the session's sender in the shared store, and when it closes another takes over. A notification sent while
 no stream is open is lost, as after any disconnection: a client reads the current state when it reconnects.
 """
 
@@ -48,11 +48,11 @@ _log = structlog.get_logger("cwm.mcp")
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the version it last read.
+    """One open stream. ``version`` counts the changes of its session's state; ``seen_version`` is the last one read.
 
-    ``speaks`` is true if the stream has the session's voice. ``due`` is when the next keepalive is due, by the event
-    loop's clock. ``interest`` is the task that registers the session's subscriptions upstream, ``interested`` the
-    URIs it has registered.
+    ``has_voice`` says whether it is the session's sender. ``keepalive_at`` is the time of the next keepalive, by the
+    event loop's clock. ``registration`` is the task that registers the session's subscriptions upstream,
+    ``registered_uris`` the URIs it has registered.
     """
 
     session_id: str
@@ -61,47 +61,47 @@ class Stream:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
     version: int = 1
-    known: int = 0
-    speaks: bool = False
-    due: float = 0.0
+    seen_version: int = 0
+    has_voice: bool = False
+    keepalive_at: float = 0.0
     subscribed: Subscribed = field(default_factory=Subscribed)
-    interested: frozenset[str] = frozenset()
-    interest: asyncio.Task[None] | None = None
+    registered_uris: frozenset[str] = frozenset()
+    registration: asyncio.Task[None] | None = None
     pending: dict[ServerEvent, None] = field(default_factory=dict)
 
     @property
     def stale(self) -> bool:
-        """True until the stream has read its session's newest state; until then it keeps every event, as it cannot select."""
-        return self.known != self.version
+        """True until it has read its session's newest state: until then it keeps every event, unable to select."""
+        return self.seen_version != self.version
 
-    def hear(self, change: Change) -> None:
+    def receive(self, change: Change) -> None:
         """Queue the change's event for the client; an event that is already pending is queued once."""
         if change.kind is ChangeKind.ENDED:
             self.end()
         elif change.kind is ChangeKind.STATE:
             self.version += 1
             self.news.set()
-        elif (event := event_of(change)) is not None and (self.stale or self._tells(change)):
+        elif (event := event_of(change)) is not None and (self.stale or self._sends(change)):
             self.pending[event] = None
             if len(self.pending) > _MAX_PENDING:
                 self.end()
             self.news.set()
 
     def take(self) -> list[ServerEvent]:
-        """Remove all pending events; returns those to send, if this stream has the voice."""
-        taken, self.pending = self.pending, {}
-        if not self.speaks:
+        """Remove all pending events; returns those to send, if this stream is the sender."""
+        events, self.pending = self.pending, {}
+        if not self.has_voice:
             return []
-        return list(dict.fromkeys(told for event in taken for told in self.subscribed.events(event)))
+        return list(dict.fromkeys(each for event in events for each in self.subscribed.events(event)))
 
     def end(self) -> None:
         self.ended = True
         self.news.set()
 
-    def _tells(self, change: Change) -> bool:
+    def _sends(self, change: Change) -> bool:
         if change.kind is not ChangeKind.RESOURCE or change.uri is None:
-            return self.speaks
-        return self.speaks and bool(self.subscribed.heard_as(change.uri))
+            return self.has_voice
+        return self.has_voice and bool(self.subscribed.matching(change.uri))
 
 
 class EventStreams:
@@ -116,14 +116,14 @@ class EventStreams:
         admit: Admit | None = None,
     ) -> None:
         self.sessions = agents.store
-        self._admit = admit or _anyone
+        self._admit = admit or _unlimited
         self._agents = agents
         self._changes = changes
         self._interest = interest
         self._keepalive_seconds = keepalive_seconds
         self._open: dict[str, set[Stream]] = {}
         self._closed = False
-        self._unsubscribe = changes.subscribe(self._hear)
+        self._unsubscribe = changes.subscribe(self._on_change)
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
@@ -136,36 +136,36 @@ class EventStreams:
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async with self._admit(principal), self.open(session_id, principal) as stream:
-            leaving = asyncio.create_task(_left(receive))
-            leaving.add_done_callback(lambda _: stream.end())
+            disconnect = asyncio.create_task(_disconnected(receive))
+            disconnect.add_done_callback(lambda _: stream.end())
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 await write(None)
-                await self.tell(stream, write)
+                await self.send_events(stream, write)
                 await send({"type": "http.response.body", "body": b""})
             finally:
-                leaving.cancel()
+                disconnect.cancel()
 
     @asynccontextmanager
     async def open(self, session_id: str, principal: Principal) -> AsyncIterator[Stream]:
-        """Open a stream that receives changes from now on and takes the session's voice. StorageReadError, StorageWriteError."""
+        """Open a stream that receives changes and becomes the session's sender. StorageReadError, StorageWriteError."""
         stream = Stream(session_id, principal, ended=self._closed)
         self._open.setdefault(session_id, set()).add(stream)
         try:
-            await self._claim(stream)
+            await self._claim_voice(stream)
             yield stream
         finally:
             try:
-                await self._fall_silent(stream)
+                await self._release_voice(stream)
             finally:
                 self._forget(stream)
-            if stream.interest is not None:
+            if stream.registration is not None:
                 # Another stream of the session may rely on the subscriptions that this one has begun to register.
-                await stream.interest
+                await stream.registration
 
-    async def tell(self, stream: Stream, write: Write) -> None:
+    async def send_events(self, stream: Stream, write: Write) -> None:
         """Write the stream's events to the client until the stream ends."""
-        stream.due = self._next_sign()
+        stream.keepalive_at = self._next_keepalive()
         while not stream.ended:
             await self._next(stream, write)
 
@@ -179,24 +179,24 @@ class EventStreams:
     async def _next(self, stream: Stream, write: Write) -> None:
         """Wait for events or for the next keepalive, and send what there is."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(stream.due):
+            async with asyncio.timeout_at(stream.keepalive_at):
                 await stream.news.wait()
         # Only keepalives prolong the session: sending notifications does not count as session activity.
-        if asyncio.get_running_loop().time() >= stream.due:
-            await self._still_there(stream)
+        if asyncio.get_running_loop().time() >= stream.keepalive_at:
+            await self._prolong(stream)
             await write(None)
-            stream.due = self._next_sign()
+            stream.keepalive_at = self._next_keepalive()
         stream.news.clear()
         if stream.stale:
-            await self._look(stream)
+            await self._read_state(stream)
         if not stream.stale:
             for event in stream.take():
                 await write(event)
 
-    def _next_sign(self) -> float:
+    def _next_keepalive(self) -> float:
         return asyncio.get_running_loop().time() + self._keepalive_seconds
 
-    async def _still_there(self, stream: Stream) -> None:
+    async def _prolong(self, stream: Stream) -> None:
         """Mark the session as in use, and end the stream if the session is gone: its end may have been published unheard."""
         with suppress(CwmError):
             if await self._agents.listens(stream.principal, stream.session_id):
@@ -204,19 +204,19 @@ class EventStreams:
             else:
                 stream.end()
 
-    async def _claim(self, stream: Stream) -> None:
-        """Take the session's voice, whichever stream had it before."""
+    async def _claim_voice(self, stream: Stream) -> None:
+        """Make this stream the session's sender, whichever was before."""
         state = await self.sessions.recall(stream.session_id)
         before = state.get(_VOICE)
         while True:
-            kept = await self.sessions.remember(stream.session_id, _VOICE, stream.id, instead_of=before)
-            if kept in {stream.id, None}:
+            holder = await self.sessions.remember(stream.session_id, _VOICE, stream.id, instead_of=before)
+            if holder in {stream.id, None}:
                 break
-            before = kept
-        await self._tell_state(stream)
+            before = holder
+        await self._publish_state(stream)
 
-    async def _look(self, stream: Stream) -> None:
-        """Read the session's subscriptions, and whether this stream has the voice. Stays stale if the store does not answer."""
+    async def _read_state(self, stream: Stream) -> None:
+        """Read the session's subscriptions and which stream is its sender. The stream stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
@@ -224,48 +224,48 @@ class EventStreams:
         except CwmError as away:
             _log.warning("stream_state_unknown", error=away.code)
             return
-        stream.speaks = voice == stream.id
+        stream.has_voice = voice == stream.id
         stream.subscribed = subscribed(subscribed_to(state))
-        stream.known = version
-        if stream.interest is None or stream.interest.done():
+        stream.seen_version = version
+        if stream.registration is None or stream.registration.done():
             # In a task of its own: an upstream may answer slowly, and the stream sends other events meanwhile.
-            stream.interest = asyncio.create_task(self._be_interested(stream))
+            stream.registration = asyncio.create_task(self._register_interest(stream))
 
-    async def _be_interested(self, stream: Stream) -> None:
+    async def _register_interest(self, stream: Stream) -> None:
         """Register the session's subscriptions upstream: so far perhaps only another replica has."""
-        while (now := stream.subscribed.uris) != (before := stream.interested):
-            stream.interested = now
-            begun = (self._tell_interest(stream, self._interest.watch, uri) for uri in now - before)
-            ended = (self._tell_interest(stream, self._interest.unwatch, uri) for uri in before - now)
-            await asyncio.gather(*begun, *ended)
+        while (now := stream.subscribed.uris) != (before := stream.registered_uris):
+            stream.registered_uris = now
+            additions = (self._update_interest(stream, self._interest.watch, uri) for uri in now - before)
+            removals = (self._update_interest(stream, self._interest.unwatch, uri) for uri in before - now)
+            await asyncio.gather(*additions, *removals)
 
-    async def _tell_interest(
-        self, stream: Stream, tell: Callable[[Principal, str | None, str], Awaitable[None]], uri: str
+    async def _update_interest(
+        self, stream: Stream, update: Callable[[Principal, str | None, str], Awaitable[None]], uri: str
     ) -> None:
         try:
-            await tell(stream.principal, stream.session_id, uri)
+            await update(stream.principal, stream.session_id, uri)
         except CwmError as refused:
             _log.warning("interest_not_told", error=refused.code)
         except Exception:
             logging.getLogger(__name__).exception("registering the interest in a resource failed")
 
-    async def _fall_silent(self, stream: Stream) -> None:
-        """Release the session's voice, if this stream still has it, so that another stream takes it."""
+    async def _release_voice(self, stream: Stream) -> None:
+        """Give up being the session's sender, if this stream still is, so that another stream takes over."""
         with suppress(CwmError):
             state = await self.sessions.recall(stream.session_id)
             if state.get(_VOICE) == stream.id:
                 await self.sessions.forget(stream.session_id, _VOICE)
-                await self._tell_state(stream)
+                await self._publish_state(stream)
 
-    async def _tell_state(self, stream: Stream) -> None:
+    async def _publish_state(self, stream: Stream) -> None:
         await self._changes.publish(Change(ChangeKind.STATE, agent_session=stream.session_id))
 
-    def _hear(self, change: Change) -> None:
-        for stream in self._concerned(change):
+    def _on_change(self, change: Change) -> None:
+        for stream in self._streams_for(change):
             if change.concerns(stream.principal.tenant, stream.session_id, stream.session_id):
-                stream.hear(change)
+                stream.receive(change)
 
-    def _concerned(self, change: Change) -> Iterable[Stream]:
+    def _streams_for(self, change: Change) -> Iterable[Stream]:
         return self._all() if change.agent_session is None else self._open.get(change.agent_session, ())
 
     def _all(self) -> list[Stream]:
@@ -278,11 +278,11 @@ class EventStreams:
             del self._open[stream.session_id]
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 @asynccontextmanager
-async def _anyone(_principal: Principal) -> AsyncIterator[None]:
+async def _unlimited(_principal: Principal) -> AsyncIterator[None]:
     yield

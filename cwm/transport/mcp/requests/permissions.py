@@ -1,6 +1,6 @@
-"""Which scopes a tool and a resource need, and the middleware that asks for them.
+"""Which scopes each tool and resource needs, and the middleware that requires them.
 
-What a caller may not use is absent from its lists, and refused with CWM-9002 when it is used all the same.
+Lists leave out the tools and resources that the caller may not use; using one anyway is refused with CWM-9002.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "context_restore": _KEEP,
     "cache_stats": _READ,
     "get_metrics_data": ADMIN,
-    # Of no one but the caller: its own agent sessions, and what tools have given to it.
+    # These concern only the caller: its own agent sessions, and results of its own calls.
     "agent_session_create": NOTHING,
     "agent_session_end": NOTHING,
     "result_read": NOTHING,
     "result_query": NOTHING,
     "health_check": NOTHING,
 }
-"""Of every tool of ours; one that is missing here is for ``admin`` alone."""
+"""The scopes for each of CWM's tools; a tool that is missing here needs ``admin``."""
 
 _RESOURCES: Final[Mapping[str, frozenset[AccessScope]]] = {
     WINDOWS_URI: _READ,
@@ -79,19 +79,19 @@ _OWN_SCHEMES: Final = ("cwm://", "health://")
 
 
 def of_resource(uri: str) -> frozenset[AccessScope]:
-    """What a resource or a template needs, by its URI."""
-    # Schemes and hosts come in any case.
+    """The scopes that a resource or template needs, by its URI."""
+    # Schemes and hosts may be in upper or lower case.
     uri = uri.lower()
     if not uri.startswith(_OWN_SCHEMES):
         return OF_UPSTREAMS
-    for known, needed in _RESOURCES.items():
-        if uri == known or uri.startswith(f"{known}/"):
-            return needed
+    for own_uri, scopes in _RESOURCES.items():
+        if uri == own_uri or uri.startswith(f"{own_uri}/"):
+            return scopes
     return ADMIN
 
 
 class Permissions(Middleware):
-    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments."""
+    """The layer inside the one that codes errors: a caller that may not call a tool learns nothing about its arguments."""
 
     def __init__(self, agency: Agency) -> None:
         self._agency = agency
@@ -126,24 +126,24 @@ class Permissions(Middleware):
         context: MiddlewareContext[ListToolsRequest],
         call_next: CallNext[ListToolsRequest, Sequence[Tool]],
     ) -> Sequence[Tool]:
-        held = await self._held(context)
-        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= held]
+        scopes = await self._held(context)
+        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= scopes]
 
     async def on_list_resources(
         self,
         context: MiddlewareContext[ListResourcesRequest],
         call_next: CallNext[ListResourcesRequest, Sequence[Resource]],
     ) -> Sequence[Resource]:
-        held = await self._held(context)
-        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= held]
+        scopes = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= scopes]
 
     async def on_list_resource_templates(
         self,
         context: MiddlewareContext[ListResourceTemplatesRequest],
         call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
     ) -> Sequence[ResourceTemplate]:
-        held = await self._held(context)
-        return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
+        scopes = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(each.uri_template) <= scopes]
 
     async def _held(self, context: MiddlewareContext[Any]) -> frozenset[AccessScope]:
         return (await self._agency.principal(request_of(context))).scopes
@@ -157,5 +157,5 @@ def _needed(call: ToolCall) -> frozenset[AccessScope]:
 
 
 def protocol_error(refused: InsufficientScopeError) -> MCPError:
-    """For methods whose results have no way to say that they failed."""
+    """The error as JSON-RPC error, for methods whose results cannot express a failure."""
     return MCPError(INVALID_REQUEST, refused.message, refused.as_dict())
