@@ -49,13 +49,13 @@ from cwm.transport.mcp.upstreams.rounds import state_security
 PATH: Final = "/mcp"
 
 _INSTRUCTIONS: Final = """\
-CWM keeps the context windows of a language model: every session that runs through it, token for token.
-session_create opens a session, session_generate speaks in it. window_freeze saves its context under a
-name, window_thaw continues from there in a new session without computing it again, window_clone branches it.
-window_list and window_status show what there is. context_set keeps what one agent learned for the others of
-its workspace or tenant, context_get and context_list find it before it is looked up again. A tool result too
-large for a context comes as a preview with a handle and a cursor: result_query finds things in it, result_read
-reads on. A tool that fails answers {code, message, retryable, context}."""
+CWM records conversations with a language model, token for token, so that they can be saved and continued.
+session_create opens a session, session_generate takes a turn in it. window_freeze saves the session's context as
+a named window, window_thaw continues from the window in a new session without computing it again, window_clone
+gives a window a second name. window_list and window_status show what there is. context_set stores what one agent
+learned for the others of its workspace or tenant; use context_get and context_list before you look something up
+again. A tool result too large for your context comes as a preview with a handle and a cursor: result_query
+searches the stored result, result_read reads on. A tool that fails answers {code, message, retryable, context}."""
 
 
 def build_mcp(
