@@ -90,7 +90,7 @@ class Reconcile:
                 pass
             except Exception:
                 # The loop must go on: without its beats other gateways would take over this one's intents.
-                logging.getLogger(__name__).exception("what needs looking after could not be")
+                logging.getLogger(__name__).exception("reconciliation failed")
             due = await self._woken(wait)
 
     async def _woken(self, seconds: float) -> bool:
@@ -191,7 +191,9 @@ class Reconcile:
             self.replicas.let_go(intent)
             raise
         if not is_ours:
-            return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
+            return Step(
+                step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway works on it"
+            )
         self.replicas.take_up(intent)
         try:
             outcome, detail = await self._finished(intent)
