@@ -244,7 +244,7 @@ class Agents:
         try:
             await farewell(values)
         except Exception:  # noqa: BLE001 - logged; it has ended all the same
-            _log.exception("what an agent session left behind could not be closed")
+            _log.exception("the upstream sessions of an ended agent session could not be closed")
 
     def _close_soon(self, manager: ContextManager, *, end: bool | None) -> None:
         self._closing.start(self._close(manager, end=end))

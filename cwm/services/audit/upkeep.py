@@ -40,7 +40,7 @@ class AuditUpkeep:
                 await self.checkpoint()
                 await self.prune()
             except CwmError as error:
-                _log.warning("the audit log could not be looked after: %s", error.message)
+                _log.warning("upkeep of the audit log failed: %s", error.message)
 
     async def checkpoint(self) -> None:
         """Write a checkpoint of every chain that this process has extended since the last one."""

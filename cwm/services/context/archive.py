@@ -126,7 +126,7 @@ def _require_header(records: Iterator[tuple[dict[str, Any], bytes]]) -> None:
     except StorageCorruptionError:
         header = {}
     if header.get("cwm_context") != _FORMAT:
-        raise InvalidParameterError("The file is no archive of shared context of this version.")
+        raise InvalidParameterError("The file is not an archive of shared context in this version's format.")
 
 
 def _put(file: BinaryIO, record: dict[str, Any], body: bytes = b"") -> None:
@@ -187,4 +187,4 @@ def _is_answers(record: dict[str, Any]) -> bool:
 
 
 def _damaged() -> StorageCorruptionError:
-    return StorageCorruptionError("The archive is damaged: what it says and what it holds do not match.")
+    return StorageCorruptionError("The archive is damaged: its records and their contents do not match.")

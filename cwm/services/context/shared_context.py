@@ -179,7 +179,7 @@ class SharedContext:
                     deleted = sum(write.digest is None for write in writes)
                     return Restored(snapshot, result.head.version, len(writes) - deleted, deleted)
         raise ContextConflictError(
-            "Others write in this scope all the time: nothing was restored.", label=label, reason="busy"
+            "Other writers change this scope all the time: nothing was restored.", label=label, reason="busy"
         )
 
     async def stats(self, scope: ContextScope) -> ContextStats:

@@ -132,7 +132,7 @@ class _Question:
         try:
             await self._ask()
         except Exception:  # noqa: BLE001 - logged; the next look may go well
-            _log.exception("what is told at /metrics could not be asked")
+            _log.exception("a query for /metrics failed")
         finally:
             ended = self._clock.monotonic()
             self._due = ended + max(self._seconds, self._rest * (ended - started))

@@ -173,7 +173,7 @@ def _eviction(findings: Findings, room: SharedTierRoom) -> None:
     elif room.policy is None:
         findings.warn(
             "eviction",
-            "Redis does not tell its eviction policy.",
+            "Redis does not report its eviction policy.",
             "Make sure maxmemory-policy is noeviction.",
         )
     else:
@@ -240,7 +240,7 @@ def _adapters(findings: Findings, facts: KvTierFacts) -> None:
 
 def _serde(findings: Findings, facts: KvTierFacts) -> None:
     if facts.bare_adapters is None:
-        findings.skipped("LMCache does not tell", "serde")
+        findings.skipped("LMCache does not report its adapters' serde", "serde")
     elif facts.bare_adapters:
         findings.fault(
             "serde",

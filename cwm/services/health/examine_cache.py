@@ -100,7 +100,9 @@ class CacheExamination:
             self.findings.ok("coordinator", f"its chunk has {chunk} tokens too")
         elif chunk is None:
             self.findings.warn(
-                "coordinator", "It does not tell its chunk size.", "See that its --chunk-size is LMCache's."
+                "coordinator",
+                "It does not report its chunk size.",
+                "Make sure that its --chunk-size is LMCache's.",
             )
         else:
             self.findings.fault(
@@ -112,7 +114,7 @@ class CacheExamination:
     async def _directory(self, facts: KvTierFacts, prefix: PrefixKey) -> list[Placement]:
         placements = await self._stored_placements(prefix)
         if self.findings.has_fault("coordinator"):
-            self.findings.skipped("the coordinator's chunks are others", "directory")
+            self.findings.skipped("the coordinator has another chunk size", "directory")
         elif self.kv_tier.expected_hashes(prefix) is None:
             self.findings.warn(
                 "directory",
@@ -177,7 +179,7 @@ class CacheExamination:
         chunk_bytes = max((placement.size_bytes for placement in placements), default=0)
         capacity = next((u.capacity_bytes for u in await self.kv_tier.usage() if u.tier is Tier.CPU), None)
         if not chunk_bytes or not capacity:
-            self.findings.skipped("LMCache does not tell the sizes", "cpu tier")
+            self.findings.skipped("LMCache does not report the sizes", "cpu tier")
             return
         largest = full_chunks(self.served.max_model_len, facts.chunk_size) * chunk_bytes
         message = f"L1 holds {capacity / largest:.1f} of the largest possible windows ({largest / 2**20:.0f} MiB each)"

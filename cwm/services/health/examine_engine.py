@@ -110,7 +110,7 @@ class EngineExamination:
         else:
             self.findings.warn(
                 "control tokens",
-                "vLLM does not tell the model's control tokens: user text can forge a turn.",
+                "vLLM does not report the model's control tokens: user text can forge a turn.",
                 "Start vLLM with --enable-tokenizer-info-endpoint.",
             )
 

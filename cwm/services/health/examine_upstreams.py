@@ -33,7 +33,7 @@ async def examine_shared_store(findings: Findings, store: AgentSessions) -> None
 async def _upstream(connector: UpstreamConnector, spec: UpstreamSpec) -> Finding:
     name = f"upstream {spec.name}"
     if spec.credentials is not Credentials.NONE:
-        message = "not checked: it wants the credentials of whoever calls"
+        message = "not checked: it needs the caller's credentials"
         return Finding(name, FindingStatus.SKIPPED, message)
     where = "url" if spec.url else "command"
     try:

@@ -152,7 +152,7 @@ class Inspect:
     async def _coordinator(self) -> tuple[Status, str]:
         server_count = await self.kv_tier.registered()
         if server_count is None:
-            return Status.HEALTHY, "This engine has no LMCache, and so needs none."
+            return Status.HEALTHY, "This engine has no LMCache and needs no coordinator."
         if server_count == 0:
             return Status.DEGRADED, "No LMCache is registered with the coordinator."
         return Status.HEALTHY, f"knows {server_count} LMCache {'server' if server_count == 1 else 'servers'}"

@@ -82,7 +82,7 @@ class Ledger:
         try:
             stored = (await self._store.recall(key)).get(_STORED_AS, "0")
         except CwmError as error:
-            _log.warning("what was delivered cannot be read: %s", error.message)
+            _log.warning("the count of delivered tokens cannot be read: %s", error.message)
             return
         account.stored, account.is_read = int(stored), True
 
@@ -91,7 +91,7 @@ class Ledger:
         try:
             stored = await self._store.add(key, _STORED_AS, unsent)
         except CwmError as error:
-            _log.warning("what was delivered cannot be written: %s", error.message)
+            _log.warning("the count of delivered tokens cannot be written: %s", error.message)
             return
         if stored is not None:
             account.stored, account.is_read = stored, True

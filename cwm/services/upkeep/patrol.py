@@ -124,7 +124,9 @@ class Patrol:
             debt=debt_of(prefix, pinned=window.pinned),
         )
         if again is None:
-            return Step("store_again", window.tenant, window.name, StepOutcome.DONE, "it is gone meanwhile")
+            return Step(
+                "store_again", window.tenant, window.name, StepOutcome.DONE, "it was deleted meanwhile"
+            )
         pending, intent, debt_intent = again
         await self.freeze.release(debt_intent)
         try:

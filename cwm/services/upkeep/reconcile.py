@@ -90,7 +90,7 @@ class Reconcile:
                 pass
             except Exception:
                 # The loop must go on: without its beats other gateways would take over this one's intents.
-                logging.getLogger(__name__).exception("what needs looking after could not be")
+                logging.getLogger(__name__).exception("reconciliation failed")
             due = await self._woken(wait)
 
     async def _woken(self, seconds: float) -> bool:
@@ -192,7 +192,7 @@ class Reconcile:
             raise
         if not is_ours:
             return Step(
-                step.action, step.tenant, step.subject, StepOutcome.POSTPONED, "another gateway is at it"
+                step.action, step.tenant, step.subject, StepOutcome.POSTPONED, "another gateway works on it"
             )
         self.replicas.take_up(intent)
         try:

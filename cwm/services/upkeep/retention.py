@@ -81,7 +81,7 @@ class Retain:
         return Step(action, tenant, subject, StepOutcome.POSTPONED, error.message)
 
     async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
-        detail = f"its time was over at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        detail = f"it expired at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
             return Step("delete_window", window.tenant, window.name, StepOutcome.PLANNED, detail)
         try:

@@ -70,7 +70,7 @@ class Attempts:
         doubtful = failure is not None or self._link.state is LinkState.AWAY
         await asyncio.wait({attempt}, timeout=_MOMENT_SECONDS if hurried and doubtful else None)
         if attempt.cancelled():
-            return "nobody waits for it any more"
+            return "the request was cancelled"
         result = attempt.result() if attempt.done() else self._reason(failure)
         if isinstance(result, str):
             self._missed.add(kind)

@@ -216,7 +216,7 @@ class Link:
         except UpstreamError as error:
             reason = str(error)
         except Exception:  # noqa: BLE001 - logged; the next attempt may go well
-            _log.exception("upstream %s could not be followed", self.spec.name)
+            _log.exception("the connection to upstream %s failed", self.spec.name)
             reason = "CWM failed; its log has the details"
         return reason, 0.0 if self._ready_at is None else self._clock.monotonic() - self._ready_at
 

@@ -150,7 +150,7 @@ class Listening:
                     if isinstance(error, CwmError) and not self._is_current(link):
                         return False
                     raise
-                _log.info("upstream %s is not listened to for now: %s", link.spec.name, error)
+                _log.info("subscriptions at upstream %s are interrupted: %s", link.spec.name, error)
                 (link.watches if link.shared else links_of(agent).watches(link)).missed(own)
         if not link.shared:
             self.keep_up(link, agent)
@@ -191,9 +191,9 @@ class Listening:
                 await self._until_lost(link, agent, session)
                 seconds = link.monotonic() - opened_at
             except (UpstreamError, CwmError) as error:
-                _log.info("upstream %s is not listened to for now: %s", link.spec.name, error)
+                _log.info("subscriptions at upstream %s are interrupted: %s", link.spec.name, error)
             except Exception:
-                logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
+                logging.getLogger(__name__).exception("subscriptions at upstream %s failed", link.spec.name)
             if seconds >= STEADY_SECONDS:
                 backoff.reset()
                 continue

@@ -108,6 +108,6 @@ class Roster:
             releasing = [links_of(agent).release(link) for agent in self._agents]
             for result in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
                 if isinstance(result, Exception):
-                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=result)
+                    _log.error("a session with upstream %s was not closed", link.spec.name, exc_info=result)
 
         self.background.start(retire())
