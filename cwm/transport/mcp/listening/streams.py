@@ -197,7 +197,7 @@ class EventStreams:
         return asyncio.get_running_loop().time() + self._keepalive_seconds
 
     async def _prolong(self, stream: Stream) -> None:
-        """Mark the session as in use, and end the stream if the session is gone: its end may have been published unheard."""
+        """Mark the session as in use; end the stream if the session is gone, whose end this replica may have missed."""
         with suppress(CwmError):
             if await self._agents.listens(stream.principal, stream.session_id):
                 stream.version += 1
@@ -216,7 +216,7 @@ class EventStreams:
         await self._publish_state(stream)
 
     async def _read_state(self, stream: Stream) -> None:
-        """Read the session's subscriptions and which stream is its sender. The stream stays stale if the store does not answer."""
+        """Read the session's subscriptions and its sender. The stream stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
@@ -234,7 +234,7 @@ class EventStreams:
             stream.registration = asyncio.create_task(self._register_interest(stream))
 
     async def _register_interest(self, stream: Stream) -> None:
-        """Register the session's subscriptions upstream: so far perhaps only another replica has."""
+        """Register the session's subscriptions upstream, as perhaps only another replica has done so."""
         while (now := stream.subscribed.uris) != (before := stream.registered_uris):
             stream.registered_uris = now
             additions = (self._update_interest(stream, self._interest.watch, uri) for uri in now - before)
