@@ -29,7 +29,7 @@ from cwm.transport.mcp.listening.notifications import Subscribed, event_of, fram
 
 KEEPALIVE_SECONDS: Final = 15.0
 _MAX_PENDING: Final = 1000
-_VOICE: Final = "voice"
+_SENDER: Final = "voice"
 _COMMENT: Final = b": \r\n\r\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -50,7 +50,7 @@ _log = structlog.get_logger("cwm.mcp")
 class Stream:
     """One open stream. ``version`` counts the changes of its session's state; ``seen_version`` is the last one read.
 
-    ``has_voice`` says whether it is the session's sender. ``keepalive_at`` is the time of the next keepalive, by the
+    ``is_sender`` says whether it is the session's sender. ``keepalive_at`` is the time of the next keepalive, by the
     event loop's clock. ``registration`` is the task that registers the session's subscriptions upstream,
     ``registered_uris`` the URIs it has registered.
     """
@@ -62,7 +62,7 @@ class Stream:
     ended: bool = False
     version: int = 1
     seen_version: int = 0
-    has_voice: bool = False
+    is_sender: bool = False
     keepalive_at: float = 0.0
     subscribed: Subscribed = field(default_factory=Subscribed)
     registered_uris: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class Stream:
     def take(self) -> list[ServerEvent]:
         """Remove all pending events; returns those to send, if this stream is the sender."""
         events, self.pending = self.pending, {}
-        if not self.has_voice:
+        if not self.is_sender:
             return []
         return list(dict.fromkeys(each for event in events for each in self.subscribed.events(event)))
 
@@ -100,8 +100,8 @@ class Stream:
 
     def _sends(self, change: Change) -> bool:
         if change.kind is not ChangeKind.RESOURCE or change.uri is None:
-            return self.has_voice
-        return self.has_voice and bool(self.subscribed.matching(change.uri))
+            return self.is_sender
+        return self.is_sender and bool(self.subscribed.matching(change.uri))
 
 
 class EventStreams:
@@ -152,11 +152,11 @@ class EventStreams:
         stream = Stream(session_id, principal, ended=self._closed)
         self._open.setdefault(session_id, set()).add(stream)
         try:
-            await self._claim_voice(stream)
+            await self._become_sender(stream)
             yield stream
         finally:
             try:
-                await self._release_voice(stream)
+                await self._resign(stream)
             finally:
                 self._forget(stream)
             if stream.registration is not None:
@@ -197,34 +197,36 @@ class EventStreams:
         return asyncio.get_running_loop().time() + self._keepalive_seconds
 
     async def _prolong(self, stream: Stream) -> None:
-        """Mark the session as in use, and end the stream if the session is gone: its end may have been published unheard."""
+        """Mark the session as in use; end the stream if the session is gone, whose end this replica may have missed."""
         with suppress(CwmError):
             if await self._agents.listens(stream.principal, stream.session_id):
                 stream.version += 1
             else:
                 stream.end()
 
-    async def _claim_voice(self, stream: Stream) -> None:
+    async def _become_sender(self, stream: Stream) -> None:
         """Make this stream the session's sender, whichever was before."""
         state = await self.sessions.recall(stream.session_id)
-        before = state.get(_VOICE)
+        before = state.get(_SENDER)
         while True:
-            holder = await self.sessions.remember(stream.session_id, _VOICE, stream.id, instead_of=before)
+            holder = await self.sessions.remember(stream.session_id, _SENDER, stream.id, instead_of=before)
             if holder in {stream.id, None}:
                 break
             before = holder
         await self._publish_state(stream)
 
     async def _read_state(self, stream: Stream) -> None:
-        """Read the session's subscriptions and which stream is its sender. The stream stays stale if the store does not answer."""
+        """Read the session's subscriptions and its sender. The stream stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
-            voice = state.get(_VOICE) or await self.sessions.remember(stream.session_id, _VOICE, stream.id)
+            sender_id = state.get(_SENDER) or await self.sessions.remember(
+                stream.session_id, _SENDER, stream.id
+            )
         except CwmError as away:
             _log.warning("stream_state_unknown", error=away.code)
             return
-        stream.has_voice = voice == stream.id
+        stream.is_sender = sender_id == stream.id
         stream.subscribed = subscribed(subscribed_to(state))
         stream.seen_version = version
         if stream.registration is None or stream.registration.done():
@@ -232,7 +234,7 @@ class EventStreams:
             stream.registration = asyncio.create_task(self._register_interest(stream))
 
     async def _register_interest(self, stream: Stream) -> None:
-        """Register the session's subscriptions upstream: so far perhaps only another replica has."""
+        """Register the session's subscriptions upstream, as perhaps only another replica has done so."""
         while (now := stream.subscribed.uris) != (before := stream.registered_uris):
             stream.registered_uris = now
             additions = (self._update_interest(stream, self._interest.watch, uri) for uri in now - before)
@@ -249,12 +251,12 @@ class EventStreams:
         except Exception:
             logging.getLogger(__name__).exception("registering the interest in a resource failed")
 
-    async def _release_voice(self, stream: Stream) -> None:
+    async def _resign(self, stream: Stream) -> None:
         """Give up being the session's sender, if this stream still is, so that another stream takes over."""
         with suppress(CwmError):
             state = await self.sessions.recall(stream.session_id)
-            if state.get(_VOICE) == stream.id:
-                await self.sessions.forget(stream.session_id, _VOICE)
+            if state.get(_SENDER) == stream.id:
+                await self.sessions.forget(stream.session_id, _SENDER)
                 await self._publish_state(stream)
 
     async def _publish_state(self, stream: Stream) -> None:

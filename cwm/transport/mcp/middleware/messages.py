@@ -29,7 +29,7 @@ _Context = ServerRequestContext[Any, Any]
 
 
 class Messages:
-    """Middleware of the low-level server, the outermost.
+    """Middleware of the low-level server that traces requests.
 
     The span's parent is the one that ``_meta`` names, else that of the HTTP request. Over stdio no HTTP request binds
     an id and a tenant to log lines, so this middleware binds those of the message.

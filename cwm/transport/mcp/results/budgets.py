@@ -1,4 +1,4 @@
-"""Applies result budgets to tool results: a result within its budget passes unchanged, one over it becomes a preview."""
+"""Applies result budgets: a tool result within its budget passes unchanged, one over it becomes a preview."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NOT_ITS_FAULT: Final = (
 
 
 class ResultBudgets(Middleware):
-    """The layer around those that call tools, so that it sees every result; the layers that code errors are outside it."""
+    """A layer around those that call tools, so that it sees every result; CodedErrors is outside it."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -90,7 +90,7 @@ class ResultBudgets(Middleware):
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)
         weight = await self._delivery.weigh(call, answer)
-        # result_read and result_query already got the budget as max_tokens; storing their answers would never end.
+        # result_read and result_query keep to the budget already; storing their answers too would never end.
         if weight.fits or follow_up:
             await self._delivery.whole(call, weight, follow_up=follow_up)
             return result
@@ -161,7 +161,7 @@ async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
     handle = None if call.upstream is None else arguments.get(HANDLE_ARGUMENT)
     try:
         if isinstance(handle, str):
-            # If the handle is unknown, it is the tool's own argument of that name, or a mistake that the tool will report.
+            # An unknown handle is the tool's own argument of that name, or a mistake that the tool will report.
             with suppress(CwmError):
                 return await call.caller(handle)
         return await call.caller()

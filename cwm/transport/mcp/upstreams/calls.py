@@ -37,7 +37,7 @@ SHARED_META: Final = "dev.cwm/shared"
 
 
 class UpstreamCalls(Middleware):
-    """Forwards calls to upstream tools. It is one of the layers, so the outer ones treat upstream results like CWM's own."""
+    """Forwards calls to upstream tools. As a layer, so that the outer layers treat their results like CWM's own."""
 
     def __init__(self, upstreams: Upstreams, answers: SharedAnswers) -> None:
         self._upstreams = upstreams
