@@ -54,6 +54,12 @@ class Expected:
                 str(error.claim).split(",")[0], ("malformed", "The access token is malformed.")
             )
             raise UnauthenticatedError(message, why=why) from error
+        if contents.get("cnf") is not None:
+            # RFC 7800: valid only with a proof of the key (mTLS, DPoP), which a bearer does not give.
+            raise UnauthenticatedError(
+                "The access token is bound to a key, and this gateway accepts bearer tokens only.",
+                why="bound_to_a_key",
+            )
         subject, client = contents.get("sub"), contents.get("client_id", contents.get("azp"))
         return AccessToken(
             self.issuer,

@@ -87,3 +87,12 @@ async def test_a_token_that_was_revoked_is_refused_when_it_is_asked_for_again(
     for _ in range(2):
         with pytest.raises(UnauthenticatedError):
             await tokens.checked("alice")
+
+
+async def test_a_token_that_is_bound_to_a_key_is_refused_as_a_bearer(
+    issuer: Authority, tokens: IntrospectedTokens
+) -> None:
+    issuer.known["carol"] = {"active": True, **issuer.claims(sub="carol"), "cnf": {"jkt": "thumbprint"}}
+    with pytest.raises(UnauthenticatedError) as refusal:
+        await tokens.checked("carol")
+    assert refusal.value.why == "bound_to_a_key"

@@ -88,6 +88,9 @@ async def test_elliptic_signatures_audience_lists_and_scp_are_taken(
         ({"exp": float("nan")}, "no_expiry"),
         ({"exp": float("inf")}, "no_expiry"),
         ({"sub": 7}, "malformed"),
+        ({"cnf": {"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}}, "bound_to_a_key"),
+        ({"cnf": {"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"}}, "bound_to_a_key"),
+        ({"cnf": {}}, "bound_to_a_key"),
     ],
 )
 async def test_claims_that_are_not_for_us_are_refused(
