@@ -119,6 +119,12 @@ class SessionNotActiveError(CwmError):
     code, kind = "CWM-3002", ErrorKind.CONFLICT
 
 
+class TurnInFlightError(SessionNotActiveError):
+    """The session is live, and a turn of it runs: the same request succeeds once the turn has ended."""
+
+    retryable = True
+
+
 class WindowAlreadyExistsError(CwmError):
     code, kind = "CWM-3003", ErrorKind.CONFLICT
 

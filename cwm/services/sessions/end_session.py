@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import CwmError, SessionNotActiveError, SessionNotFoundError
+from cwm.domain.errors import CwmError, SessionNotActiveError, SessionNotFoundError, TurnInFlightError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds, common_length
 from cwm.domain.principal import Principal
@@ -44,13 +44,16 @@ class EndSession:
             if session is None:
                 raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
             details.update(of_another(principal, session.owner))
-            if session.state is SessionState.FROZEN or self.in_flight(principal.tenant, session_id):
-                reason = (
-                    "is frozen: delete its windows instead"
-                    if session.state is SessionState.FROZEN
-                    else "has a turn in flight"
+            if session.state is SessionState.FROZEN:
+                raise SessionNotActiveError(
+                    f"Session '{session_id}' is frozen: delete its windows instead.", session_id=session_id
                 )
-                raise SessionNotActiveError(f"Session '{session_id}' {reason}.", session_id=session_id)
+            if self.in_flight(principal.tenant, session_id):
+                raise TurnInFlightError(
+                    f"Session '{session_id}' has a turn in flight; delete it when the turn has ended.",
+                    session_id=session_id,
+                    in_flight=True,
+                )
             await to_its_end(self.now(session))
 
     async def now(self, session: Session) -> None:

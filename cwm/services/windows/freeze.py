@@ -14,6 +14,7 @@ from cwm.domain.errors import (
     ErrorKind,
     SessionNotActiveError,
     SessionNotFoundError,
+    TurnInFlightError,
 )
 from cwm.domain.intent import Debt, Intent
 from cwm.domain.names import require_description, require_session_id, require_tags, require_window_name
@@ -168,7 +169,7 @@ class Freeze:
             raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
         session.require_freezable()
         if self.turns.in_flight(principal.tenant, session_id):
-            raise SessionNotActiveError(
+            raise TurnInFlightError(
                 f"Session '{session_id}' has a turn in flight; freeze it when the turn has ended.",
                 session_id=session_id,
                 in_flight=True,

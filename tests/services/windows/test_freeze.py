@@ -217,8 +217,12 @@ async def test_what_is_not_to_be_frozen_is_refused_and_nothing_is_begun(cwm: Gat
         await cwm.freeze(ANN, "s2", "taken")
     with pytest.raises(InvalidWindowNameError):
         await cwm.freeze(ANN, "s2", "no/name")
-    with cwm.turns.begin(ANN, "s2"), pytest.raises(SessionNotActiveError, match="turn in flight"):
+    with (
+        cwm.turns.begin(ANN, "s2"),
+        pytest.raises(SessionNotActiveError, match="turn in flight") as refusal,
+    ):
         await cwm.freeze(ANN, "s2", "w1")
+    assert refusal.value.retryable, "the turn ends"
     assert await cwm.registry.totals("acme") == before
     assert await cwm.at_rest()
 

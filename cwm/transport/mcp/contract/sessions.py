@@ -135,8 +135,8 @@ async def session_delete(
     Windows that were frozen from it stay. A frozen session is deleted with its last window: delete that
     window instead.
 
-    Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen or has a
-    turn in flight.
+    Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen, or has a
+    turn in flight (retryable).
     """
     await caller.services.end_session(caller.principal, session_id)
     return {"success": True, "session_id": session_id}

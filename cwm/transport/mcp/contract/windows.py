@@ -65,9 +65,10 @@ async def window_freeze(
     in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-2001 no such session;
-    CWM-3002 session is frozen, empty or has a turn in flight; CWM-3003 name is taken; CWM-4001 blocks
-    could not be stored, the session stays as it was (retryable); CWM-4003 the tenant's quota has no room for
-    the guarantee, the session stays as it was; CWM-5001/6001 engine not reachable or too slow (retryable).
+    CWM-3002 session is frozen or empty, or has a turn in flight (retryable); CWM-3003 name is taken;
+    CWM-4001 blocks could not be stored, the session stays as it was (retryable); CWM-4003 the tenant's quota
+    has no room for the guarantee, the session stays as it was; CWM-5001/6001 engine not reachable or too slow
+    (retryable).
     """
     result = await caller.services.freeze(
         caller.principal,
