@@ -40,14 +40,16 @@ Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
 
 def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
-    """Completions, chat completions and models under ``/v1``. The last route refuses all other paths."""
-    turn = _Turns(pass_through, identity)
-    models = _Models(pass_through, identity)
+    """Completions, chat completions and models under ``/v1``, with or without a slash at the end.
+
+    The last route refuses all other paths.
+    """
+    turn = _Endpoint("POST", _Turns(pass_through, identity))
+    models = _Endpoint("GET", _Models(pass_through, identity))
+    endpoints = (("/v1/chat/completions", turn), ("/v1/completions", turn), ("/v1/models", models))
     return [
-        Route("/v1/chat/completions", _Endpoint("POST", turn)),
-        Route("/v1/completions", _Endpoint("POST", turn)),
-        Route("/v1/models", _Endpoint("GET", models)),
-        Route("/v1/models/{model:path}", _Endpoint("GET", models)),
+        *(Route(path + slash, endpoint) for path, endpoint in endpoints for slash in ("", "/")),
+        Route("/v1/models/{model:path}", models),
         Route("/v1/{rest:path}", _Unknown()),
     ]
 
@@ -87,7 +89,7 @@ class _Turns:
         session_id = headers.get(SESSION_HEADER)
         request = ClientRequest(
             method="POST",
-            path=target_of(scope, scope["path"]),
+            path=target_of(scope, scope["path"].rstrip("/")),
             headers=forwarded(headers),
             body=await body_of(receive),
             session_id=session_id,

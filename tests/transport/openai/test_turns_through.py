@@ -59,6 +59,15 @@ async def test_the_client_gets_the_bytes_the_engine_would_have_sent(
 
 
 @BOTH
+async def test_a_slash_at_the_end_of_a_path_changes_nothing(cwm: Gateway, path: str) -> None:
+    answer = await cwm.client.post(path + "/", json=request(path), headers=SESSION)
+    assert answer.status_code == 200
+    assert await cwm.registry.session(TENANT, "s1")
+    listed, listed_with_slash = [await cwm.client.get(path) for path in ("/v1/models", "/v1/models/")]
+    assert listed_with_slash.json()["data"][0]["id"] == listed.json()["data"][0]["id"] == MODEL
+
+
+@BOTH
 @STREAMED
 async def test_a_session_is_recorded_token_for_token(cwm: Gateway, path: str, stream: bool) -> None:
     await cwm.client.post(path, json=request(path, stream=stream), headers=SESSION)
