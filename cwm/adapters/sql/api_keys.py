@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
 
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.tables.api_keys import api_keys
@@ -14,8 +15,12 @@ from cwm.domain.access import granted, spelled
 from cwm.domain.api_key import ApiKey
 
 _key = api_keys.c
-# Made once: each authenticated request runs it.
-_FIND: Final = select(api_keys).where(_key.key_id == bindparam("key_id"))
+
+
+@cache
+def _key_of_every_tenant() -> Select[Any]:
+    """Made once, because each authenticated request runs it."""
+    return select(api_keys).where(_key.key_id == bindparam("key_id"))
 
 
 class SqlApiKeys:
@@ -41,7 +46,7 @@ class SqlApiKeys:
 
     @glancing
     def find_of_every_tenant(self, connection: Connection, key_id: str) -> ApiKey | None:
-        row = connection.execute(_FIND, {"key_id": key_id}).one_or_none()
+        row = connection.execute(_key_of_every_tenant(), {"key_id": key_id}).one_or_none()
         return None if row is None else _of(row)
 
     @reading
