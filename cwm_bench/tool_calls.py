@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,16 +17,14 @@ from typing import Any, Final
 import httpx2
 
 from cwm import __version__
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.settings import Database, Settings
-from cwm.stack.child import on_leash
 from cwm.wiring.access import opened_keys
 from cwm_bench.context import reload
 from cwm_bench.harness import rpc
 from cwm_bench.harness.figures import Report, Section, median
 from cwm_bench.harness.folder import own_folder
-from cwm_bench.harness.gateway import answering
-from cwm_bench.harness.servers import free_port, valkey
+from cwm_bench.harness.servers import answering, free_port, rss_bytes, running, valkey
 
 _TEXT_BYTES: Final = 2048
 _SESSIONS: Final = (1, 8, 32)
@@ -153,7 +150,7 @@ async def _key(registry: Path) -> str:
     """Create a registry with one API key of all scopes; return the key."""
     settings = Settings(database=Database(db_path=registry))
     async with opened_keys(settings) as keys:
-        everything = frozenset({Scope.ADMIN, Scope.TOOLS_CALL, Scope.WINDOWS_READ})
+        everything = frozenset({AccessScope.ADMIN, AccessScope.TOOLS_CALL, AccessScope.WINDOWS_READ})
         _, text = await keys.create(settings.isolation.tenant, "bench", everything, None)
     return text
 
@@ -249,9 +246,9 @@ async def _bytes_per_session(cwm: Server) -> int:
     """Resident memory per idle session that made one call: the growth of RSS over all of them."""
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as http:
         await _speak_once(http, cwm.url, _WARM_SESSIONS)
-        before = cwm.rss_bytes()
+        before = rss_bytes(cwm.pid)
         await _speak_once(http, cwm.url, _IDLE_SESSIONS)
-        return round((cwm.rss_bytes() - before) / _IDLE_SESSIONS)
+        return round((rss_bytes(cwm.pid) - before) / _IDLE_SESSIONS)
 
 
 async def _speak_once(http: httpx2.AsyncClient, url: str, sessions: int) -> None:
@@ -277,27 +274,12 @@ class Server:
     def url(self) -> str:
         return f"{self.origin}/mcp"
 
-    def rss_bytes(self) -> int:
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
 
 @asynccontextmanager
 async def server(log: Path, which: str, *arguments: str) -> AsyncIterator[Server]:
     port = free_port()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("CWM_", "FASTMCP_"))}
-    environ["FASTMCP_ENABLE_RICH_LOGGING"] = "false"
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *on_leash([sys.executable, "-m", "cwm_bench.harness.echo", which, str(port), *arguments]),
-            env=environ,
-            stdout=output,
-            stderr=output,
-        )
-    try:
+    program = ["-m", "cwm_bench.harness.echo", which, str(port), *arguments]
+    async with running(program, {}, log) as process:
         started = Server(f"http://127.0.0.1:{port}", process.pid)
         await answering(started.url, process, log)
         yield started
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()

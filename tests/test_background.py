@@ -32,21 +32,22 @@ async def test_a_task_is_held_until_it_ends_although_nobody_else_holds_it() -> N
 
 
 async def test_settled_waits_for_what_begins_meanwhile_too() -> None:
-    tasks, go_on, ended = BackgroundTasks(), asyncio.Event(), list[str]()
+    tasks, is_waited_for, go_on, ended = BackgroundTasks(), asyncio.Event(), asyncio.Event(), list[str]()
 
     async def second() -> None:
         await go_on.wait()
         ended.append("second")
 
     async def first() -> None:
+        await is_waited_for.wait()
         tasks.start(second())
         ended.append("first")
 
     tasks.start(first())
     settling = asyncio.create_task(tasks.settled())
+    asyncio.get_running_loop().call_soon(is_waited_for.set)
     await eventually(lambda: ended == ["first"])
-    assert not settling.done()
-    go_on.set()
+    asyncio.get_running_loop().call_soon(go_on.set)
     await settling
     assert ended == ["first", "second"]
 
@@ -82,16 +83,16 @@ async def test_what_is_not_awaited_to_its_end_is_cancelled_and_waited_for() -> N
     assert len(tasks) == 0
 
 
-async def test_stop_lets_end_what_ends_in_time_and_cancels_the_rest() -> None:
-    tasks, go_on = BackgroundTasks(), asyncio.Event()
-
-    async def quick() -> str:
-        await go_on.wait()
-        return "ended"
-
-    in_time, late = tasks.start(quick()), tasks.start(asyncio.Event().wait())
-    asyncio.get_running_loop().call_soon(go_on.set)
-    await tasks.stop(after_seconds=0.1)
+async def test_stop_lets_end_what_ends_in_time() -> None:
+    tasks = BackgroundTasks()
+    in_time = tasks.start(asyncio.to_thread(lambda: "ended"))
+    await tasks.stop(after_seconds=30)
     assert in_time.result() == "ended"
+
+
+async def test_stop_cancels_what_does_not_end_in_time() -> None:
+    tasks = BackgroundTasks()
+    late = tasks.start(asyncio.Event().wait())
+    await tasks.stop(after_seconds=0.01)
     assert late.cancelled()
     assert len(tasks) == 0

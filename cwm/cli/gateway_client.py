@@ -39,7 +39,7 @@ _NOT_OURS: Final = {200, 404, 405}
 _FIRST_FAULT: Final = 400
 _MEANINGS: Final = {
     500: ": it failed; its log says why",
-    502: ": it is a proxy that cannot reach the gateway",
+    502: ": it is a proxy that does not reach the gateway",
     503: ": it accepts no requests now; try again",
     504: ": it is a proxy that waited too long for the gateway",
 }
@@ -145,7 +145,7 @@ def no_answer(url: str, last: LastAnswer) -> str:
 def other_answer(url: str, status: int) -> str:
     """The message for an HTTP status that a gateway would not send."""
     if status in _NOT_OURS:
-        return f"The server at {url} is not a CWM gateway of this version."
+        return f"The server at {url} is no CWM gateway of this version."
     return f"The server at {url} answered with {_in_words(status)}."
 
 

@@ -13,7 +13,7 @@ from cwm.cli.console import USAGE, Interrupts, fail, load_settings, print_json, 
 from cwm.cli.output import OutputError
 
 if TYPE_CHECKING:
-    from cwm.domain.access import Scope
+    from cwm.domain.access import AccessScope
     from cwm.domain.api_key import ApiKey
     from cwm.services.access.machine_keys import MachineKeys
 
@@ -125,12 +125,12 @@ def _with_keys(tenant: str | None, work: Callable[[MachineKeys, str], Awaitable[
     return run_to_end(run)
 
 
-def _scopes(names: list[str]) -> frozenset[Scope]:
-    from cwm.domain.access import Scope, granted
+def _scopes(names: list[str]) -> frozenset[AccessScope]:
+    from cwm.domain.access import AccessScope, granted
 
     for name in names:
         if not granted([name]):
-            scopes = ", ".join(Scope)
+            scopes = ", ".join(AccessScope)
             fail(
                 "CWM-1003",
                 f"There is no scope {name[:64]}; the scopes are {scopes}, and <noun>:* for all scopes of a noun.",

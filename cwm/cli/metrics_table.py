@@ -82,7 +82,7 @@ def page() -> str:
 
 def _row(metric: Described) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.type} | {labels} | {metric.told.rstrip('.')} |\n"
+    return f"| `{metric.name}` | {metric.type} | {labels} | {metric.help_text.rstrip('.')} |\n"
 
 
 if __name__ == "__main__":

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from cwm.cli.console import Interrupts, load_settings, run_to_end
 
 
-def room() -> None:
+def room(
+    alive: Annotated[
+        Path | None,
+        typer.Option(
+            help="Touch this file after every successful check: for the health check of a container."
+        ),
+    ] = None,
+) -> None:
     """Keep space free in the disk tier of an engine that runs elsewhere, and in its Valkey if CWM_REDIS_URL names it.
 
     Removes, through CWM_LMCACHE_URL, the longest unused chunks that belong to no window. The disk tier is the
@@ -27,6 +39,6 @@ def room() -> None:
         folder = storage.storage_path / "kv"
         urls = (engine.coordinator_url, engine.lmcache_url)
         log(f"keeps room in {folder}{f' and in the Valkey at {valkey}' if valkey else ''}")
-        await Room(valkey, folder, storage.disk_cache_gb, urls, log).keep()
+        await Room(valkey, folder, storage.disk_cache_gb, urls, log, alive=alive).keep()
 
     run_to_end(work)

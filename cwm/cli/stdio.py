@@ -32,6 +32,6 @@ def stdio() -> None:
 
 def _require_streams() -> None:
     if sys.stdin is None or sys.stdout is None:
-        fail("CWM-1003", "cwm stdio needs a client on its standard input and output.", USAGE)
+        fail("CWM-1003", "cwm stdio needs a client at its standard input and output.", USAGE)
     if sys.stdin.isatty():
         print("cwm stdio waits for an MCP client on standard input; Ctrl-C ends it.", file=sys.stderr)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Scope(StrEnum):
+class AccessScope(StrEnum):
     """What one grant allows.
 
     ``windows:read`` also covers reading sessions; ``sessions:write`` covers opening, continuing and deleting them.
@@ -24,28 +24,28 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-EVERY: Final = frozenset(Scope)
-OF_AN_AGENT: Final = EVERY - {Scope.ADMIN}
+EVERY: Final = frozenset(AccessScope)
+OF_AN_AGENT: Final = EVERY - {AccessScope.ADMIN}
 """The scopes that let an agent use everything agents can use."""
 
-NOTHING: Final[frozenset[Scope]] = frozenset()
+NOTHING: Final[frozenset[AccessScope]] = frozenset()
 
 
-def granted(names: Iterable[str]) -> frozenset[Scope]:
+def granted(names: Iterable[str]) -> frozenset[AccessScope]:
     """The scopes that ``names`` grant: ``<noun>:*`` is every scope of that noun; unknown names grant nothing."""
     return frozenset(scope for name in names for scope in _scopes_of(name))
 
 
-def spelled(scopes: Iterable[Scope]) -> list[str]:
+def spelled(scopes: Iterable[AccessScope]) -> list[str]:
     """The names of ``scopes``, in the documented order."""
     scope_set = frozenset(scopes)
-    return [scope.value for scope in Scope if scope in scope_set]
+    return [scope.value for scope in AccessScope if scope in scope_set]
 
 
-def _scopes_of(name: str) -> Iterable[Scope]:
-    if name == Scope.ADMIN:
+def _scopes_of(name: str) -> Iterable[AccessScope]:
+    if name == AccessScope.ADMIN:
         return EVERY
     noun, colon, verb = name.partition(":")
     if colon and verb == "*":
-        return [scope for scope in Scope if scope.startswith(f"{noun}:")]
-    return [scope for scope in Scope if scope == name]
+        return [scope for scope in AccessScope if scope.startswith(f"{noun}:")]
+    return [scope for scope in AccessScope if scope == name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 
 MARK: Final = "cwm_"
 """The prefix of every key, so that scanners of repositories and logs recognise a leaked one."""
@@ -29,7 +29,7 @@ class ApiKey:
     tenant: str
     key_id: str
     name: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[AccessScope]
     digest: str
     created_at: datetime
     expires_at: datetime | None = None

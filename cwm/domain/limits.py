@@ -100,21 +100,21 @@ class LimitRules:
                 for rate in rates:
                     yield Bucket(level, rate, key)
 
-    def places(self, principal: Principal) -> tuple[Place, ...]:
+    def places(self, principal: Principal) -> tuple[ConcurrencyLimit, ...]:
         """The pools in which a running request occupies a place."""
         most = ((Level.PRINCIPAL, self.running_principal), (Level.TENANT, self.running_tenant))
         return tuple(
-            Place(level, limit, _key("running", level, principal, None, None))
+            ConcurrencyLimit(level, limit, _key("running", level, principal, None, None))
             for level, limit in most
             if limit is not None
         )
 
-    def stream_place(self, principal: Principal) -> Place | None:
+    def stream_place(self, principal: Principal) -> ConcurrencyLimit | None:
         """The pool in which an open stream occupies a place; None when streams are unlimited."""
         if self.streams_principal is None:
             return None
         key = _key("streams", Level.PRINCIPAL, principal, None, None)
-        return Place(Level.PRINCIPAL, self.streams_principal, key)
+        return ConcurrencyLimit(Level.PRINCIPAL, self.streams_principal, key)
 
     def token_buckets(self, principal: Principal) -> tuple[Bucket, ...]:
         rates = ((Level.PRINCIPAL, self.principal_tokens), (Level.TENANT, self.tenant_tokens))
@@ -135,7 +135,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConcurrencyLimit:
     """Requests that run at once, and how many may."""
 
     level: Level

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cwm.domain.access import NOTHING, Scope, spelled
+from cwm.domain.access import NOTHING, AccessScope, spelled
 from cwm.domain.errors import InsufficientScopeError
 
 
@@ -18,10 +18,10 @@ class Principal:
 
     tenant: str
     subject: str
-    scopes: frozenset[Scope] = field(default=NOTHING, compare=False)
+    scopes: frozenset[AccessScope] = field(default=NOTHING, compare=False)
     client: str = field(default="", compare=False)
 
-    def require(self, needed: frozenset[Scope]) -> None:
+    def require(self, needed: frozenset[AccessScope]) -> None:
         """Raises CWM-9002 when a scope is missing. Its context lists all needed scopes."""
         if not needed <= self.scopes:
             missing = spelled(needed - self.scopes)

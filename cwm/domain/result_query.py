@@ -53,7 +53,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryFindings:
     """``total`` counts lines, items or matches; ``complete`` is False when there may be more."""
 
     text: str

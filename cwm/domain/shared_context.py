@@ -32,7 +32,7 @@ _UNQUOTED: Final = "/:@!$&'(),;=~._-"
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ContextScope:
     """Who shares keys. ``name`` is what callers write; ``key`` is unique in the tenant, also among private scopes.
 
     The key is ``session:<key of the agent session>``, ``workspace:<name>`` or ``tenant``.
@@ -52,7 +52,7 @@ class Scope:
         return not self.is_private and _SCOPE.fullmatch(self.name) is not None
 
 
-def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
+def scope_of(tenant: str, agent_session: str, name: str) -> ContextScope:
     """The scope that a caller of ``tenant`` means by ``name``. Raises CWM-1003.
 
     ``agent_session`` is the key of the caller's agent session.
@@ -62,12 +62,12 @@ def scope_of(tenant: str, agent_session: str, name: str) -> Scope:
             "scope: must be session, tenant or workspace:<name> with 1 to 64 letters, digits, '_', '-' or '.'.",
             field="scope",
         ).refusing(name)
-    return Scope(tenant, name, f"{SESSION}:{agent_session}" if name == SESSION else name)
+    return ContextScope(tenant, name, f"{SESSION}:{agent_session}" if name == SESSION else name)
 
 
-def scope_by_key(tenant: str, key: str) -> Scope:
+def scope_by_key(tenant: str, key: str) -> ContextScope:
     """The scope with this ``key``."""
-    return Scope(tenant, SESSION if key.startswith(f"{SESSION}:") else key, key)
+    return ContextScope(tenant, SESSION if key.startswith(f"{SESSION}:") else key, key)
 
 
 def require_key(key: str, *, prefix: bool = False) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class StepOutcome(StrEnum):
     """How a step ended. ``postponed`` steps are retried: something they need is unavailable or changing right now."""
 
     PLANNED = "planned"
@@ -22,5 +22,5 @@ class Step:
     action: str
     tenant: str
     subject: str
-    outcome: Outcome
+    outcome: StepOutcome
     detail: str = ""

@@ -18,7 +18,7 @@ RESERVED_NAMES: Final = _OWN_TOOLS | _OWN_HOSTS
 """First words of CWM's own tool names, and the hosts of its own URIs."""
 
 
-class Kind(StrEnum):
+class OfferKind(StrEnum):
     """The kinds of things that an upstream offers."""
 
     TOOLS = "tools"
@@ -94,10 +94,10 @@ class UpstreamSpec:
     resources: Selection = Selection()
     prompts: Selection = Selection()
 
-    def selection(self, kind: Kind) -> Selection:
-        if kind is Kind.TOOLS:
+    def selection(self, kind: OfferKind) -> Selection:
+        if kind is OfferKind.TOOLS:
             return self.tools
-        return self.prompts if kind is Kind.PROMPTS else self.resources
+        return self.prompts if kind is OfferKind.PROMPTS else self.resources
 
 
 Definition = Mapping[str, Any]
@@ -135,17 +135,17 @@ def is_reserved_uri(exposed: str) -> bool:
     return _parts(exposed)[1].partition("/")[0] in RESERVED_NAMES
 
 
-def offers(spec: UpstreamSpec, kind: Kind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
+def offers(spec: UpstreamSpec, kind: OfferKind, definitions: tuple[Definition, ...]) -> dict[str, Offer]:
     """The offers made of ``definitions``, by exposed name; of two with the same name, the first wins."""
     selection, by_name = spec.selection(kind), dict[str, Offer]()
-    name_field = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}.get(kind, "name")
+    name_field = {OfferKind.RESOURCES: "uri", OfferKind.TEMPLATES: "uriTemplate"}.get(kind, "name")
     for definition in definitions:
         own_name = str(definition[name_field])
         admits = selection.admits if name_field == "name" else selection.admits_uri
         if not admits(own_name):
             continue
         override = selection.override.get(own_name, Override())
-        if kind in {Kind.TOOLS, Kind.PROMPTS}:
+        if kind in {OfferKind.TOOLS, OfferKind.PROMPTS}:
             exposed = exposed_name(spec.name, override.name or own_name)
             exposed_definition = {**definition, "name": exposed}
         else:

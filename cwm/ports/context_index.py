@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from cwm.domain.shared_context import Entry, Head, Scope, Snapshot, Write
+from cwm.domain.shared_context import ContextScope, Entry, Head, Snapshot, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,23 @@ class ContextIndex(Protocol):
     StorageReadError or StorageWriteError when the store is unavailable.
     """
 
-    async def head(self, scope: Scope) -> Head: ...
+    async def head(self, scope: ContextScope) -> Head: ...
 
-    async def since(self, scope: Scope, version: int) -> Delta:
+    async def since(self, scope: ContextScope, version: int) -> Delta:
         """Entries written after ``version``, deletions included.
 
         All present entries when that version is no longer known.
         """
 
-    async def past(self, scope: Scope, key: str, version: int) -> Entry | None:
+    async def past(self, scope: ContextScope, key: str, version: int) -> Entry | None:
         """The key's entry at ``version`` of the scope; None when it was absent."""
 
-    async def state(self, scope: Scope, version: int) -> Sequence[Entry]:
+    async def state(self, scope: ContextScope, version: int) -> Sequence[Entry]:
         """All entries at ``version``, ordered by key."""
 
     async def write(
         self,
-        scope: Scope,
+        scope: ContextScope,
         writes: Sequence[Write],
         author: str,
         *,
@@ -80,24 +80,24 @@ class ContextIndex(Protocol):
         """
 
     async def take_snapshot(
-        self, scope: Scope, label: str, author: str, most: int
+        self, scope: ContextScope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
         """Label the current state; returns the snapshot and the labels of those removed to make room.
 
         At ``most`` snapshots, the oldest ones are removed. CWM-3007 for a label in use.
         """
 
-    async def snapshots(self, scope: Scope) -> Sequence[Snapshot]:
+    async def snapshots(self, scope: ContextScope) -> Sequence[Snapshot]:
         """All snapshots, the oldest first."""
 
-    async def trim(self, scope: Scope) -> Sequence[str]:
+    async def trim(self, scope: ContextScope) -> Sequence[str]:
         """Remove every version but the current one and those with a snapshot; returns digests as in ``gone``."""
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ContextScope) -> None:
         """Remove the scope with all its versions."""
 
-    async def scopes(self, tenant: str) -> Sequence[Scope]:
+    async def scopes(self, tenant: str) -> Sequence[ContextScope]:
         """Every scope of the tenant that was ever written, ordered by key."""
 
-    async def private_scopes_of_every_tenant(self, written_before: datetime) -> Sequence[Scope]:
+    async def private_scopes_of_every_tenant(self, written_before: datetime) -> Sequence[ContextScope]:
         """Scopes of agent sessions without a write since ``written_before``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from cwm.domain.limits import Bucket, Place
+from cwm.domain.limits import Bucket, ConcurrencyLimit
 
 
 class RequestCounts(Protocol):
@@ -31,15 +31,15 @@ class RunningRequests(Protocol):
     """The requests running now. Every method but ``keep`` raises CWM-4001 when the store is unavailable."""
 
     async def begin(
-        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
-    ) -> Place | tuple[Bucket, float] | None:
+        self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
+    ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
         """Occupy one place in each of ``places`` and count against ``buckets``; returns the first that is full, else None.
 
         A request without a place is not counted. A full bucket is returned as by :meth:`RequestCounts.count`, and the
         request occupies no place then. ``request`` is a unique id.
         """
 
-    async def end(self, request: str, places: Sequence[Place]) -> None:
+    async def end(self, request: str, places: Sequence[ConcurrencyLimit]) -> None:
         """Give the places back."""
 
     async def keep(self) -> None:

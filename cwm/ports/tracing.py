@@ -24,7 +24,7 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _NAME: Final = re.compile(r"[A-Za-z0-9_./:@-]{1,128}")
 
 
-class Kind(Enum):
+class SpanKind(Enum):
     INTERNAL = "internal"
     CLIENT = "client"
 
@@ -53,7 +53,7 @@ class Tracer(Protocol):
         """Whether tracing is enabled."""
 
     def span(
-        self, name: str, kind: Kind = Kind.INTERNAL, attributes: Attributes = NOTHING
+        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes = NOTHING
     ) -> AbstractContextManager[Span]:
         """A span that becomes the parent of spans opened inside it. Enter and leave it in the same task."""
 
@@ -112,7 +112,7 @@ class _Untraced(Tracer):
 
     @override
     def span(
-        self, name: str, kind: Kind = Kind.INTERNAL, attributes: Attributes = NOTHING
+        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes = NOTHING
     ) -> AbstractContextManager[Span]:
         return _NO_SPAN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from cwm.domain.upstream import Definition, Kind, UpstreamSpec
+from cwm.domain.upstream import Definition, OfferKind, UpstreamSpec
 
 
 class Progress(Protocol):
@@ -14,7 +14,7 @@ class Progress(Protocol):
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
-Heard = Callable[[Kind | str], None]
+Heard = Callable[[OfferKind | str], None]
 """Called with the kind of a list that changed, or with the URI of a resource that changed. Must not block."""
 
 
@@ -73,7 +73,7 @@ class UpstreamSession(Protocol):
     async def ended(self) -> None:
         """Wait until the session is lost or closed."""
 
-    async def definitions(self, kind: Kind) -> tuple[Definition, ...]:
+    async def definitions(self, kind: OfferKind) -> tuple[Definition, ...]:
         """Everything of one kind, from all pages; empty when the upstream does not offer this kind."""
 
     async def request(

@@ -66,7 +66,7 @@ class Auth(Group):
         10,
         ge=0,
         le=300,
-        description="How long an introspection result is cached; a revoked token may work for so long.",
+        description="How long an introspection result is cached; a revoked token keeps working that long.",
     )
     oauth_tenant_claim: str | None = Field(
         None,

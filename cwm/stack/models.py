@@ -144,6 +144,9 @@ class _Builder:
         except ToolFailedError as error:
             lines = error.matching("^ERROR") or error.lines[-5:]
             raise StackError(f"{title} could not be made: {' / '.join(lines) or error}") from error
+        for file in (unfinished / "made").iterdir():
+            # safetensors writes its file for its owner alone; an engine in a container may run as another user.
+            file.chmod(0o644)
         (unfinished / "made").rename(folder)
         shutil.rmtree(unfinished, ignore_errors=True)
         self._report(f"{title} is in {folder}")

@@ -139,14 +139,25 @@ _OUTAGES = (RedisError, httpx2.HTTPError, OSError, PinsMovedError, NoPinsError)
 
 
 class Room:
-    """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis."""
+    """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis.
+
+    ``alive`` is a file to touch after every check that succeeded.
+    """
 
     def __init__(
-        self, redis: RedisAddress | None, folder: Path, disk_gb: float, urls: tuple[str, str], report: Report
+        self,
+        redis: RedisAddress | None,
+        folder: Path,
+        disk_gb: float,
+        urls: tuple[str, str],
+        report: Report,
+        *,
+        alive: Path | None = None,
     ) -> None:
         self._redis, self._folder, self._disk_bytes = redis, folder, int(disk_gb * GIB)
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
+        self._alive = alive
         self._reported_full: set[str] = set()
         self._failures: dict[str, int] = {}
 
@@ -156,12 +167,14 @@ class Room:
             http = await opened.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=_ASK_SECONDS))
             redis = None
             if self._redis is not None:
-                redis = await opened.enter_async_context(_connected(self._redis))
+                redis = await opened.enter_async_context(connected(self._redis))
             for look in range(1 << 62):
                 if redis is not None:
                     await self._try("Valkey", self._keep_memory(redis, http))
                 if look % _DISK_EVERY == 0:
-                    await self._try("the disk tier", self._keep_disk(http))
+                    await self._try("the disk tier", self.keep_disk(http))
+                if self._alive is not None and not self._failures:
+                    self._alive.touch()
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _try(self, tier: str, check: Coroutine[Any, Any, None]) -> None:
@@ -184,15 +197,15 @@ class Room:
             self._reported_full.discard("Valkey")
             return
         need = used - int(_ROOMY * limit)
-        on_disk = {chunk.key for chunk in await asyncio.to_thread(_files, self._folder)}
+        on_disk = {chunk.key for chunk in await asyncio.to_thread(chunks_on_disk, self._folder)}
         # Read pins last: a freeze pins before it proves, so the chunks that it relies on are spared.
-        stored = await _keys(redis)
+        stored = await chunks_in_valkey(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
         self._report_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
-    async def _keep_disk(self, http: httpx2.AsyncClient) -> None:
-        stored = await asyncio.to_thread(_files, self._folder)
+    async def keep_disk(self, http: httpx2.AsyncClient) -> None:
+        stored = await asyncio.to_thread(chunks_on_disk, self._folder)
         used = sum(chunk.size for chunk in stored)
         limit = disk_limit(self._disk_bytes, used, Disk(*shutil.disk_usage(self._folder)))
         if used <= _FULL * limit:
@@ -246,7 +259,7 @@ class Room:
             self._report(f"{tier} is full of frozen windows; delete some or {remedy}")
 
 
-def _connected(address: RedisAddress) -> Redis:
+def connected(address: RedisAddress) -> Redis:
     return Redis(
         **address.connection(),
         decode_responses=True,
@@ -270,7 +283,7 @@ def _pinned(key: dict[str, Any]) -> ChunkKey:
     return ChunkKey(key["model_name"], int(key["kv_rank"]), 0, key["chunk_hash_hex"], key["cache_salt"])
 
 
-async def _keys(redis: Redis) -> list[Stored]:
+async def chunks_in_valkey(redis: Redis) -> list[Stored]:
     """All chunks in Valkey. Neither OBJECT IDLETIME nor STRLEN counts as a use."""
     names = [name async for name in redis.scan_iter(count=1000)]
     pipeline = redis.pipeline(transaction=False)
@@ -285,7 +298,7 @@ async def _keys(redis: Redis) -> list[Stored]:
     ]
 
 
-def _files(folder: Path) -> list[Stored]:
+def chunks_on_disk(folder: Path) -> list[Stored]:
     """All chunks in the disk tier; a file's last write or read is its last use."""
     return list(_scan(folder))
 

@@ -29,7 +29,7 @@ def key_of(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, told from a later one with the same pid by its start time."""
+    """A process; its start time distinguishes it from a later one with the same pid."""
 
     pid: int
     started: int

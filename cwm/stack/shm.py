@@ -15,7 +15,7 @@ _BLOCK_BYTES = 512  # unit of st_blocks on every file system
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A file in /dev/shm. The inode tells it from a later file with the same name."""
+    """A file in /dev/shm. The inode distinguishes it from a later file with the same name."""
 
     name: str
     inode: int

@@ -17,7 +17,7 @@ from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
-from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.generate import Generate
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.pass_through import PassThrough
@@ -70,7 +70,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         auto_freeze=retention.auto_freeze,
     )
     turns = Turns(registry=registry, audit=base.audit, clock=clock, touch_after=policy.touch_after)
-    scopes = Scopes(registry=registry, clock=clock)
+    scopes = SaltScopes(registry=registry, clock=clock)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     verify = Verify(
         engine=engine,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.results.preview.result import preview_result
 from cwm_bench.harness.figures import Section, median, ratio
+from cwm_bench.harness.responses import filled
 
 _KB: Final = 300
 _WORDS: Final = (
@@ -63,12 +63,13 @@ def measure(counter: TokenCounter, rounds: int) -> tuple[Section, dict[str, Any]
 
 
 def cases() -> list[Case]:
-    records = _filled(_record)
+    records = filled(_KB, _record)
     listing = json.dumps(records)
-    story = " ".join(_filled(_sentence))
+    story = " ".join(filled(_KB, _sentence))
     log = "\n".join(
-        _filled(
-            lambda n: f"2026-11-21T10:{n // 60 % 60:02}:{n % 60:02}Z INFO worker-{n % 8} took {n % 90} ms"
+        filled(
+            _KB,
+            lambda n: f"2026-11-21T10:{n // 60 % 60:02}:{n % 60:02}Z INFO worker-{n % 8} took {n % 90} ms",
         )
     )
     fields = ToolPolicy(fields=("id", "title", "user.login"))
@@ -92,16 +93,6 @@ def _timed(case: Case, counter: TokenCounter, rounds: int) -> tuple[float, Previ
         preview = preview_result(content, case.structured, case.policy, counter, case.schema)
         milliseconds.append((time.perf_counter() - began) * 1000)
     return median(milliseconds[1:]), preview  # the first round loads libraries
-
-
-def _filled(make: Callable[[int], Any]) -> list[Any]:
-    """As many items as make 300 KB."""
-    items: list[Any] = []
-    size = 0
-    while size < _KB * 1000:
-        items.append(make(len(items)))
-        size += len(json.dumps(items[-1]))
-    return items
 
 
 def _sentence(number: int) -> str:

@@ -22,7 +22,7 @@ import uvloop
 
 from cwm.adapters.sql import schema
 from cwm.domain.principal import Principal
-from cwm.domain.shared_context import Scope
+from cwm.domain.shared_context import ContextScope
 from cwm.services.context.requests import Setting
 from cwm.settings import Database, Engine, Isolation, Settings, Shared
 from cwm.wiring.memory import settle_memory
@@ -32,7 +32,7 @@ from cwm_bench.harness import token_corpus
 
 SQLITE: Final = "sqlite"
 WHO: Final = Principal("bench", "agent")
-SCOPE: Final = Scope("bench", "workspace:bench", "workspace:bench")
+SCOPE: Final = ContextScope("bench", "workspace:bench", "workspace:bench")
 
 T = TypeVar("T")
 

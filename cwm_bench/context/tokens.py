@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
@@ -15,13 +15,13 @@ from cwm.domain.token_estimate import COUNTED_CHARS
 from cwm.stack.child import on_leash
 from cwm_bench.harness import token_corpus
 from cwm_bench.harness.figures import Section, median
+from cwm_bench.harness.servers import rss_bytes
 
 _LENGTHS: Final = (300_000, 600_000, 2_000_000)
 _SEEDS: Final = 4
 _SPEED_BYTES: Final = (100_000, 1_000_000)
 _SPEED_ROUNDS: Final = 7
 _RSS_PROGRAM: Final = """
-from pathlib import Path
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm_bench.harness import token_corpus
 from cwm_bench.context.tokens import rss_mb
@@ -121,8 +121,7 @@ async def measure(
 
 def rss_mb() -> float:
     """Resident memory of this process."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+    return rss_bytes(os.getpid()) / 2**20
 
 
 def _timed(counter: BpeTokenCounter, kind: str, size: int, seed: int) -> float:

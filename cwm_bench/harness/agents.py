@@ -12,7 +12,7 @@ from typing import Any, Final
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
-from cwm.services.results.answers import Answer
+from cwm.services.results.answers import ToolAnswer
 from cwm_bench.harness.mcp_client import mcp_client
 
 LEGACY: Final = "legacy"
@@ -27,7 +27,7 @@ RESULT: Final = "dev.cwm/result"
 class ToolResult:
     """The result of a call; ``answer`` as it is on the wire."""
 
-    answer: Answer
+    answer: ToolAnswer
     meta: dict[str, Any]
     milliseconds: float
 
@@ -59,7 +59,7 @@ class Agent:
         result = await self.client.call_tool_mcp(tool, arguments or {})
         milliseconds = (time.perf_counter() - began) * 1000
         content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
-        answer = Answer(content, result.structured_content, bool(result.is_error))
+        answer = ToolAnswer(content, result.structured_content, bool(result.is_error))
         if answer.is_error:
             raise RuntimeError(f"{tool}: {content[0].get('text', '')[:300]}")
         return ToolResult(answer, dict(result.meta or {}), milliseconds)

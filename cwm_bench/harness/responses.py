@@ -23,7 +23,7 @@ def issues(kilobytes: int) -> str:
     """The issues of a repository as GitHub's REST API lists them."""
     rng = random.Random("issues")  # noqa: S311 - repeatable, not secret
     prose = token_corpus.text("prose", _SEARCHED_CHARS, 31)
-    return json.dumps(_filled(kilobytes, lambda number: _issue(rng, prose, number)), ensure_ascii=False)
+    return json.dumps(filled(kilobytes, lambda number: _issue(rng, prose, number)), ensure_ascii=False)
 
 
 def series(kilobytes: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def series(kilobytes: int) -> dict[str, Any]:
             "instance": "10.0.3.17:9090",
         },
         "step_seconds": 15,
-        "points": _filled(kilobytes, lambda number: _point(rng, number)),
+        "points": filled(kilobytes, lambda number: _point(rng, number)),
     }
 
 
@@ -45,7 +45,7 @@ def search(kilobytes: int) -> str:
     """One page of search results, each with its matching text."""
     rng = random.Random("search")  # noqa: S311 - repeatable, not secret
     text = token_corpus.text("prose", _SEARCHED_CHARS, 32) + token_corpus.text("cjk", _SEARCHED_CHARS, 32)
-    hits = _filled(kilobytes, lambda number: _hit(rng, text, number))
+    hits = filled(kilobytes, lambda number: _hit(rng, text, number))
     page = {
         "query": "assignment expression",
         "page": 1,
@@ -61,8 +61,9 @@ RESPONSES: Final[Mapping[str, Callable[[int], Any]]] = MappingProxyType(
 )
 
 
-def _filled(kilobytes: int, make: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = []
+def filled(kilobytes: int, make: Callable[[int], Any]) -> list[Any]:
+    """As many items as make ``kilobytes`` of JSON."""
+    items: list[Any] = []
     size = 0
     while size < kilobytes * 1000:
         items.append(make(len(items)))

@@ -8,12 +8,14 @@ import os
 import re
 import socket
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
 import yaml
 
 from cwm.stack.child import Child, on_leash
@@ -38,14 +40,13 @@ class Server:
     pid: int
 
     def rss_mb(self) -> float:
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return rss_bytes(self.pid) / 2**20
 
 
 @asynccontextmanager
 async def library(folder: Path) -> AsyncIterator[Server]:
     """Run ``cwm_bench.harness.library`` with the files of ``folder``."""
-    async with _running(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
+    async with _printing_url(["-m", "cwm_bench.harness.library", str(folder)], folder.parent, {}) as server:
         yield server
 
 
@@ -68,7 +69,7 @@ async def gateway(
         **({} if store_url is None else {"CWM_SHARED_STORE_URL": store_url}),
         **({} if database_url is None else {"CWM_DATABASE_URL": database_url}),
     }
-    async with _running(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
+    async with _printing_url(["-m", "cwm", "serve", "--port", "0"], folder, variables) as server:
         yield server
 
 
@@ -114,31 +115,59 @@ async def json_output(module: str, *arguments: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _running(
+async def _printing_url(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> AsyncIterator[Server]:
     """Run a Python program that prints its URL on its first line."""
     log = folder / "servers.log"
+    async with running(arguments, variables, log, folder=folder, stdout=asyncio.subprocess.PIPE) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(_START_SECONDS):
+            url = _URL.search(await process.stdout.readline())
+        if url is None:
+            raise RuntimeError(f"a server did not start:\n{_tail(log)}")
+        yield Server(url.group().decode(), process.pid)
+
+
+@asynccontextmanager
+async def running(
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    log: Path,
+    *,
+    folder: Path | None = None,
+    stdout: int | None = None,
+) -> AsyncIterator[Process]:
+    """Run Python with these arguments until the block ends; ``log`` gets its errors, and its output without ``stdout``."""
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *on_leash([sys.executable, *arguments]),
             cwd=folder,
             env=_environment(variables),
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout or output,
             stderr=output,
         )
     try:
-        assert process.stdout is not None
-        async with asyncio.timeout(_START_SECONDS):
-            url = _URL.search(await process.stdout.readline())
-        if url is None:
-            raise RuntimeError(f"a server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
-        yield Server(url.group().decode(), process.pid)
+        yield process
     finally:
         await _stop(process)
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def answering(url: str, process: Process, log: Path) -> None:
+    """Return when a new server answers at ``url``. Raises RuntimeError with its ``log`` when it ends before."""
+    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.timeout(_START_SECONDS):
+        while True:
+            if process.returncode is not None:
+                raise RuntimeError(f"a server ended at once:\n{_tail(log)}")
+            try:
+                await http.get(url)
+            except httpx2.TransportError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+async def _stop(process: Process) -> None:
     if process.returncode is None:
         process.terminate()
     await process.wait()
@@ -153,3 +182,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8")[-2000:]

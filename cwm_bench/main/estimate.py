@@ -17,7 +17,7 @@ from cwm_bench.main.windows import SIZES, TIERS, cold_prefill
 _SHORT: Final = 512
 _LONG: Final = 4096
 _CLIENTS: Final = 16
-# Each of these was measured on two cores, as a share of a cold prefill or in seconds.
+# Rough costs on two quiet cores, in seconds or as a share of a cold prefill.
 _THAW_SHARE: Final = 0.04
 _THAW_SECONDS: Final = 0.15
 _FREEZE_SECONDS: Final = 0.8

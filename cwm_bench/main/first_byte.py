@@ -107,7 +107,7 @@ async def measure(
     section = Section(
         "time to the first byte: in the gateway",
         ("case", "to vLLM ms", "straight ms", "back ms", "straight ms ", "added ms", "first byte ms"),
-        note="medians over requests;  to vLLM: from the client's send until a relay before vLLM had the request; back: from the "
+        note="medians over requests; to vLLM: from the client's send until a relay before vLLM had the request; back: from the "
         "first event there until the client had it. Straight: the same without the gateway between client and relay. On "
         "the cores that the engine computes on; clients in their own time get answers of different lengths",
     )

@@ -79,8 +79,8 @@ class Schedule:
         self.report.context["parts"].append(part.value)
         del self.estimates[part]
         self.publish(self.report)
-        seconds = time.monotonic() - started
-        self.progress(f"{part} took {duration(seconds)}; {self._rest()} to go")
+        rest = f"; {self._rest()} to go" if self.estimates else ""
+        self.progress(f"{part} took {duration(time.monotonic() - started)}{rest}")
 
     def _rest(self) -> str:
         return f"about {duration(sum(self.estimates.values()))}"

@@ -48,7 +48,7 @@ class Keyring:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._read_as: tuple[int, int] = (0, 0)
+        self._loaded_version: tuple[int, int] = (0, 0)
         self._keys: dict[bytes, bytes] = {}
         self._first = b""
         self._refresh()
@@ -63,15 +63,15 @@ class Keyring:
         """The key with this id. Raises SealError if the file has none."""
         self._refresh_if_changed()
         with self._lock:
-            found = self._keys.get(key_id)
-        if found is None:
+            key = self._keys.get(key_id)
+        if key is None:
             raise SealError(f"sealed with a key that is not in {self._path}")
-        return found
+        return key
 
     def _refresh_if_changed(self) -> None:
         """Read the file again if it changed; if it cannot be read any more, keep the last keys."""
         try:
-            if _version(self._path) != self._read_as:
+            if _version(self._path) != self._loaded_version:
                 self._refresh()
         except (OSError, KeyringError):
             return
@@ -89,7 +89,7 @@ class Keyring:
         with self._lock:
             self._keys = {_id(key): key for key in keys}
             self._first = _id(keys[0])
-            self._read_as = version
+            self._loaded_version = version
 
 
 def seal(ring: Keyring, name: str, salt: str, plain: memoryview, out: memoryview) -> int:
@@ -114,8 +114,8 @@ def unseal(ring: Keyring, name: str, salt: str, sealed: memoryview, out: memoryv
     nonce = bytes(sealed[1 + _KEY_ID_BYTES : _HEAD_BYTES])
     try:
         _cipher(key, salt).decrypt_into(nonce, sealed[_HEAD_BYTES:size], name.encode(), out)
-    except InvalidTag as damaged:
-        raise SealError("the stored chunk was changed, or belongs under another name") from damaged
+    except InvalidTag as error:
+        raise SealError("the stored chunk was changed, or belongs under another name") from error
 
 
 @lru_cache(maxsize=4096)
@@ -139,5 +139,5 @@ def _parse(line: str, path: Path) -> bytes:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_ino
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino

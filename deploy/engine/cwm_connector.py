@@ -24,7 +24,7 @@ from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState a
 from short_spin import spin_shortly
 
 _LIMIT = "cwm.load_tokens"
-_TELL = "cwm.tell_loaded"
+_REPORT_LOADED = "cwm.tell_loaded"
 _LOADED = "cwm.loaded_tokens"
 _FAILED = "cwm.failed_tokens"
 
@@ -49,15 +49,15 @@ class _Ledger:
 
     def received(self, reported: set[str] | None) -> set[str] | None:
         """The loads to pass on. For an ended request the scheduler then frees the blocks, so it is removed here."""
-        passed = (reported or set()) & self.known
-        self._settle(passed & self.awaiting_send)
-        return passed or None
+        loads = (reported or set()) & self.known
+        self._settle(loads & self.awaiting_send)
+        return loads or None
 
     def sent(self, reported: set[str] | None) -> set[str] | None:
         """The stores to pass on: those of ended requests whose blocks are not freed yet."""
-        passed = (reported or set()) & self.awaiting_send
-        self._settle(passed)
-        return passed or None
+        stores = (reported or set()) & self.awaiting_send
+        self._settle(stores)
+        return stores or None
 
     def _settle(self, request_ids: set[str]) -> None:
         self.known -= request_ids
@@ -116,10 +116,10 @@ class LMCacheMPConnector(_Stock):
         self._failed.discard(request.request_id)
         blocks_held, transfer_params = super().request_finished(request, block_ids)
         self._requests.ended(request.request_id, blocks_held=blocks_held)
-        if tracker is not None and _tells(request):
-            found = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
-            told = {_LOADED: 0, _FAILED: found} if failed else {_LOADED: found}
-            transfer_params = {**(transfer_params or {}), **told}
+        if tracker is not None and _wants_counts(request):
+            loaded = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
+            counts = {_LOADED: 0, _FAILED: loaded} if failed else {_LOADED: loaded}
+            transfer_params = {**(transfer_params or {}), **counts}
         return blocks_held, transfer_params
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -146,8 +146,8 @@ def _load_limit(request: Any) -> int | None:
     return limit if isinstance(limit, int) and limit >= 0 else None
 
 
-def _tells(request: Any) -> bool:
-    return _load_limit(request) is not None or _params(request).get(_TELL) is True
+def _wants_counts(request: Any) -> bool:
+    return _load_limit(request) is not None or _params(request).get(_REPORT_LOADED) is True
 
 
 def _params(request: Any) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import cwm_serde  # noqa: F401 - importing it registers the serde
 from lmcache.cli.main import main
-from load_origins import tell_origins
+from load_origins import report_origins
 from shared_pool import populate
 from valkey_login import name_credentials
 
 if __name__ == "__main__":
     sys.argv = ["lmcache", *json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))]
     name_credentials()
-    tell_origins()
+    report_origins()
     threading.Thread(target=populate, name="cwm-populate-l1", daemon=True).start()
     sys.exit(main())

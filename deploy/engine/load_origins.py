@@ -16,7 +16,7 @@ from lmcache.v1.multiprocess.cache_control.prefetch_service import PrefetchServi
 from lmcache.v1.multiprocess.warm_prefetch import COMPLETED
 
 LOADED: Final = "cwm_loaded"
-_KEPT: Final = 4096
+_MOST_PREFETCHES: Final = 4096
 
 
 class _Loads:
@@ -38,7 +38,7 @@ class _Loads:
             request_id, name = self._adapter
             with self._lock:
                 self._by_request.setdefault(request_id, Counter())[name] += event.metadata["loaded_count"]
-                if len(self._by_request) > _KEPT:
+                if len(self._by_request) > _MOST_PREFETCHES:
                     self._by_request.popitem(last=False)
 
     def of(self, request_id: int) -> dict[str, int]:
@@ -46,7 +46,7 @@ class _Loads:
             return dict(self._by_request.pop(request_id, {}))
 
 
-def tell_origins() -> None:
+def report_origins() -> None:
     """Add ``cwm_loaded`` to completed prefetches: keys that L1 did not have, by adapter. Call it before LMCache starts."""
     loads = _Loads()
     publish, status = EventBus.publish, PrefetchService.status
@@ -57,10 +57,10 @@ def tell_origins() -> None:
 
     def status_and_origins(service: PrefetchService, request_id: str) -> dict[str, Any]:
         handle = service._jobs._jobs.get(request_id)  # noqa: SLF001 - read first: status() removes a completed one
-        told: dict[str, Any] = status(service, request_id)
-        if handle is not None and told["status"] == COMPLETED:
-            told[LOADED] = loads.of(handle.prefetch_request_id)
-        return told
+        answer: dict[str, Any] = status(service, request_id)
+        if handle is not None and answer["status"] == COMPLETED:
+            answer[LOADED] = loads.of(handle.prefetch_request_id)
+        return answer
 
     EventBus.publish = publish_and_note
     PrefetchService.status = status_and_origins

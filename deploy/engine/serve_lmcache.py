@@ -38,10 +38,10 @@ def _secret(value: Any) -> Any:
 if __name__ == "__main__":
     import cwm_serde  # noqa: F401 - importing it registers the serde
     from lmcache.cli.main import main
-    from load_origins import tell_origins
+    from load_origins import report_origins
     from valkey_login import name_credentials
 
     sys.argv = ["lmcache", *filled(sys.argv[1:])]
     name_credentials()
-    tell_origins()
+    report_origins()
     sys.exit(main())

@@ -32,7 +32,7 @@ def warm(url: str, chunk_size: int) -> None:
     model = json.loads(_ask(f"{url}/v1/models"))["data"][0]["id"]
     body = {
         "model": model,
-        "prompt": [5 + place % 40 for place in range(chunk_size + 8)],
+        "prompt": [5 + index % 40 for index in range(chunk_size + 8)],
         "max_tokens": 4,
         "logprobs": 5,
         "temperature": 0,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cwm.adapters.sql.schema import upgrade
-from cwm.domain.shared_context import ANSWERS, Scope, scope_of
+from cwm.domain.shared_context import ANSWERS, ContextScope, scope_of
 from cwm.services.context.archive import ContextArchive
 from tests.cli.command import cwm, refused
 from tests.services.context_of import ANN, Replica, replica
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("anyio_backend")]
 BUILD = scope_of("default", "s", "workspace:build")
 TENANT = scope_of("default", "s", "tenant")
 PRIVATE = scope_of("default", "s", "session")
-ANSWERED = Scope("default", ANSWERS, f"{ANSWERS}:files")
+ANSWERED = ContextScope("default", ANSWERS, f"{ANSWERS}:files")
 
 
 @pytest.fixture

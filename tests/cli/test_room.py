@@ -30,9 +30,9 @@ def chunk(number: int) -> ChunkKey:
 
 
 @asynccontextmanager
-async def room(folder: Path, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def room(folder: Path, *options: str, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cwm", "room", cwd=folder, env=environment(folder, variables),
+        sys.executable, "-m", "cwm", "room", *options, cwd=folder, env=environment(folder, variables),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -65,7 +65,8 @@ async def test_room_is_kept_on_disk_and_in_a_valkey_with_a_password_until_it_is_
                 "CWM_DISK_CACHE_GB": f"{CHUNKS * CHUNK_BYTES / GIB:.9f}",
                 "CWM_REDIS_URL": f"redis://:open-sesame%2F1@127.0.0.1:{port}/0",
             }
-            async with room(tmp_path, **variables) as process, asyncio.timeout(60):
+            alive = tmp_path / "alive"
+            async with room(tmp_path, "--alive", str(alive), **variables) as process, asyncio.timeout(60):
                 while {adapter for adapter, _ in lmcache.deleted} != {"valkey", "fs_native"}:
                     lmcache.asked_to_delete.clear()
                     await lmcache.asked_to_delete.wait()
@@ -73,6 +74,7 @@ async def test_room_is_kept_on_disk_and_in_a_valkey_with_a_password_until_it_is_
                 assert process.stdout is not None
                 told = (await process.stdout.read()).decode()
                 assert await process.wait() == 130
+                assert alive.exists()
 
     assert chunk(0).hash not in {gone for _, gone in lmcache.deleted}
     assert f"keeps room in {kv} and in the Valkey at 127.0.0.1:{port}" in told
@@ -81,7 +83,10 @@ async def test_room_is_kept_on_disk_and_in_a_valkey_with_a_password_until_it_is_
 
 async def test_what_cannot_be_kept_is_said_and_goes_on(tmp_path: Path) -> None:
     nobody = f"redis://127.0.0.1:{free_port()}/0"
-    async with room(tmp_path, CWM_STORAGE_PATH=str(tmp_path), CWM_REDIS_URL=nobody) as process:
+    alive = tmp_path / "alive"
+    async with room(
+        tmp_path, "--alive", str(alive), CWM_STORAGE_PATH=str(tmp_path), CWM_REDIS_URL=nobody
+    ) as process:
         assert process.stdout is not None
         async with asyncio.timeout(60):
             while b"Valkey cannot be kept below its limit for now: ConnectionError" not in (
@@ -89,6 +94,7 @@ async def test_what_cannot_be_kept_is_said_and_goes_on(tmp_path: Path) -> None:
             ):
                 assert line
         assert process.returncode is None
+        assert not alive.exists(), "its container is unhealthy"
 
 
 def test_without_lmcache_there_is_no_room_to_keep(tmp_path: Path) -> None:

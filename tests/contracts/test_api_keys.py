@@ -6,13 +6,19 @@ import pytest
 
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.database import Database
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.domain.api_key import ApiKey, digest_of
 from cwm.domain.errors import StorageWriteError
 from tests.contracts.nouns import LATER, NOW
 
 ONE = ApiKey(
-    "acme", "00000000000000aa", "ci", frozenset({Scope.WINDOWS_READ}), digest_of("s"), NOW, expires_at=LATER
+    "acme",
+    "00000000000000aa",
+    "ci",
+    frozenset({AccessScope.WINDOWS_READ}),
+    digest_of("s"),
+    NOW,
+    expires_at=LATER,
 )
 
 
@@ -22,7 +28,7 @@ def keys(database: Database) -> SqlApiKeys:
 
 
 async def test_a_key_comes_back_as_it_was_added(keys: SqlApiKeys) -> None:
-    forever = ApiKey("acme", "00000000000000bb", "ci", frozenset(Scope), digest_of("t"), LATER)
+    forever = ApiKey("acme", "00000000000000bb", "ci", frozenset(AccessScope), digest_of("t"), LATER)
     await keys.add(ONE)
     await keys.add(forever)
     assert await keys.find_of_every_tenant(ONE.key_id) == ONE

@@ -19,7 +19,7 @@ from cwm.adapters.sql.context.contents import SqlContentStore
 from cwm.adapters.sql.context.index import SqlContextIndex
 from cwm.adapters.sql.database import open_database
 from cwm.domain.errors import ContextConflictError, StorageQuotaExceededError
-from cwm.domain.shared_context import Entry, Head, Scope, Write, scope_of
+from cwm.domain.shared_context import ContextScope, Entry, Head, Write, scope_of
 from cwm.ports.content_store import ContentStore
 from cwm.ports.context_index import Bytes, ContextIndex, Written
 from tests.services.replicas_of import HandClock
@@ -41,24 +41,24 @@ class Stores:
     contents: ContentStore
     clock: HandClock
 
-    async def set(self, key: str, digest: str = "d", scope: Scope = TENANT, **given: Any) -> Written:
+    async def set(self, key: str, digest: str = "d", scope: ContextScope = TENANT, **given: Any) -> Written:
         keep, new = given.pop("keep", KEEP), Bytes(digest, digest.encode(), given.pop("quota", None))
         write = Write(key, digest, len(digest), **given)
         written = await self.index.write(scope, [write], "ann", new=new, keep=keep)
         assert written is not None
         return written
 
-    async def delete(self, key: str, scope: Scope = TENANT, **given: Any) -> Written:
+    async def delete(self, key: str, scope: ContextScope = TENANT, **given: Any) -> Written:
         written = await self.index.write(scope, [Write(key, **given)], "ann", keep=KEEP)
         assert written is not None
         return written
 
-    async def now(self, scope: Scope = TENANT) -> dict[str, str | None]:
+    async def now(self, scope: ContextScope = TENANT) -> dict[str, str | None]:
         delta = await self.index.since(scope, -1)
         assert delta.whole
         return {e.key: e.digest for e in delta.entries if e.is_there(delta.head.now)}
 
-    async def at(self, version: int, scope: Scope = TENANT) -> dict[str, str | None]:
+    async def at(self, version: int, scope: ContextScope = TENANT) -> dict[str, str | None]:
         return {e.key: e.digest for e in await self.index.state(scope, version)}
 
     async def is_kept(self, digest: str) -> bool:

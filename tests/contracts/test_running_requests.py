@@ -19,12 +19,12 @@ from cwm.adapters.redis.limits.request_counts import redis_request_counts
 from cwm.adapters.redis.limits.running_requests import RedisRunningRequests
 from cwm.adapters.redis.limits.trips import Trips
 from cwm.domain.errors import StorageWriteError
-from cwm.domain.limits import Bucket, Level, Place, Rate
+from cwm.domain.limits import Bucket, ConcurrencyLimit, Level, Rate
 from cwm.ports.limits import RunningRequests
 
 
-def place(most: int, level: Level = Level.PRINCIPAL) -> Place:
-    return Place(level, most, uuid4().hex)
+def place(most: int, level: Level = Level.PRINCIPAL) -> ConcurrencyLimit:
+    return ConcurrencyLimit(level, most, uuid4().hex)
 
 
 def over_redis(client: redis.Redis, **options: Any) -> RedisRunningRequests:

@@ -69,7 +69,7 @@ def test_every_service_says_whether_it_is_well_or_who_can_tell(compose: dict[str
         for name, service in compose["services"].items()
         if not service.get("healthcheck", {"disable": True}).get("test") and name not in ASKED_BY_ITS_IMAGE
     }
-    assert unasked == {"migrate", "otel-collector", "room"}
+    assert unasked == {"migrate", "otel-collector"}
     # There is nothing in the collector's image that could ask it, so its own answer is published.
     collector = compose["services"]["otel-collector"]
     assert any(port.endswith(":13133") for port in collector["ports"])

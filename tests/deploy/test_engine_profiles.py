@@ -93,6 +93,19 @@ def test_vllm_gets_the_same_options(services: dict[str, Any], local: Commands) -
     assert on_gpu | of_a_cpu == compared(local.vllm())
 
 
+def test_only_the_engine_without_a_compiler_compiles_nothing(
+    services: dict[str, Any], local: Commands
+) -> None:
+    variable = "TORCH_COMPILE_DISABLE"
+    assert services["vllm-cpu"]["environment"][variable] == local.vllm_variables()[variable] == "1"
+    assert variable not in services["vllm-gpu"].get("environment", {})
+
+
+def test_vllm_can_read_a_model_folder_of_any_user(services: dict[str, Any]) -> None:
+    """Its root has no other capability, and safetensors writes files that only their owner may read."""
+    assert all(services[name]["cap_add"] == ["DAC_READ_SEARCH"] for name in ("vllm-cpu", "vllm-gpu"))
+
+
 def test_the_tiers_and_the_connector_are_the_same(services: dict[str, Any], local: Commands) -> None:
     here, there = flags(services["lmcache-cpu"]["command"]), flags(local.lmcache_arguments())
     place = {"startup_nodes", "password", "tls_enable", "base_path", "max_capacity_gb", "keyring_path"}
@@ -119,7 +132,7 @@ def test_room_is_kept_in_both_tiers_of_either_engine(services: dict[str, Any], t
     subprocess.run([ROOT / "deploy/compose/secrets.sh", tmp_path], check=True, capture_output=True)
     named = urlsplit((tmp_path / "kv_valkey_url").read_text().strip())
 
-    assert room["command"] == ["room"]
+    assert room["command"] == ["room", "--alive", "/tmp/alive"]
     assert set(room["profiles"]) == set(valkey["profiles"]) == {"engine-cpu", "engine-gpu"}
     assert room["environment"]["CWM_REDIS_URL_FILE"] == "/run/secrets/kv_valkey_url"
     assert room["secrets"] == ["kv_valkey_url"]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from cwm.domain.access import EVERY, OF_AN_AGENT, Scope, granted, spelled
+from cwm.domain.access import EVERY, OF_AN_AGENT, AccessScope, granted, spelled
 from cwm.domain.api_key import digest_of, taken_apart, written
 from cwm.domain.errors import ErrorKind, InsufficientScopeError
 from cwm.domain.principal import Principal
 
 
 def test_a_name_grants_its_scope_and_an_asterisk_all_of_a_noun() -> None:
-    assert granted(["windows:read"]) == {Scope.WINDOWS_READ}
-    assert granted(["context:*", "tools:*"]) == {Scope.CONTEXT_READ, Scope.CONTEXT_WRITE, Scope.TOOLS_CALL}
+    assert granted(["windows:read"]) == {AccessScope.WINDOWS_READ}
+    assert granted(["context:*", "tools:*"]) == {
+        AccessScope.CONTEXT_READ,
+        AccessScope.CONTEXT_WRITE,
+        AccessScope.TOOLS_CALL,
+    }
     assert granted(["admin"]) == EVERY
-    assert EVERY - {Scope.ADMIN} == OF_AN_AGENT
+    assert EVERY - {AccessScope.ADMIN} == OF_AN_AGENT
 
 
 @pytest.mark.parametrize(
@@ -33,12 +37,14 @@ def test_a_principal_is_the_same_whatever_it_may_do() -> None:
 
 def test_a_missing_scope_is_named() -> None:
     reader = Principal("acme", "a", granted(["windows:read"]))
-    reader.require(frozenset({Scope.WINDOWS_READ}))
+    reader.require(frozenset({AccessScope.WINDOWS_READ}))
     with pytest.raises(InsufficientScopeError, match="the scope sessions:write,") as refused:
-        reader.require(frozenset({Scope.WINDOWS_READ, Scope.SESSIONS_WRITE}))
+        reader.require(frozenset({AccessScope.WINDOWS_READ, AccessScope.SESSIONS_WRITE}))
     assert refused.value.code == "CWM-9002"
     assert refused.value.kind is ErrorKind.FORBIDDEN
-    assert refused.value.context["required"] == spelled({Scope.WINDOWS_READ, Scope.SESSIONS_WRITE})
+    assert refused.value.context["required"] == spelled(
+        {AccessScope.WINDOWS_READ, AccessScope.SESSIONS_WRITE}
+    )
 
 
 def test_a_key_is_taken_apart_as_it_was_written() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.resource_uris import plain
-from cwm.domain.upstream import Kind, Selection, UpstreamSpec, offers
+from cwm.domain.upstream import OfferKind, Selection, UpstreamSpec, offers
 
 PUBLIC = Selection(allow=("file:///srv/public/*",))
 NOT_PRIVATE = Selection(deny=("file:///srv/private/*",))
@@ -113,5 +113,5 @@ def test_a_plain_uri_without_escapes_is_its_own_plain_spelling(rest: str) -> Non
 
 def test_what_is_denied_in_another_spelling_is_not_listed() -> None:
     listed = ({"uri": "file:///srv/%70rivate/k", "name": "k"}, {"uri": "file:///srv/k", "name": "l"})
-    shown = offers(UpstreamSpec("up", resources=NOT_PRIVATE), Kind.RESOURCES, listed)
+    shown = offers(UpstreamSpec("up", resources=NOT_PRIVATE), OfferKind.RESOURCES, listed)
     assert [offer.own_name for offer in shown.values()] == ["file:///srv/k"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cwm.domain.upstream import (
     NAME_PATTERN,
-    Kind,
+    OfferKind,
     Override,
     Selection,
     UpstreamSpec,
@@ -67,7 +67,7 @@ def test_only_what_is_allowed_and_not_denied_is_offered(
     own_names: list[str], allow: list[str], deny: list[str]
 ) -> None:
     spec = UpstreamSpec("up", tools=Selection(tuple(allow), tuple(deny)))
-    offered = offers(spec, Kind.TOOLS, tuple({"name": own} for own in own_names))
+    offered = offers(spec, OfferKind.TOOLS, tuple({"name": own} for own in own_names))
     assert {offer.own_name for offer in offered.values()} == {
         own for own in own_names if spec.tools.admits(own)
     }
@@ -83,7 +83,7 @@ def test_patterns_are_those_of_the_shell_and_denial_wins() -> None:
 def test_an_override_gives_another_name_and_description_and_keeps_the_rest() -> None:
     spec = UpstreamSpec("up", tools=Selection(override={"echo": Override("say", "Speak.")}))
     schema = {"type": "object"}
-    offered = offers(spec, Kind.TOOLS, ({"name": "echo", "description": "x", "inputSchema": schema},))
+    offered = offers(spec, OfferKind.TOOLS, ({"name": "echo", "description": "x", "inputSchema": schema},))
     assert offered["up_say"].definition == {
         "name": "up_say",
         "description": "Speak.",
@@ -94,14 +94,14 @@ def test_an_override_gives_another_name_and_description_and_keeps_the_rest() -> 
 
 def test_of_two_things_with_one_name_the_first_is_offered() -> None:
     spec = UpstreamSpec("up", tools=Selection(override={"b": Override("a")}))
-    offered = offers(spec, Kind.TOOLS, ({"name": "a"}, {"name": "b"}))
+    offered = offers(spec, OfferKind.TOOLS, ({"name": "a"}, {"name": "b"}))
     assert [offer.own_name for offer in offered.values()] == ["a"]
 
 
 def test_resources_keep_a_name_and_get_a_uri_of_the_gateway() -> None:
-    offered = offers(UpstreamSpec("up"), Kind.RESOURCES, ({"uri": "file:///a", "name": "a"},))
+    offered = offers(UpstreamSpec("up"), OfferKind.RESOURCES, ({"uri": "file:///a", "name": "a"},))
     assert offered["file://up//a"].definition == {"uri": "file://up//a", "name": "up_a"}
-    templates = offers(UpstreamSpec("up"), Kind.TEMPLATES, ({"uriTemplate": "n://{x}", "name": "n"},))
+    templates = offers(UpstreamSpec("up"), OfferKind.TEMPLATES, ({"uriTemplate": "n://{x}", "name": "n"},))
     assert templates["n://up/{x}"].definition["uriTemplate"] == "n://up/{x}"
 
 

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from cwm import settings
 from cwm.adapters.sql import schema
 from cwm.domain.principal import Principal
-from cwm.domain.upkeep import Outcome
+from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Window, WindowQuery
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.wiring.parts import Parts, build_parts
@@ -52,7 +52,7 @@ class House:
     async def reconciled(self) -> None:
         steps = await self.parts.reconcile()
         assert steps is not None
-        assert [step for step in steps if step.outcome is not Outcome.DONE] == []
+        assert [step for step in steps if step.outcome is not StepOutcome.DONE] == []
         assert await self.parts.reconcile() == []
 
     async def agree(self) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import OutOfMemoryError
 from cwm.domain.errors import CwmError
 from cwm.domain.intent import Debt
 from cwm.domain.session import SessionState
-from cwm.domain.upkeep import Outcome
+from cwm.domain.upkeep import StepOutcome
 from cwm.domain.window import Durability, Window
 from cwm.services.kv.prefix import Prefix, fitting
 from tests import postgres
@@ -57,7 +57,7 @@ async def in_redis(home: House, window: Window) -> int:
 async def actions(home: House) -> list[str]:
     steps = await home.parts.reconcile()
     assert steps is not None
-    assert {step.outcome for step in steps} <= {Outcome.DONE}
+    assert {step.outcome for step in steps} <= {StepOutcome.DONE}
     return [step.action for step in steps]
 
 
@@ -88,11 +88,11 @@ async def test_after_a_loss_what_only_the_disk_still_has_is_stored_into_redis_ag
     assert await patrol(dry_run=False) == []
     planned = await patrol(dry_run=True, after_loss=True)
     assert [(step.action, step.subject, step.outcome) for step in planned] == [
-        ("store_again", name, Outcome.PLANNED)
+        ("store_again", name, StepOutcome.PLANNED)
     ]
     assert await in_redis(home, kept) == 0
     done = await patrol(dry_run=False, after_loss=True)
-    assert [(step.subject, step.outcome) for step in done] == [(name, Outcome.DONE)]
+    assert [(step.subject, step.outcome) for step in done] == [(name, StepOutcome.DONE)]
     assert await in_redis(home, kept) == kept.block_count
     assert await patrol(dry_run=False, after_loss=True) == []
     await home.agree()
@@ -106,7 +106,7 @@ async def test_a_window_that_every_tier_lost_is_stored_again(home: House) -> Non
     dry = await home.parts.reconcile(dry_run=True)
     assert dry is not None
     assert [(step.action, step.subject, step.outcome) for step in dry] == [
-        ("store_again", name, Outcome.PLANNED)
+        ("store_again", name, StepOutcome.PLANNED)
     ]
     assert await actions(home) == ["store_again"]
     await home.agree()
@@ -150,7 +150,7 @@ async def test_a_coordinator_that_lost_its_state_is_told_every_pin_again(
     assert await home.parts.kv_tier.pins(salt) == {}
     dry = await home.parts.reconcile(dry_run=True)
     assert dry is not None
-    assert {(step.action, step.outcome) for step in dry} == {("pin", Outcome.PLANNED)}
+    assert {(step.action, step.outcome) for step in dry} == {("pin", StepOutcome.PLANNED)}
     assert await home.parts.kv_tier.pins(salt) == {}
     assert set(await actions(home)) == {"pin"}
     await home.agree()
@@ -185,7 +185,7 @@ async def test_what_cannot_be_done_while_the_coordinator_is_away_is_done_when_it
         assert not await home.parts.reconcile.release(owed)
         steps = await home.parts.reconcile()
         assert steps is not None
-        assert {step.outcome for step in steps} == {Outcome.POSTPONED}
+        assert {step.outcome for step in steps} == {StepOutcome.POSTPONED}
     assert "release" in await actions(home)
     await home.agree()
     assert await home.stored(hashes) == 0

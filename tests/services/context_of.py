@@ -18,7 +18,7 @@ from cwm.adapters.sql.database import open_database
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
 from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.principal import Principal
-from cwm.domain.shared_context import Scope, scope_of
+from cwm.domain.shared_context import ContextScope, scope_of
 from cwm.ports.content_store import ContentStore
 from cwm.services.contents.cache import ContentCache
 from cwm.services.contents.contents import SharedContents
@@ -40,11 +40,11 @@ class Replica:
     audit: SqlAuditLog
     meter: PrometheusMeter
 
-    async def set(self, key: str, value: Any, scope: Scope = TENANT, **given: Any) -> int:
+    async def set(self, key: str, value: Any, scope: ContextScope = TENANT, **given: Any) -> int:
         """The version that it made."""
         return (await self.context.set(ANN, scope, Setting(key, value, **given))).version
 
-    async def get(self, key: str, scope: Scope = TENANT, **given: Any) -> Any:
+    async def get(self, key: str, scope: ContextScope = TENANT, **given: Any) -> Any:
         return (await self.context.get(scope, key, **given)).value
 
 

@@ -39,7 +39,7 @@ from cwm.services.kv.verify import Verify
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
 from cwm.services.sessions.open_session import OpenSession
-from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.generate import Generate, Generated, TurnInput
 from cwm.services.turns.grow import Grow
 from cwm.services.turns.turns import Turns
@@ -206,7 +206,7 @@ def gateway(
     directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="sha256:00")
     journal = Journal(audit=audit, clock=clock, meter=meter, changes=InProcessChanges())
     turns = Turns(registry=registry, audit=audit, clock=clock, touch_after=policy.touch_after)
-    scopes = Scopes(registry=registry, clock=clock)
+    scopes = SaltScopes(registry=registry, clock=clock)
     verify = Verify(engine=served, token_count=4, tolerance=0.1)
     release = Release(registry=registry, kv_tier=kv_tier, replicas=replicas)
     store = Store(engine=served, kv_tier=kv_tier, directory=directory, clock=clock, timeout_seconds=10)

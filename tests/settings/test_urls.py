@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from cwm.adapters.redis.connection import connect
 from cwm.adapters.sql import schema
 from cwm.adapters.sql.database import open_database
-from cwm.adapters.sql.failures import told_as
+from cwm.adapters.sql.failures import coded_errors
 from cwm.domain.errors import CwmError, StorageReadError, StorageWriteError
 from cwm.settings import SettingsError, load
 
@@ -137,7 +137,7 @@ async def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
 async def asked(url: str) -> int:
     database = open_database(load({DATABASE: url}).database.url())
     try:
-        with told_as(StorageReadError):
+        with coded_errors(StorageReadError):
             return int(
                 await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
             )

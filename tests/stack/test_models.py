@@ -18,6 +18,7 @@ out = pathlib.Path(sys.argv[1])
 out.mkdir()
 print("drawing the weights")
 (out / "config.json").write_text("{}")
+(out / "config.json").chmod(0o600)
 """
 FAILS = MAKES + "raise SystemExit('ERROR: out of luck')\n"
 
@@ -84,6 +85,16 @@ async def test_a_model_is_made_once_and_its_making_told(
 
     assert made == again == tmp_path / "models" / "tiny-1"
     assert said == ["making the tiny model (once)", "drawing the weights", f"the tiny model is in {made}"]
+
+
+async def test_every_user_may_read_a_model_that_was_made(
+    tmp_path: Path, environment: EngineEnvironment
+) -> None:
+    script = tmp_path / "make.py"
+    script.write_text(MAKES)
+    builder = _Builder(tmp_path / "home", environment, print, frozenset())
+    folder = await builder.once("made", "a model", builder.tiny(script))
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
 
 
 async def test_half_of_a_model_is_never_served_and_is_made_again(

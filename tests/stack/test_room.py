@@ -67,7 +67,7 @@ def test_a_pin_keeps_a_chunk_in_every_object_group() -> None:
 async def redis() -> AsyncIterator[Redis]:
     port = free_port()
     with ValkeyServer(port=port):
-        async with room._connected(RedisAddress("127.0.0.1", port)) as client:
+        async with room.connected(RedisAddress("127.0.0.1", port)) as client:
             yield client
 
 
@@ -76,7 +76,7 @@ async def test_chunks_in_valkey_are_found_with_size_and_age_and_strangers_are_no
     await redis.set("something else", "y")
     await redis.hset("a hash", "field", "z")
 
-    found = await room._keys(redis)
+    found = await room.chunks_in_valkey(redis)
 
     assert [(entry.key.hash, entry.size) for entry in found] == [(HASH, 1000)]
     assert 0 <= found[0].idle < 60
@@ -88,7 +88,7 @@ async def test_a_key_of_valkey_that_is_no_text_is_a_stranger(redis: Redis, model
     await redis.set(model + f"@01000100@0@{HASH}@s".encode(), b"x" * 10)
     await redis.set(f"/models/tiny@01000100@0@{HASH}@s", b"x" * 1000)
 
-    found = await room._keys(redis)
+    found = await room.chunks_in_valkey(redis)
 
     named = {entry.key.model for entry in found}
     assert named == ({"/models/tiny"} if b"\xff" in model else {"/models/tiny", "/models/größe"})
@@ -97,7 +97,7 @@ async def test_a_key_of_valkey_that_is_no_text_is_a_stranger(redis: Redis, model
 def test_a_file_whose_name_is_no_text_is_a_stranger(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff@0x01000100@0@" + HASH.encode() + b"@s.data")).write_bytes(b"x")
 
-    assert room._files(tmp_path) == []
+    assert room.chunks_on_disk(tmp_path) == []
 
 
 def test_chunks_on_disk_are_found_by_their_names(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_chunks_on_disk_are_found_by_their_names(tmp_path: Path) -> None:
     (tmp_path / f"-SEP-m@0x01000100@0@{HASH}@s.data.tmp").write_bytes(b"x")
     (tmp_path / "notes.txt").write_text("mine")
 
-    assert [(entry.key.model, entry.size) for entry in room._files(tmp_path)] == [("/m", 77)]
+    assert [(entry.key.model, entry.size) for entry in room.chunks_on_disk(tmp_path)] == [("/m", 77)]
 
 
 def test_the_disk_tier_takes_what_was_asked_for_where_there_is_room_and_what_is_free_without_a_limit() -> (

@@ -119,7 +119,7 @@ async def test_chunks_stay_whose_pins_move_up_while_they_are_read(tmp_path: Path
 
     lmcache.page_read = hundred_leave
     async with serving(lmcache.app()) as url, httpx2.AsyncClient(trust_env=False) as http:
-        await Room(None, tmp_path, CHUNK_BYTES / GIB, (url, url), print)._keep_disk(http)
+        await Room(None, tmp_path, CHUNK_BYTES / GIB, (url, url), print).keep_disk(http)
 
     assert there(tmp_path) == frozen
 
@@ -129,7 +129,7 @@ async def test_pins_that_come_while_they_are_read_are_seen_and_cost_no_second_re
     lmcache = FakeLmcache(tmp_path, pins=[chunk(number) for number in range(20_000)])
     lmcache.page_read = lambda pages: lmcache.pins.append(chunk(20_000)) if pages == 1 else None
     async with serving(lmcache.app()) as url, httpx2.AsyncClient(trust_env=False) as http:
-        await Room(None, tmp_path, CHUNK_BYTES / GIB, (url, url), print)._keep_disk(http)
+        await Room(None, tmp_path, CHUNK_BYTES / GIB, (url, url), print).keep_disk(http)
 
     assert there(tmp_path) == [20_000]
     assert lmcache.pages == 3
@@ -146,7 +146,7 @@ async def test_nothing_is_removed_while_pins_leave_faster_than_they_are_read(tmp
     async with serving(lmcache.app()) as url, httpx2.AsyncClient(trust_env=False) as http:
         room = Room(None, tmp_path, CHUNK_BYTES / GIB, (url, url), print)
         with pytest.raises(PinsMovedError):
-            await room._keep_disk(http)
+            await room.keep_disk(http)
 
     assert there(tmp_path) == [0, 1_000_000]
     assert lmcache.deleted == []

@@ -124,7 +124,7 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
             ):
                 await stop.wait()
 
-        running = asyncio.create_task(run())
+        gateway = asyncio.create_task(run())
         stop.set()
         async with asyncio.timeout(20):
             await watched.draining.wait()
@@ -133,7 +133,7 @@ async def test_a_gateway_that_drains_goes_on_saying_that_it_lives_until_it_has_e
             while await leases.seen(f"replica:{me}") is None:
                 pass
             vllm.release.set()
-            await running
+            await gateway
         again = build_parts(of)
         async with again.close():
             assert await SqlLeases(again.database).seen(f"replica:{me}") is None

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import httpcore2
 import httpx2
 
-_MOST_HELD_BYTES: Final = 64 * 1024
+_MOST_UNSENT_BYTES: Final = 64 * 1024
 _MOST_UNREAD_BYTES: Final = 256 * 1024
 
 
@@ -35,7 +35,7 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         local = None if local_address is None else (local_address, 0)
         loop = asyncio.get_running_loop()
-        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+        with _raising(httpcore2.ConnectTimeout, httpcore2.ConnectError):
             async with asyncio.timeout(timeout):
                 transport, wire = await loop.create_connection(_Wire, host, port, local_addr=local)
         for option in socket_options or ():
@@ -94,12 +94,12 @@ class _Wire(asyncio.Protocol):
             await self._awaited
 
     def take(self, most: int) -> bytes:
-        taken = bytes(self.unread[:most])
+        data = bytes(self.unread[:most])
         del self.unread[:most]
         if not self._reading and len(self.unread) <= _MOST_UNREAD_BYTES // 2 and not self.ended:
             self._reading = True
             self.transport.resume_reading()
-        return taken
+        return data
 
     async def room(self) -> None:
         await self._writable.wait()
@@ -119,16 +119,16 @@ class _Connection(httpcore2.AsyncNetworkStream):
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
-        self._held = b""
+        self._unsent = b""
         self._timeout: float | None = None
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - as above
         # A peer that closes early may have sent an error response: read it even if the write failed.
         with suppress(httpcore2.WriteError):
-            await self._let_go()
+            await self._flush()
         wire = self._wire
         if not wire.unread and not wire.ended:
-            with _told(httpcore2.ReadTimeout, httpcore2.ReadError):
+            with _raising(httpcore2.ReadTimeout, httpcore2.ReadError):
                 async with asyncio.timeout(timeout):
                     await wire.something()
         if not wire.unread and wire.fault is not None:
@@ -137,10 +137,10 @@ class _Connection(httpcore2.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
         """Add to the buffer. httpcore ends a body of known length with an empty write, which flushes it."""
-        self._held += buffer
+        self._unsent += buffer
         self._timeout = timeout
-        if not buffer or len(self._held) >= _MOST_HELD_BYTES:
-            await self._let_go()
+        if not buffer or len(self._unsent) >= _MOST_UNSENT_BYTES:
+            await self._flush()
 
     async def aclose(self) -> None:
         # Close without waiting for the peer; one iteration of the loop closes the socket.
@@ -155,8 +155,8 @@ class _Connection(httpcore2.AsyncNetworkStream):
         timeout: float | None = None,  # noqa: ASYNC109 - as above
     ) -> httpcore2.AsyncNetworkStream:
         wire, loop = self._wire, asyncio.get_running_loop()
-        await self._let_go()
-        with _told(httpcore2.ConnectTimeout, httpcore2.ConnectError):
+        await self._flush()
+        with _raising(httpcore2.ConnectTimeout, httpcore2.ConnectError):
             try:
                 async with asyncio.timeout(timeout):
                     secured = await loop.start_tls(
@@ -188,15 +188,15 @@ class _Connection(httpcore2.AsyncNetworkStream):
         poll.register(self._wire.transport.get_extra_info("socket"), select.POLLIN)
         return bool(poll.poll(0))
 
-    async def _let_go(self) -> None:
-        if not self._held:
+    async def _flush(self) -> None:
+        if not self._unsent:
             return
-        held, self._held = self._held, b""
+        data, self._unsent = self._unsent, b""
         wire = self._wire
         if wire.ended or wire.transport.is_closing():
             raise httpcore2.WriteError("the peer has closed the connection")
-        with _told(httpcore2.WriteTimeout, httpcore2.WriteError):
-            wire.transport.write(held)
+        with _raising(httpcore2.WriteTimeout, httpcore2.WriteError):
+            wire.transport.write(data)
             if not wire.has_room:
                 async with asyncio.timeout(self._timeout):
                     await wire.room()
@@ -209,10 +209,10 @@ def on_asyncio(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTranspor
 
 
 @contextmanager
-def _told(late: type[Exception], broken: type[Exception]) -> Iterator[None]:
+def _raising(timeout_type: type[Exception], error_type: type[Exception]) -> Iterator[None]:
     try:
         yield
-    except TimeoutError as failed:
-        raise late(str(failed)) from failed
-    except OSError as failed:
-        raise broken(str(failed)) from failed
+    except TimeoutError as error:
+        raise timeout_type(str(error)) from error
+    except OSError as error:
+        raise error_type(str(error)) from error

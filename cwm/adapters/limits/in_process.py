@@ -56,9 +56,9 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
 
     async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
         """Count one request for each (key, limit, seconds) in order; stop at the first that is full, and return its index."""
-        for at, (key, limit, expiry) in enumerate(entries):
+        for index, (key, limit, expiry) in enumerate(entries):
             if not await self.acquire_sliding_window_entry(key, limit, expiry):
-                return at
+                return index
         return None
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
@@ -66,8 +66,8 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         window = self._rolled(key, expiry, now)
         if window is None:
             return 0, 0.0, 0, 0.0
-        left = window.began_at + expiry - now
-        return window.before, left, window.count, left + expiry
+        remaining = window.began_at + expiry - now
+        return window.before, remaining, window.count, remaining + expiry
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
         del expiry
@@ -103,12 +103,12 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         window = self._windows.get(key)
         if window is None:
             return None
-        passed = int((now - window.began_at) // expiry)
+        periods = int((now - window.began_at) // expiry)
         # A negative value means that the clock was set back.
-        if passed < 0 or passed > 1:
+        if periods < 0 or periods > 1:
             del self._windows[key]
             return None
-        if passed == 1:
+        if periods == 1:
             window.began_at, window.before, window.count = window.began_at + expiry, window.count, 0
         return window
 
@@ -120,8 +120,8 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         return counter
 
 
-def _put(kept: OrderedDict[str, Any], key: str, value: Any, most: int) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > most:
-        kept.popitem(last=False)
+def _put(entries: OrderedDict[str, Any], key: str, value: Any, most: int) -> None:
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > most:
+        entries.popitem(last=False)

@@ -17,18 +17,18 @@ _TOO_MUCH: Final = "The expression takes too much memory: narrow it."
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.buffer.readline())
-    resource.setrlimit(resource.RLIMIT_CPU, (asked["cpu_seconds"], asked["cpu_seconds"] + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (asked["memory_bytes"],) * 2)
+    request = json.loads(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_seconds"], request["cpu_seconds"] + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (request["memory_bytes"],) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        told = _answered(asked["expression"], asked["answer_bytes"])
+        output = _evaluate(request["expression"], request["answer_bytes"])
     except MemoryError:
-        told = f"!{_TOO_MUCH}".encode()
-    sys.stdout.buffer.write(told)
+        output = f"!{_TOO_MUCH}".encode()
+    sys.stdout.buffer.write(output)
 
 
-def _answered(expression: str, most_bytes: int) -> bytes:
+def _evaluate(expression: str, most_bytes: int) -> bytes:
     import jmespath
     from jmespath.exceptions import JMESPathError
 
@@ -38,8 +38,8 @@ def _answered(expression: str, most_bytes: int) -> bytes:
         return b"!This part cannot be read as JSON."
     try:
         value = jmespath.search(expression, document)
-    except JMESPathError as wrong:
-        return f"!{str(wrong).splitlines()[0]}".encode(errors="backslashreplace")
+    except JMESPathError as error:
+        return f"!{str(error).splitlines()[0]}".encode(errors="backslashreplace")
     except (RecursionError, ValueError, TypeError, AttributeError):
         return b"!The expression cannot be evaluated."
     try:
@@ -57,13 +57,13 @@ def _compact(value: Any, most_bytes: int) -> bytes:
 
 
 def _pieces(value: Any, most_bytes: int, *, ensure_ascii: bool) -> Iterator[bytes]:
-    written = 0
+    size = 0
     for piece in json.JSONEncoder(ensure_ascii=ensure_ascii, separators=(",", ":")).iterencode(value):
-        encoded = piece.encode()
-        written += len(encoded)
-        if written > most_bytes:
+        data = piece.encode()
+        size += len(data)
+        if size > most_bytes:
             raise OverflowError
-        yield encoded
+        yield data
 
 
 if __name__ == "__main__":

@@ -15,17 +15,17 @@ _DEAD = {"Z", "X"}
 
 def holder() -> str:
     """``<machine>:<pid>:<start>:<random>``; machine and start are empty if the kernel does not provide them."""
-    return f"{_machine()}:{os.getpid()}:{_started(os.getpid()) or ''}:{secrets.token_hex(4)}"
+    return f"{_machine()}:{os.getpid()}:{_start_time(os.getpid()) or ''}:{secrets.token_hex(4)}"
 
 
 def has_ended(name: str) -> bool | None:
     """Whether the process of a :func:`holder` has ended; None if it is of another machine or container."""
     machine, _, rest = name.partition(":")
     pid, _, rest = rest.partition(":")
-    started, _, _ = rest.partition(":")
-    if not machine or not started or machine != _machine():
+    start, _, _ = rest.partition(":")
+    if not machine or not start or machine != _machine():
         return None
-    return _started(int(pid)) != started
+    return _start_time(int(pid)) != start
 
 
 @cache
@@ -38,7 +38,7 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -32,18 +32,18 @@ class LocalQueryEngine:
     _threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_THREADS_AT_ONCE))
 
     async def jmespath(self, document: bytes, expression: str) -> bytes:
-        asked = {
+        request = {
             "expression": expression,
             "cpu_seconds": self.cpu_seconds,
             "memory_bytes": self.memory_bytes,
             "answer_bytes": _ANSWER_BYTES,
         }
         async with self._processes:
-            told = await self._run(json.dumps(asked).encode() + b"\n" + document)
-        if told.startswith(b"="):
-            return told[1:]
-        if told.startswith(b"!"):
-            raise InvalidParameterError(f"jmespath: {told[1:].decode()}", field="jmespath")
+            output = await self._run(json.dumps(request).encode() + b"\n" + document)
+        if output.startswith(b"="):
+            return output[1:]
+        if output.startswith(b"!"):
+            raise InvalidParameterError(f"jmespath: {output[1:].decode()}", field="jmespath")
         raise _too_much("jmespath")
 
     async def matches(self, text: bytes, pattern: str, limit: int) -> Matches:
@@ -54,7 +54,7 @@ class LocalQueryEngine:
 
         return await self._matches(text, f"(?i){re2.escape(words)}", limit, "search")
 
-    async def _run(self, given: bytes) -> bytes:
+    async def _run(self, stdin: bytes) -> bytes:
         """The program's output; empty if it was killed or failed."""
         # -I: neither environment variables nor the current folder decide what the program imports.
         process = await asyncio.create_subprocess_exec(
@@ -67,22 +67,22 @@ class LocalQueryEngine:
         )
         try:
             async with asyncio.timeout(self.wall_seconds):
-                told, _ = await process.communicate(given)
+                output, _ = await process.communicate(stdin)
         except TimeoutError:
             return b""
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return told if process.returncode == 0 else b""
+        return output if process.returncode == 0 else b""
 
     async def _matches(self, text: bytes, pattern: str, limit: int, name: str) -> Matches:
         import re2
 
         try:
             compiled = re2.compile(pattern.encode(), _options())
-        except re2.error as wrong:
-            raise InvalidParameterError(f"{name}: {_said(wrong)}", field=name) from None
+        except re2.error as error:
+            raise InvalidParameterError(f"{name}: {_message(error)}", field=name) from None
         finally:
             # RE2 caches compiled patterns of many megabytes each.
             re2.purge()
@@ -112,10 +112,10 @@ def _options() -> Any:
     return options
 
 
-def _said(wrong: Exception) -> str:
+def _message(error: Exception) -> str:
     """RE2's error message, which is bytes."""
-    (told,) = wrong.args
-    return told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+    (message,) = error.args
+    return message.decode(errors="replace") if isinstance(message, bytes) else str(message)
 
 
 def _too_much(name: str) -> InvalidParameterError:

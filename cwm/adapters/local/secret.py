@@ -25,9 +25,9 @@ def load_secret(settings: Isolation, *, make: bool = True) -> bytes:
         if make and not path.exists():
             _create(path)
         key = path.read_bytes().strip()
-    except OSError as unreadable:
-        why = places.refusal(path, unreadable)
-        raise SettingsError(f"CWM_SECRET_FILE {path} cannot be used: {why}.") from unreadable
+    except OSError as error:
+        reason = places.refusal(path, error)
+        raise SettingsError(f"CWM_SECRET_FILE {path} cannot be used: {reason}.") from error
     if not key:
         raise SettingsError(f"CWM_SECRET_FILE {path} is empty.")
     return key

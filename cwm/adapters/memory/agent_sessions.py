@@ -12,7 +12,7 @@ from cwm.domain.principal import Principal
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Session:
     owner: Principal | None
     used_at: float
     state: dict[str, str] = field(default_factory=dict)
@@ -29,9 +29,9 @@ class InProcessAgentSessions:
     ttl_seconds: float = 1800.0
     limit: int = 10_000
     monotonic: Callable[[], float] = time.monotonic
-    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
-    _of: dict[str | None, OrderedDict[str, None]] = field(default_factory=dict)
-    _left: dict[str, dict[str, str]] = field(default_factory=dict)
+    _kept: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
+    _by_tenant: dict[str | None, OrderedDict[str, None]] = field(default_factory=dict)
+    _abandoned: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -42,20 +42,20 @@ class InProcessAgentSessions:
 
     async def begin(self, owner: Principal) -> str:
         session_id = uuid4().hex
-        self._keep(session_id, owner)
+        self._insert(session_id, owner)
         return session_id
 
     async def touch(self, session_id: str, owner: Principal) -> bool:
         self._drop_idle()
-        kept = self._kept.get(session_id)
-        if kept is None or kept.owner != owner:
+        session = self._kept.get(session_id)
+        if session is None or session.owner != owner:
             return False
         self._use(session_id)
         return True
 
     async def end(self, session_id: str) -> bool:
         self._drop_idle()
-        self._left.pop(session_id, None)
+        self._abandoned.pop(session_id, None)
         return self._pop(session_id) is not None
 
     async def alive(self, key: str) -> bool:
@@ -73,59 +73,59 @@ class InProcessAgentSessions:
         leaves: bool = False,
     ) -> str | None:
         self._drop_idle()
-        kept = self._use(key) or (self._keep(key, None) if anew else None)
-        if kept is None:
+        session = self._use(key) or (self._insert(key, None) if anew else None)
+        if session is None:
             return None
-        if kept.state.get(name) in {None, instead_of}:
-            kept.state[name] = value
+        if session.state.get(name) in {None, instead_of}:
+            session.state[name] = value
         if leaves:
-            kept.leaves.add(name)
-        return kept.state[name]
+            session.leaves.add(name)
+        return session.state[name]
 
     async def recall(self, key: str) -> Mapping[str, str]:
         self._drop_idle()
-        kept = self._use(key)
-        return {} if kept is None else dict(kept.state)
+        session = self._use(key)
+        return {} if session is None else dict(session.state)
 
     async def add(self, key: str, name: str, amount: int) -> int | None:
         self._drop_idle()
-        kept = self._use(key)
-        if kept is None:
+        session = self._use(key)
+        if session is None:
             return None
-        count = int(kept.state.get(name, "0")) + amount
-        kept.state[name] = str(count)
+        count = int(session.state.get(name, "0")) + amount
+        session.state[name] = str(count)
         return count
 
     async def forget(self, key: str, name: str) -> None:
         self._drop_idle()
-        kept = self._use(key)
-        if kept is not None:
-            kept.state.pop(name, None)
+        session = self._use(key)
+        if session is not None:
+            session.state.pop(name, None)
 
     async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
         self._drop_idle()
-        left, self._left = self._left, {}
-        return list(left.items())
+        abandoned, self._abandoned = self._abandoned, {}
+        return list(abandoned.items())
 
-    def _keep(self, key: str, owner: Principal | None) -> _Kept:
+    def _insert(self, key: str, owner: Principal | None) -> _Session:
         self._drop_idle()
-        kept = _Kept(owner, self.monotonic())
-        tenant = _tenant(kept)
+        session = _Session(owner, self.monotonic())
+        tenant = _tenant(session)
         while len(self._kept) >= self.limit:
             # Counts the new key too.
-            most = max(self._of, key=lambda each: len(self._of[each]) + (each == tenant))
-            self._drop(next(iter(self._of[most])))
-        self._kept[key] = kept
-        self._of.setdefault(tenant, OrderedDict())[key] = None
-        return kept
+            most = max(self._by_tenant, key=lambda each: len(self._by_tenant[each]) + (each == tenant))
+            self._drop(next(iter(self._by_tenant[most])))
+        self._kept[key] = session
+        self._by_tenant.setdefault(tenant, OrderedDict())[key] = None
+        return session
 
-    def _use(self, key: str) -> _Kept | None:
-        kept = self._kept.get(key)
-        if kept is not None:
-            kept.used_at = self.monotonic()
+    def _use(self, key: str) -> _Session | None:
+        session = self._kept.get(key)
+        if session is not None:
+            session.used_at = self.monotonic()
             self._kept.move_to_end(key)
-            self._of[_tenant(kept)].move_to_end(key)
-        return kept
+            self._by_tenant[_tenant(session)].move_to_end(key)
+        return session
 
     def _drop_idle(self) -> None:
         oldest = self.monotonic() - self.ttl_seconds
@@ -133,19 +133,21 @@ class InProcessAgentSessions:
             self._drop(next(iter(self._kept)))
 
     def _drop(self, key: str) -> None:
-        kept = self._pop(key)
-        if kept and (left := {name: kept.state[name] for name in kept.leaves & kept.state.keys()}):
-            self._left[key] = left
+        session = self._pop(key)
+        if session and (
+            state := {name: session.state[name] for name in session.leaves & session.state.keys()}
+        ):
+            self._abandoned[key] = state
 
-    def _pop(self, key: str) -> _Kept | None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            own = self._of[_tenant(kept)]
+    def _pop(self, key: str) -> _Session | None:
+        session = self._kept.pop(key, None)
+        if session is not None:
+            own = self._by_tenant[_tenant(session)]
             del own[key]
             if not own:
-                del self._of[_tenant(kept)]
-        return kept
+                del self._by_tenant[_tenant(session)]
+        return session
 
 
-def _tenant(kept: _Kept) -> str | None:
-    return None if kept.owner is None else kept.owner.tenant
+def _tenant(session: _Session) -> str | None:
+    return None if session.owner is None else session.owner.tenant

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cwm.domain.limits import Bucket, Place
+from cwm.domain.limits import Bucket, ConcurrencyLimit
 from cwm.ports.limits import RequestCounts
 
 
@@ -15,25 +15,25 @@ from cwm.ports.limits import RequestCounts
 class InProcessRunningRequests:
     counts: RequestCounts
     _running: Counter[str] = field(default_factory=Counter)
-    _held: set[str] = field(default_factory=set)
+    _requests: set[str] = field(default_factory=set)
 
     async def begin(
-        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
-    ) -> Place | tuple[Bucket, float] | None:
+        self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
+    ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
         full = next((place for place in places if self._running[place.key] >= place.most), None)
         if full is not None:
             return full
-        self._held.add(request)
+        self._requests.add(request)
         self._running.update(place.key for place in places)
         over = await self.counts.count(*buckets)
         if over is not None:
             await self.end(request, places)
         return over
 
-    async def end(self, request: str, places: Sequence[Place]) -> None:
-        if request not in self._held:
+    async def end(self, request: str, places: Sequence[ConcurrencyLimit]) -> None:
+        if request not in self._requests:
             return
-        self._held.remove(request)
+        self._requests.remove(request)
         for place in places:
             self._running[place.key] -= 1
             if not self._running[place.key]:

@@ -1,1 +1,1 @@
-"""Redis or Valkey: what several gateways share."""
+"""Redis or Valkey: the store that several gateways share."""

@@ -1,4 +1,4 @@
-"""How the shared store is reached, and what is said when it is not."""
+"""Connects to the shared store, and maps its failures to CWM's errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VALKEY_SCHEMES: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
 class TracedRedis(redis.Redis):
-    """Each command as a span: its name, no key and no value."""
+    """A client with a span for each command: its name, without keys and values."""
 
     tracer: Tracer = UNTRACED
 
@@ -31,10 +31,10 @@ class TracedRedis(redis.Redis):
 
 
 def connect(url: str, tracer: Tracer = UNTRACED, *, again: bool = True) -> redis.Redis:
-    """A pool that opens nothing yet. One more try makes up for a connection that died while idle.
+    """A pool that connects on first use. One retry handles a connection that died while idle.
 
-    What must not be done twice is sent ``again`` by nobody: it may have been done although the answer was lost.
-    Whoever asks such a client says how long it may take.
+    Use ``again=False`` for commands that must not run twice: one may have run although its response was lost.
+    Callers of such a client set their own time limit.
     """
     client = _connected(TracedRedis if tracer.on else redis.Redis, url, again=again)
     if isinstance(client, TracedRedis):
@@ -54,14 +54,14 @@ def _connected(kind: type[redis.Redis], url: str, *, again: bool) -> redis.Redis
 
 
 async def ping(client: redis.Redis) -> None:
-    """CWM-4002 unless it answers."""
+    """Raise CWM-4002 unless the shared store answers."""
     async with told_as(StorageReadError, "The shared store does not answer."):
         await client.ping()
 
 
 @asynccontextmanager
 async def told_as(error: type[CwmError], sentence: str) -> AsyncIterator[None]:
-    """What Redis says is for the log of whoever looks for the cause; callers get ``sentence``."""
+    """Raise ``error`` with ``sentence`` for a failure of Redis, whose own message is only the cause, for the log."""
     try:
         yield
     except (RedisError, OSError) as away:

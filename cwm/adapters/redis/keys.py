@@ -1,7 +1,7 @@
-"""Every key of the shared store is made here, and every key of a tenant's things holds the tenant.
+"""Builds every key of the shared store; every key of a tenant's data contains the tenant.
 
-Names are escaped: whatever a tenant, an owner or a handle is called, no two things ever share a key. Scripts
-that make keys of their own get the tenant as :func:`room` spells it.
+Names are escaped, so that no two things share a key, whatever tenants, owners and handles are called. Scripts
+that build keys get the tenant from :func:`room`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _PREFIX: Final = "cwm:"
 
 
 def room(tenant: str) -> str:
-    """The tenant as it stands in keys."""
+    """The tenant, escaped for keys."""
     return quote(tenant, safe="")
 
 
@@ -23,30 +23,30 @@ def tenant_key(kind: str, tenant: str, *names: str) -> str:
 
 
 def tenant_prefix(kind: str, tenant: str, name: str) -> str:
-    """``cwm:<kind>:<tenant>/<name>/``, which several keys begin with."""
+    """``cwm:<kind>:<tenant>/<name>/``, the prefix of several keys."""
     return f"{_PREFIX}{kind}:{room(tenant)}/{quote(name, safe=':')}/"
 
 
 def key_of_every_tenant(kind: str) -> str:
-    """For upkeep that goes over all tenants; what stands in it names its tenant."""
+    """A key for upkeep over all tenants; its members contain their tenant."""
     return _PREFIX + kind
 
 
 def session_key(agent_session: str) -> str:
-    """By an id that nobody can guess; whose it is stands inside and is compared with each use."""
+    """The key of an agent session. Its id cannot be guessed; the owner is stored inside and checked on every use."""
     return f"{_PREFIX}agent-session:{agent_session}"
 
 
 def left_key(agent_session: str = "") -> str:
-    """What an agent session leaves when it expires; without an id, what such keys begin with."""
+    """The key of the state that outlasts an agent session; without an id, the prefix of such keys."""
     return f"{_PREFIX}agent-session-left:{agent_session}"
 
 
 def ended_key(agent_session: str) -> str:
-    """By which request an agent session ended."""
+    """The key of the id of the request that ended an agent session."""
     return f"{_PREFIX}agent-session-ended:{agent_session}"
 
 
 def digest_key(kind: str, digest: str = "") -> str:
-    """By a digest that the tenant went into; without one, what such keys begin with."""
+    """A key by a digest that includes the tenant; without a digest, the prefix of such keys."""
     return f"{_PREFIX}{kind}:{digest}" if digest else f"{_PREFIX}{kind}"

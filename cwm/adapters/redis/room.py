@@ -1,4 +1,4 @@
-"""How much room a Redis or Valkey has, and what it does when it is full."""
+"""The memory limit and the eviction policy of a Redis or Valkey."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cwm.ports.kv_tier import SharedTierRoom
 
 
 async def shared_tier_room(url: str) -> SharedTierRoom:
-    """What ``INFO memory`` tells. CWM-5001 when it does not answer."""
+    """The figures of ``INFO memory``. Raises CWM-5001 if Redis does not answer."""
     client = connect(url)
     try:
         told = await client.info("memory")

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import ColumnElement, Connection, DateTime, func, select
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.failures import told_as
+from cwm.adapters.sql.failures import coded_errors
 from cwm.domain.errors import StorageReadError
 from cwm.ports.clock import Clock
 
@@ -30,8 +30,8 @@ async def time_of(database: Database) -> datetime | None:
     def ask(connection: Connection) -> datetime | None:
         if connection.dialect.name != "postgresql":
             return None
-        told: datetime = connection.execute(select(CLOCK_OF_POSTGRES)).scalar_one()
-        return told.astimezone(UTC)
+        time: datetime = connection.execute(select(CLOCK_OF_POSTGRES)).scalar_one()
+        return time.astimezone(UTC)
 
-    with told_as(StorageReadError):
+    with coded_errors(StorageReadError):
         return await database.glance(ask)

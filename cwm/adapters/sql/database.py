@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Load:
+class TransactionLoad:
     """The number of transactions, running or waiting; those above the number of ``connections`` wait."""
 
     connections: int
@@ -68,7 +68,7 @@ class Database(Protocol):
     """
 
     @property
-    def load(self) -> Load:
+    def load(self) -> TransactionLoad:
         """The current number of transactions."""
         ...
 
@@ -127,7 +127,7 @@ class PostgresDatabase:
             },
         )
         self._engine = self._at_once.execution_options(isolation_level="READ COMMITTED")
-        self.load = Load(_POOL + _OVERFLOW)
+        self.load = TransactionLoad(_POOL + _OVERFLOW)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         with self.load:
@@ -172,10 +172,10 @@ class SqliteDatabase:
         self._writer = ThreadPoolExecutor(1, "cwm-sqlite-writer")
         self._readers = ThreadPoolExecutor(_READERS, "cwm-sqlite-reader")
         self._checkpointer = ThreadPoolExecutor(1, "cwm-sqlite-checkpointer")
-        self._kept = ExitStack()
+        self._open_connections = ExitStack()
         self._checkpoint: Future[None] | None = None
         self._writes = 0
-        self.load = Load(_READERS + 1)
+        self.load = TransactionLoad(_READERS + 1)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         with self.load:
@@ -203,14 +203,14 @@ class SqliteDatabase:
 
     def _write(self, work: Callable[[Connection], T]) -> T:
         with self._writing.begin():
-            done = work(self._writing)
+            result = work(self._writing)
         self._writes += 1
         if self._writes >= WRITES_BETWEEN_CHECKPOINTS and (
             self._checkpoint is None or self._checkpoint.done()
         ):
             self._writes = 0
             self._checkpoint = self._checkpointer.submit(self._merge_log)
-        return done
+        return result
 
     def _merge_log(self) -> None:
         """Merge the part of the log that no reader needs. A failure is retried after further writes."""
@@ -222,13 +222,15 @@ class SqliteDatabase:
     @cached_property
     def _writing(self) -> Connection:
         """Takes the write lock at BEGIN: a transaction that began as a reader could not wait for it, only fail."""
-        return self._kept.enter_context(
+        return self._open_connections.enter_context(
             self._engine.connect().execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         )
 
     @cached_property
     def _glancing(self) -> Connection:
-        connection = self._kept.enter_context(self._engine.connect().execution_options(**{_BEGIN: ""}))
+        connection = self._open_connections.enter_context(
+            self._engine.connect().execution_options(**{_BEGIN: ""})
+        )
         connection.exec_driver_sql("PRAGMA busy_timeout=0")
         connection.rollback()
         return connection
@@ -236,7 +238,7 @@ class SqliteDatabase:
     def _close(self) -> None:
         for threads in (self._writer, self._readers, self._checkpointer):
             threads.shutdown()
-        self._kept.close()
+        self._open_connections.close()
         self._engine.dispose()
 
 

@@ -49,7 +49,7 @@ _SENTENCES: Final = {
 
 
 @contextmanager
-def told_as(failure: type[CwmError]) -> Iterator[None]:
+def coded_errors(failure: type[CwmError]) -> Iterator[None]:
     """Raise ``failure`` for any failure of the database or of the connection to it.
 
     A damaged database is CWM-4004 and a value that no database can store CWM-1003, for reads and writes alike.
@@ -72,10 +72,10 @@ def _coded(error: BaseException, failure: type[CwmError]) -> CwmError:
 def _sentence(error: BaseException, cause: BaseException) -> str:
     if isinstance(error, PoolTimeoutError):
         return _BUSY
-    if (wrong := certificates.fault(cause) or _without_tls(cause)) is not None:
-        return f"The database {wrong}. Check CWM_DATABASE_URL."
-    if (wrong := _unusable(cause)) is not None:
-        return f"The database cannot be asked: {wrong}. Check CWM_DATABASE_URL."
+    if (fault := certificates.fault(cause) or _without_tls(cause)) is not None:
+        return f"The database {fault}. Check CWM_DATABASE_URL."
+    if (fault := _unusable(cause)) is not None:
+        return f"The database cannot be asked: {fault}. Check CWM_DATABASE_URL."
     if isinstance(cause, OSError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         return _UNREACHABLE
     if isinstance(cause, sqlite3.OperationalError) and str(cause).startswith("no such table"):

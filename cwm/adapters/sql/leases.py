@@ -47,17 +47,17 @@ class SqlLeases:
     @reading
     def seen(self, connection: Connection, name: str) -> Lease | None:
         at = now(connection, self._clock)
-        found = select(leases.c.holder, leases.c.seen_at).where(leases.c.name == name)
+        query = select(leases.c.holder, leases.c.seen_at).where(leases.c.name == name)
         if isinstance(at, datetime):
-            row = connection.execute(found).one_or_none()
+            row = connection.execute(query).one_or_none()
             return None if row is None else Lease(row.holder, row.seen_at, at - row.seen_at)
-        row = connection.execute(found.add_columns(at.label("now"))).one_or_none()
+        row = connection.execute(query.add_columns(at.label("now"))).one_or_none()
         return None if row is None else Lease(row.holder, row.seen_at, row.now - row.seen_at)
 
 
 def _put(connection: Connection, name: str, holder: str, at: Now, free: ColumnElement[Any]) -> bool:
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    putting = (
+    statement = (
         dialect.insert(leases)
         .values(name=name, holder=holder, seen_at=at)
         .on_conflict_do_update(
@@ -67,4 +67,4 @@ def _put(connection: Connection, name: str, holder: str, at: Now, free: ColumnEl
         )
         .returning(leases.c.name)
     )
-    return connection.execute(putting).first() is not None
+    return connection.execute(statement).first() is not None

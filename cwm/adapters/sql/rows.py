@@ -27,17 +27,17 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
     return tuple(table.c[field.name] for field in fields(noun))
 
 
-def _identity(told: dict[str, Any]) -> EngineIdentity:
-    return EngineIdentity(**told)
+def _identity(values: dict[str, Any]) -> EngineIdentity:
+    return EngineIdentity(**values)
 
 
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
 AUDIT_RECORD: Final = tuple(audit_log.c)
 INTENT: Final = tuple(intents.c)
-_MADE: Final[list[tuple[int, Callable[[Any], Any]]]] = [
-    (next(at for at, column in enumerate(WINDOW) if column.key == name), made)
-    for name, made in (
+_CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [
+    (next(at for at, column in enumerate(WINDOW) if column.key == name), constructor)
+    for name, constructor in (
         ("storage_tier", Tier),
         ("durability", Durability),
         ("retention", Retention),
@@ -55,7 +55,7 @@ def at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def session_of(row: Row[Any], columns: Sequence[Column[Any]] = SESSION) -> Session:
-    values = _named(columns, row)
+    values = _by_name(columns, row)
     return Session(**{**values, "state": SessionState(values["state"])})
 
 
@@ -66,8 +66,8 @@ def session_values(session: Session) -> dict[str, Any]:
 def window_of(row: Row[Any]) -> Window:
     """The window of a row that begins with the columns of ``WINDOW``, which are in the order of the fields."""
     values = list(row[: len(WINDOW)])
-    for at, made in _MADE:
-        values[at] = made(values[at])
+    for position, construct in _CONSTRUCTORS:
+        values[position] = construct(values[position])
     return Window(*values)
 
 
@@ -84,7 +84,7 @@ def window_values(window: Window) -> dict[str, Any]:
 
 
 def record_of(row: Row[Any]) -> AuditRecord:
-    values = _named(AUDIT_RECORD, row)
+    values = _by_name(AUDIT_RECORD, row)
     chained = {name: values.pop(name) for name in ("seq", "previous", "key_id", "digest")}
     origin = Origin(Face(values.pop("face")), values.pop("address"), values.pop("user_agent"))
     event = AuditEvent(**{**values, "severity": Severity(values["severity"]), "origin": origin})
@@ -114,7 +114,7 @@ def record_values(record: AuditRecord) -> dict[str, Any]:
 
 
 def intent_of(row: Row[Any]) -> Intent:
-    values = _named(INTENT, row)
+    values = _by_name(INTENT, row)
     details = values.pop("details")
     values["operation"] = Operation(values["operation"])
     return Intent(**values, debt=Debt(**{**details, "hashes": tuple(details["hashes"])}) if details else None)
@@ -126,7 +126,7 @@ def intent_values(intent: Intent) -> dict[str, Any]:
     return {**values, "operation": intent.operation.value, "details": details}
 
 
-def _named(columns: Sequence[Column[Any]], row: Row[Any]) -> dict[str, Any]:
+def _by_name(columns: Sequence[Column[Any]], row: Row[Any]) -> dict[str, Any]:
     return {column.key: value for column, value in zip(columns, row, strict=False)}
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, inspect, text
 
 from cwm import shipped
 from cwm.adapters.sql.database import Database, open_database
-from cwm.adapters.sql.failures import told_as
+from cwm.adapters.sql.failures import coded_errors
 from cwm.domain.errors import StorageReadError, StorageWriteError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ async def upgrade(url: str) -> list[str]:
     """
     database = open_database(url)
     try:
-        with told_as(StorageWriteError):
+        with coded_errors(StorageWriteError):
             return await database.write(_upgrade)
     finally:
         await database.dispose()
@@ -40,20 +40,20 @@ async def upgrade(url: str) -> list[str]:
 
 async def require_current(database: Database) -> None:
     """Raise SchemaError unless the schema is this version's. Raises CWM-4002 if it cannot be read."""
-    with told_as(StorageReadError):
-        found = await database.read(_revision)
-    if found is None:
+    with coded_errors(StorageReadError):
+        revision = await database.read(_revision)
+    if revision is None:
         raise SchemaError("The database has no CWM tables yet: run `cwm migrate`.")
-    _refuse_unknown(found)
-    if found != REVISIONS[-1]:
+    _refuse_unknown(revision)
+    if revision != REVISIONS[-1]:
         raise SchemaError(
-            f"The database's schema is {found}, this version of CWM needs {REVISIONS[-1]}: run `cwm migrate`."
+            f"The database's schema is {revision}, this version of CWM needs {REVISIONS[-1]}: run `cwm migrate`."
         )
 
 
 async def is_empty(database: Database) -> bool:
     """Whether the database has no tables. Raises CWM-4002."""
-    with told_as(StorageReadError):
+    with coded_errors(StorageReadError):
         return await database.read(lambda connection: not inspect(connection).get_table_names())
 
 
@@ -72,9 +72,9 @@ def _upgrade(connection: Connection) -> list[str]:
 
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    found = _revision(connection)
-    if found is not None:
-        _refuse_unknown(found)
+    revision = _revision(connection)
+    if revision is not None:
+        _refuse_unknown(revision)
     applied: list[str] = []
     command.upgrade(configuration(connection, applied), "head")
     return applied
@@ -86,9 +86,9 @@ def _revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
-def _refuse_unknown(found: str) -> None:
-    if found not in REVISIONS:
+def _refuse_unknown(revision: str) -> None:
+    if revision not in REVISIONS:
         raise SchemaError(
-            f"The database's schema is {found}, which this version of CWM does not know: "
+            f"The database's schema is {revision}, which this version of CWM does not know: "
             "run the newer CWM that created it (`cwm migrate` does not downgrade)."
         )

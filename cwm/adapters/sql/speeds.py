@@ -22,8 +22,8 @@ class SqlSpeeds:
 
     @reading
     def speeds(self, connection: Connection, engine: str) -> Speeds:
-        found = select(engine_speeds.c.content).where(engine_speeds.c.engine == engine)
-        content = connection.execute(found).scalar_one_or_none()
+        query = select(engine_speeds.c.content).where(engine_speeds.c.engine == engine)
+        content = connection.execute(query).scalar_one_or_none()
         return Speeds() if content is None else Speeds.from_dict(content)
 
     @writing
@@ -35,7 +35,7 @@ class SqlSpeeds:
         row = engine_speeds.c.engine == engine
         empty = {"engine": engine, "content": Speeds().as_dict(), "updated_at": at}
         connection.execute(dialect.insert(engine_speeds).values(empty).on_conflict_do_nothing())
-        found = select(engine_speeds.c.content).where(row).with_for_update()
-        speeds = Speeds.from_dict(connection.execute(found).scalar_one()).plus(observations)
+        query = select(engine_speeds.c.content).where(row).with_for_update()
+        speeds = Speeds.from_dict(connection.execute(query).scalar_one()).plus(observations)
         connection.execute(update(engine_speeds).where(row).values(content=speeds.as_dict(), updated_at=at))
         return speeds

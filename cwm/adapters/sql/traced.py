@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from cwm.adapters.sql.database import Database, Load, PostgresDatabase
+from cwm.adapters.sql.database import Database, PostgresDatabase, TransactionLoad
 from cwm.ports.tracing import Tracer
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class TracedDatabase:
         self._system = "postgresql" if isinstance(database, PostgresDatabase) else "sqlite"
 
     @property
-    def load(self) -> Load:
+    def load(self) -> TransactionLoad:
         return self._database.load
 
     async def read(self, work: Callable[[Connection], T]) -> T:

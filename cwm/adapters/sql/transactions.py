@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.failures import told_as
+from cwm.adapters.sql.failures import coded_errors
 from cwm.domain.errors import StorageReadError, StorageWriteError
 
 
@@ -30,7 +30,7 @@ def reading(
 
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with told_as(StorageReadError):
+        with coded_errors(StorageReadError):
             return await self.database.read(_work(body, self, *args, **kwargs))
 
     return transaction
@@ -43,7 +43,7 @@ def glancing(
 
     @wraps(body)
     async def look(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with told_as(StorageReadError):
+        with coded_errors(StorageReadError):
             return await self.database.glance(_work(body, self, *args, **kwargs))
 
     return look
@@ -56,7 +56,7 @@ def writing(
 
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with told_as(StorageWriteError):
+        with coded_errors(StorageWriteError):
             return await self.database.write(_work(body, self, *args, **kwargs))
 
     return transaction
@@ -69,7 +69,7 @@ def writing_at_once(
 
     @wraps(body)
     async def transaction(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with told_as(StorageWriteError):
+        with coded_errors(StorageWriteError):
             return await self.database.write_at_once(_work(body, self, *args, **kwargs))
 
     return transaction

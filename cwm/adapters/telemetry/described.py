@@ -12,19 +12,21 @@ from prometheus_client.registry import Collector
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The declaration of one metric. ``type`` is Prometheus' type name, ``told`` the help text."""
+    """The declaration of one metric. ``type`` is Prometheus's type name."""
 
     name: str
     type: str
     labels: tuple[str, ...]
-    told: str
+    help_text: str
 
 
 def described(registry: CollectorRegistry) -> list[Described]:
     """All metrics of ``registry``, sorted by name."""
     return sorted(
         (
-            Described(_told_as(family), family.type, tuple(_labels(collector, family)), family.documentation)
+            Described(
+                _exported_name(family), family.type, tuple(_labels(collector, family)), family.documentation
+            )
             for collector in registry._collector_to_names  # noqa: SLF001 - labels are published with samples only
             for family in collector.collect()
         ),
@@ -32,12 +34,12 @@ def described(registry: CollectorRegistry) -> list[Described]:
     )
 
 
-def _told_as(family: Metric) -> str:
+def _exported_name(family: Metric) -> str:
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def _labels(collector: Collector, family: Metric) -> Sequence[str]:
     """The declared label names, of a metric object or of a metric family that a custom collector yields."""
     declared_by = collector if hasattr(collector, "_labelnames") else family
-    named: Sequence[str] = getattr(declared_by, "_labelnames", ())
-    return named
+    labels: Sequence[str] = getattr(declared_by, "_labelnames", ())
+    return labels

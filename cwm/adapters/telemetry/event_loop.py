@@ -10,11 +10,11 @@ _INTERVAL_SECONDS: Final = 0.5
 
 
 async def watch_event_loop(
-    told: Callable[[float], None], interval_seconds: float = _INTERVAL_SECONDS
+    report: Callable[[float], None], interval_seconds: float = _INTERVAL_SECONDS
 ) -> None:
     """Report at every interval by how many seconds the loop woke this task too late. Runs until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + interval_seconds
         await asyncio.sleep(interval_seconds)
-        told(max(0.0, loop.time() - due))
+        report(max(0.0, loop.time() - due))

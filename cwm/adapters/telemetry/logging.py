@@ -92,7 +92,7 @@ def _in_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
 
 
 def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.ProcessorFormatter:
-    rendered: list[Processor] = (
+    renderers: list[Processor] = (
         [
             structlog.dev.ConsoleRenderer(
                 colors=console and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -103,7 +103,7 @@ def _formatter(shared: list[Processor], *, console: bool) -> structlog.stdlib.Pr
     )
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered, HIDDEN],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers, HIDDEN],
     )
 
 

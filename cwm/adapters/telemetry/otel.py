@@ -27,7 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from cwm import __version__
 from cwm.domain.errors import CwmError
-from cwm.ports.tracing import NO_SPAN, NOTHING, Attributes, Carrier, Kind, Span
+from cwm.ports.tracing import NO_SPAN, NOTHING, Attributes, Carrier, Span, SpanKind
 from cwm.settings import Tracing
 
 _QUEUED_SPANS: Final = 4096
@@ -40,7 +40,7 @@ _LONGEST_PARENT: Final = 128
 _LONGEST_STATE: Final = 512
 
 _W3C: Final = TraceContextTextMapPropagator()
-_KINDS: Final = {Kind.INTERNAL: trace.SpanKind.INTERNAL, Kind.CLIENT: trace.SpanKind.CLIENT}
+_KINDS: Final = {SpanKind.INTERNAL: trace.SpanKind.INTERNAL, SpanKind.CLIENT: trace.SpanKind.CLIENT}
 
 _log = structlog.get_logger("cwm.tracing")
 
@@ -52,7 +52,7 @@ class OtelTracer:
 
     def __init__(self, settings: Tracing) -> None:
         assert settings.otlp_endpoint is not None
-        self._exporter = _Telling(
+        self._exporter = _ReportingExporter(
             OTLPSpanExporter(
                 endpoint=settings.traces_url(),
                 headers=settings.headers(),
@@ -84,7 +84,9 @@ class OtelTracer:
         self._tracer = self._provider.get_tracer("cwm", __version__)
 
     @contextmanager
-    def span(self, name: str, kind: Kind = Kind.INTERNAL, attributes: Attributes = NOTHING) -> Iterator[Span]:
+    def span(
+        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes = NOTHING
+    ) -> Iterator[Span]:
         with _open(self._tracer.start_span(name, kind=_KINDS[kind], attributes=attributes)) as span:
             yield span
 
@@ -93,8 +95,8 @@ class OtelTracer:
         if not trace.get_current_span().get_span_context().is_valid:
             yield NO_SPAN
             return
-        made = self._tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=attributes)
-        with _ended(made) as span:
+        otel_span = self._tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=attributes)
+        with _ending(otel_span) as span:
             yield span
 
     @contextmanager
@@ -103,7 +105,7 @@ class OtelTracer:
     ) -> Iterator[Span]:
         around = trace.get_current_span().get_span_context()
         parent = _extracted(came_with)
-        made = self._tracer.start_span(
+        otel_span = self._tracer.start_span(
             name,
             context=parent,
             kind=trace.SpanKind.SERVER,
@@ -111,7 +113,7 @@ class OtelTracer:
             links=[trace.Link(around)] if parent is not None and around.is_valid else [],
             start_time=started_ns,
         )
-        with _open(made) as span:
+        with _open(otel_span) as span:
             yield span
 
     @contextmanager
@@ -177,24 +179,24 @@ class _OtelSpan:
         return _carrier(trace.set_span_in_context(self._span))
 
 
-class _Telling(SpanExporter):
+class _ReportingExporter(SpanExporter):
     """Logs once when exports begin to fail, and once when they succeed again."""
 
     def __init__(self, exporter: SpanExporter, host: str) -> None:
         self._exporter = exporter
         self._host = host
-        self._lost = 0
+        self._lost_spans = 0
         self._closed = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
-            if not self._lost:
+            if not self._lost_spans:
                 _log.warning("traces_not_exported", host=self._host)
-            self._lost += len(spans)
-        elif self._lost:
-            _log.info("traces_exported_again", host=self._host, spans_lost=self._lost)
-            self._lost = 0
+            self._lost_spans += len(spans)
+        elif self._lost_spans:
+            _log.info("traces_exported_again", host=self._host, spans_lost=self._lost_spans)
+            self._lost_spans = 0
         return result
 
     def shutdown(self) -> None:
@@ -207,35 +209,35 @@ class _Telling(SpanExporter):
 
 
 @contextmanager
-def _open(made: trace.Span) -> Iterator[Span]:
-    """Make ``made`` the current span, and end it after the block."""
-    token = otel_context.attach(trace.set_span_in_context(made))
+def _open(otel_span: trace.Span) -> Iterator[Span]:
+    """Make ``otel_span`` the current span, and end it after the block."""
+    token = otel_context.attach(trace.set_span_in_context(otel_span))
     try:
-        with _ended(made) as span:
+        with _ending(otel_span) as span:
             yield span
     finally:
         otel_context.detach(token)
 
 
 @contextmanager
-def _ended(made: trace.Span) -> Iterator[Span]:
-    span = _OtelSpan(made)
+def _ending(otel_span: trace.Span) -> Iterator[Span]:
+    span = _OtelSpan(otel_span)
     try:
         yield span
     except GeneratorExit:
         # The reader of a stream stopped reading: not an error.
         raise
-    except BaseException as failed:
-        span.failed(_error_type(failed))
+    except BaseException as error:
+        span.failed(_error_type(error))
         raise
     finally:
-        made.end()
+        otel_span.end()
 
 
-def _error_type(failed: BaseException) -> str:
-    if isinstance(failed, CwmError):
-        return failed.code
-    return "cancelled" if isinstance(failed, asyncio.CancelledError) else type(failed).__qualname__
+def _error_type(error: BaseException) -> str:
+    if isinstance(error, CwmError):
+        return error.code
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__qualname__
 
 
 def _carrier(context: otel_context.Context | None) -> Carrier:
@@ -249,9 +251,9 @@ def _extracted(came_with: Carrier) -> otel_context.Context | None:
     parent, state = came_with.get("traceparent", ""), came_with.get("tracestate", "")
     if not parent or len(parent) > _LONGEST_PARENT:
         return None
-    kept = {"traceparent": parent}
+    headers = {"traceparent": parent}
     if state and len(state) <= _LONGEST_STATE:
-        kept["tracestate"] = state
-    found = _W3C.extract(kept, context=otel_context.get_current())
-    is_theirs = trace.get_current_span(found) is not trace.get_current_span()
-    return found if is_theirs and trace.get_current_span(found).get_span_context().is_valid else None
+        headers["tracestate"] = state
+    context = _W3C.extract(headers, context=otel_context.get_current())
+    is_theirs = trace.get_current_span(context) is not trace.get_current_span()
+    return context if is_theirs and trace.get_current_span(context).get_span_context().is_valid else None

@@ -152,12 +152,12 @@ class PrometheusMeter(RequestMetrics):
 
     @contextmanager
     def operation(self, name: str) -> Iterator[None]:
-        started, status = time.perf_counter(), "error"
+        start, status = time.perf_counter(), "error"
         try:
             yield
             status = "success"
         finally:
-            elapsed_ms = (time.perf_counter() - started) * 1000
+            elapsed_ms = (time.perf_counter() - start) * 1000
             label = self._operation_names.bounded(name)
             self._operations.labels(label, status).inc()
             self._durations.labels(label).observe(elapsed_ms)
@@ -240,13 +240,13 @@ class _Names:
     """The values of one label, limited in number."""
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._values: set[str] = set()
 
     def bounded(self, name: str) -> str:
-        if name not in self._seen:
-            if len(self._seen) >= _MOST_LABELS:
+        if name not in self._values:
+            if len(self._values) >= _MOST_LABELS:
                 return _OTHER
-            self._seen.add(name)
+            self._values.add(name)
         return name
 
 

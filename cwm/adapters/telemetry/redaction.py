@@ -41,14 +41,14 @@ class Redaction:
     """The last structlog processor: it gets every line as text, so no secret bypasses it."""
 
     def __init__(self) -> None:
-        self._known: frozenset[str] = frozenset()
+        self._secrets: frozenset[str] = frozenset()
         self._values: re.Pattern[str] | None = None
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Mask these values too from now on, also in their JSON, URL and ``repr`` forms."""
-        self._known |= {secret for secret in secrets if len(secret) >= SHORTEST}
-        spelled = {spelling for secret in self._known for spelling in _spellings(secret)}
-        longest_first = sorted(spelled, key=lambda one: (-len(one), one))
+        self._secrets |= {secret for secret in secrets if len(secret) >= SHORTEST}
+        spellings = {spelling for secret in self._secrets for spelling in _spellings(secret)}
+        longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def text(self, text: str) -> str:
@@ -68,8 +68,8 @@ HIDDEN: Final = Redaction()
 
 
 def _spellings(secret: str) -> set[str]:
-    spelled = {secret, repr(secret)[1:-1], quote(secret, safe="")}
+    spellings = {secret, repr(secret)[1:-1], quote(secret, safe="")}
     for ascii_only in (True, False):
         as_json = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
-        spelled |= {as_json, json.dumps(as_json, ensure_ascii=ascii_only)[1:-1]}
-    return spelled
+        spellings |= {as_json, json.dumps(as_json, ensure_ascii=ascii_only)[1:-1]}
+    return spellings

@@ -131,5 +131,5 @@ class _Series(dict[tuple[str, ...], _M], Generic[_M]):
         self._labels: Callable[..., _M] = metric.labels
 
     def __missing__(self, labels: tuple[str, ...]) -> _M:
-        found = self[labels] = self._labels(*labels)
-        return found
+        series = self[labels] = self._labels(*labels)
+        return series

@@ -63,18 +63,22 @@ class StandingCollector(Collector):
         yield GaugeMetricFamily("cwm_threads", "Threads of the process", value=threading.active_count())
 
 
-def _by(name: str, told: str, label: str, values: Mapping[str, float] | None) -> Metric:
-    family = GaugeMetricFamily(name, told, labels=[label])
+def _by(name: str, help_text: str, label: str, values: Mapping[str, float] | None) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=[label])
     for value, number in (values or {}).items():
         family.add_metric([value], float(number))
     return family
 
 
 def _tiers(now: Standing) -> Iterator[Metric]:
-    def named(name: str, told: str, number: Callable[[TierUsage], int | None]) -> Metric:
-        return _by(name, told, "tier", {str(t.tier): n for t in now.tiers if (n := number(t)) is not None})
+    def tier_gauge(name: str, help_text: str, number: Callable[[TierUsage], int | None]) -> Metric:
+        return _by(
+            name, help_text, "tier", {str(t.tier): n for t in now.tiers if (n := number(t)) is not None}
+        )
 
-    yield named("cwm_tier_used_bytes", "Bytes of KV in a tier, over all instances", lambda t: t.used_bytes)
-    yield named(
+    yield tier_gauge(
+        "cwm_tier_used_bytes", "Bytes of KV in a tier, over all instances", lambda t: t.used_bytes
+    )
+    yield tier_gauge(
         "cwm_tier_capacity_bytes", "Capacity of a tier that has a limit, in bytes", lambda t: t.capacity_bytes
     )

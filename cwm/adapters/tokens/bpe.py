@@ -31,9 +31,11 @@ class BpeTokenCounter:
         self._tokenizer: AnyTokenizer | None = None
         self._cached_chars = 0
 
-    def load(self) -> None:
-        """Load the vocabulary if it is not loaded."""
-        self._loaded()
+    def load(self) -> AnyTokenizer:
+        """The vocabulary, read if it is not loaded."""
+        with _loading:
+            self._tokenizer = _tokenizer(self._vocabulary)
+        return self._tokenizer
 
     def count(self, text: str) -> int:
         return estimate(_sound(text), self._count) if text else 0
@@ -43,18 +45,13 @@ class BpeTokenCounter:
         return count_whole(_sound(text), self._count) if text else 0
 
     def _count(self, text: str) -> int:
-        tokenizer = self._tokenizer or self._loaded()
+        tokenizer = self._tokenizer or self.load()
         self._cached_chars += len(text)
         if self._cached_chars > _CACHED_CHARS:
             self._cached_chars = len(text)
             tokenizer.clear_cache()
         # encode_ordinary: a control token's name in a result is ordinary text to the model and takes several tokens.
         return len(tokenizer.encode_ordinary(text))
-
-    def _loaded(self) -> AnyTokenizer:
-        with _loading:
-            self._tokenizer = _tokenizer(self._vocabulary)
-        return self._tokenizer
 
 
 @lru_cache(2)

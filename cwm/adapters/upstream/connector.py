@@ -17,7 +17,7 @@ from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.adapters.upstream.http import SessionHttp, StraightClient, connection_pool
 from cwm.adapters.upstream.session import Authorize, SdkSession
 from cwm.adapters.upstream.stdio import program
-from cwm.domain.upstream import Credentials, Kind, UpstreamSpec
+from cwm.domain.upstream import Credentials, OfferKind, UpstreamSpec
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import Heard
 
@@ -47,7 +47,7 @@ class SdkConnector:
         heard: Heard | None = None,
     ) -> SdkSession:
         if spec.command:
-            session = SdkSession(program(spec), heard=heard, gone=self._sessions.discard)
+            session = SdkSession(program(spec), on_change=heard, on_gone=self._sessions.discard)
         else:
             session = self._over_http(spec, resume, heard)
             if authorization is not None:
@@ -71,20 +71,20 @@ class SdkConnector:
             pool = connection_pool(encrypted=encrypted, link_local=self._link_local)
             self._pools[spec.url] = pool
 
-        def broken() -> None:
+        def report_changes() -> None:
             if heard is not None:
-                for kind in Kind:
-                    heard(kind)
+                for part in OfferKind:
+                    heard(part)
 
         session_id = None if resume is None else json.loads(resume)["id"]
-        http = SessionHttp(pool, session_id, broken, self._tracer.carrier)
+        http = SessionHttp(pool, session_id, report_changes, self._tracer.carrier)
         return SdkSession(
             _streams(spec, http),
-            heard=heard,
+            on_change=heard,
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
             goodbye=partial(self._say_goodbye, spec, http),
-            gone=self._sessions.discard,
+            on_gone=self._sessions.discard,
         )
 
     async def _say_goodbye(self, spec: UpstreamSpec, http: SessionHttp) -> None:

@@ -11,7 +11,7 @@ import httpx2
 from cwm.domain.web_origin import is_link_local
 
 
-class Elsewhere(httpcore2.AsyncNetworkBackend):
+class LinkLocalGuard(httpcore2.AsyncNetworkBackend):
     """Checks a connection's actual address before a byte is sent: a name may resolve differently each time."""
 
     def __init__(self, inner: httpcore2.AsyncNetworkBackend) -> None:
@@ -28,8 +28,8 @@ class Elsewhere(httpcore2.AsyncNetworkBackend):
         if is_link_local(host):
             raise httpcore2.ConnectError("link-local addresses are refused")
         stream = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
-        reached = stream.get_extra_info("server_addr")
-        if reached is None or is_link_local(str(reached[0])):
+        address = stream.get_extra_info("server_addr")
+        if address is None or is_link_local(str(address[0])):
             await stream.aclose()
             raise httpcore2.ConnectError("link-local addresses are refused")
         return stream
@@ -38,8 +38,8 @@ class Elsewhere(httpcore2.AsyncNetworkBackend):
         await self._inner.sleep(seconds)
 
 
-def kept_elsewhere(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
+def without_link_local(transport: httpx2.AsyncHTTPTransport) -> httpx2.AsyncHTTPTransport:
     """``transport`` with the check, set on its pool because httpx has no parameter for it."""
     pool = transport._pool  # noqa: SLF001
-    pool._network_backend = Elsewhere(pool._network_backend)  # noqa: SLF001
+    pool._network_backend = LinkLocalGuard(pool._network_backend)  # noqa: SLF001
     return transport

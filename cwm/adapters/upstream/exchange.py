@@ -21,12 +21,12 @@ _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: 
 _TIMEOUT_SECONDS: Final = 10.0
 # A token is requested again 30 s before it expires; one without ``expires_in`` is used for 60 s.
 _MARGIN_SECONDS: Final = 30.0
-_UNTOLD_SECONDS: Final = 60.0
-_MOST_KEPT: Final = 10_000
+_DEFAULT_SECONDS: Final = 60.0
+_MOST_TOKENS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Token:
     authorization: str
     until: float
 
@@ -37,8 +37,8 @@ class TokenExchanger:
     def __init__(self, *, link_local: bool = False) -> None:
         pool = connection_pool(encrypted=True, link_local=link_local)
         self._client = httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False, transport=pool)
-        self._kept: dict[str, _Kept] = {}
-        self._asking: dict[str, asyncio.Task[_Kept]] = {}
+        self._tokens: dict[str, _Token] = {}
+        self._requests: dict[str, asyncio.Task[_Token]] = {}
 
     async def exchange(self, at: TokenExchange, authorization: str) -> str:
         """The ``Authorization`` value for the upstream. Raises UpstreamAwayError, whose message contains no token."""
@@ -46,33 +46,33 @@ class TokenExchanger:
         if scheme.lower() != "bearer" or not subject_token:
             raise UpstreamDeniedError("it needs the caller's access token, and the caller sent none")
         key = _key(at, subject_token)
-        kept = self._kept.get(key)
-        if kept is None or kept.until <= time.monotonic():
+        token = self._tokens.get(key)
+        if token is None or token.until <= time.monotonic():
             # Concurrent callers share one request, which continues if the first caller is cancelled.
-            asking = self._asking.get(key) or self._begin(key, at, subject_token)
-            kept = await asyncio.shield(asking)
-        return kept.authorization
+            request = self._requests.get(key) or self._begin(key, at, subject_token)
+            token = await asyncio.shield(request)
+        return token.authorization
 
     async def aclose(self) -> None:
-        await cancel_and_wait(*self._asking.values())
+        await cancel_and_wait(*self._requests.values())
         await self._client.aclose()
 
-    def _begin(self, key: str, at: TokenExchange, subject_token: str) -> asyncio.Task[_Kept]:
-        asking = asyncio.create_task(self._ask(at, subject_token))
-        self._asking[key] = asking
+    def _begin(self, key: str, at: TokenExchange, subject_token: str) -> asyncio.Task[_Token]:
+        request = asyncio.create_task(self._ask(at, subject_token))
+        self._requests[key] = request
 
-        def answered(task: asyncio.Task[_Kept]) -> None:
-            del self._asking[key]
+        def store(task: asyncio.Task[_Token]) -> None:
+            del self._requests[key]
             if task.cancelled() or task.exception() is not None:
                 return
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = task.result()
+            if len(self._tokens) >= _MOST_TOKENS:
+                self._tokens.pop(next(iter(self._tokens)))
+            self._tokens[key] = task.result()
 
-        asking.add_done_callback(answered)
-        return asking
+        request.add_done_callback(store)
+        return request
 
-    async def _ask(self, at: TokenExchange, subject_token: str) -> _Kept:
+    async def _ask(self, at: TokenExchange, subject_token: str) -> _Token:
         form = {
             "grant_type": _GRANT,
             "subject_token": subject_token,
@@ -86,19 +86,19 @@ class TokenExchanger:
                 answer = await self._client.post(
                     at.token_url, data=form, auth=(at.client_id, at.client_secret)
                 )
-            told = answer.json() if answer.is_success else {}
-        except (httpx2.HTTPError, TimeoutError, ValueError) as failed:
-            how = certificates.fault(failed) or f"failed ({type(failed).__name__})"
-            raise UpstreamAwayError(f"its token endpoint {how}") from None
-        token = told.get("access_token") if isinstance(told, dict) else None
+            document = answer.json() if answer.is_success else {}
+        except (httpx2.HTTPError, TimeoutError, ValueError) as error:
+            problem = certificates.fault(error) or f"failed ({type(error).__name__})"
+            raise UpstreamAwayError(f"its token endpoint {problem}") from None
+        token = document.get("access_token") if isinstance(document, dict) else None
         if not isinstance(token, str):
-            refused = f"its token endpoint refused the exchange (HTTP {answer.status_code})"
-            raise UpstreamAwayError(refused) if answer.is_server_error else UpstreamDeniedError(refused)
-        lasts = told.get("expires_in")
-        seconds = lasts - _MARGIN_SECONDS if isinstance(lasts, int | float) else _UNTOLD_SECONDS
-        return _Kept(f"Bearer {token}", time.monotonic() + seconds)
+            message = f"its token endpoint refused the exchange (HTTP {answer.status_code})"
+            raise UpstreamAwayError(message) if answer.is_server_error else UpstreamDeniedError(message)
+        lifetime = document.get("expires_in")
+        seconds = lifetime - _MARGIN_SECONDS if isinstance(lifetime, int | float) else _DEFAULT_SECONDS
+        return _Token(f"Bearer {token}", time.monotonic() + seconds)
 
 
 def _key(at: TokenExchange, subject_token: str) -> str:
-    told = "\0".join((at.token_url, at.client_id, at.audience or "", at.scope or "", subject_token))
-    return hashlib.sha256(told.encode()).hexdigest()
+    material = "\0".join((at.token_url, at.client_id, at.audience or "", at.scope or "", subject_token))
+    return hashlib.sha256(material.encode()).hexdigest()

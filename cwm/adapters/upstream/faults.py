@@ -35,29 +35,29 @@ _FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def port_errors() -> Iterator[None]:
     """Raise the port's errors for the SDK's failures in the block."""
     try:
         yield
-    except MCPError as failed:
-        if failed.data == OURS:
-            raise _FAULTS[failed.code](failed.message) from None
-        if failed.code == types.CONNECTION_CLOSED and failed.message.startswith(_BROKEN):
+    except MCPError as error:
+        if error.data == OURS:
+            raise _FAULTS[error.code](error.message) from None
+        if error.code == types.CONNECTION_CLOSED and error.message.startswith(_BROKEN):
             raise UpstreamLostError("the connection broke") from None
-        if failed.code == types.REQUEST_TIMEOUT and failed.message.endswith("timed out"):
+        if error.code == types.REQUEST_TIMEOUT and error.message.endswith("timed out"):
             raise UpstreamSlowError("it took too long") from None
-        if failed.message.startswith(_NOT_MCP):
+        if error.message.startswith(_NOT_MCP):
             raise _not_mcp() from None
-        raise UpstreamRefusedError(failed.code, failed.message, failed.data) from None
+        raise UpstreamRefusedError(error.code, error.message, error.data) from None
     except ValidationError:
         raise _not_mcp() from None
     except TimeoutError:
         raise UpstreamSlowError("it took too long") from None
 
 
-def knows_not(refused: UpstreamRefusedError) -> bool:
+def has_no_method(error: UpstreamRefusedError) -> bool:
     """Whether the upstream itself reports that it has no such method."""
-    return refused.code == types.METHOD_NOT_FOUND and str(refused) != _NOT_FOUND
+    return error.code == types.METHOD_NOT_FOUND and str(error) != _NOT_FOUND
 
 
 def _not_mcp() -> UpstreamRefusedError:
@@ -65,19 +65,19 @@ def _not_mcp() -> UpstreamRefusedError:
     return UpstreamRefusedError(types.INTERNAL_ERROR, "It answered with something that is not MCP.")
 
 
-def away(failed: BaseException) -> UpstreamAwayError:
-    """The error for ``failed``, or for the first cause in a group; its message has no header and no body."""
-    while isinstance(failed, BaseExceptionGroup):
-        failed = failed.exceptions[0]
-    denied = isinstance(failed, MCPError) and failed.data == OURS and failed.code == DENIED
-    return (UpstreamDeniedError if denied else UpstreamAwayError)(_why(failed))
+def away(error: BaseException) -> UpstreamAwayError:
+    """The error for ``error``, or for the first cause in a group; its message has no header and no body."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    denied = isinstance(error, MCPError) and error.data == OURS and error.code == DENIED
+    return (UpstreamDeniedError if denied else UpstreamAwayError)(_reason(error))
 
 
-def _why(failed: BaseException) -> str:
-    if isinstance(failed, UpstreamError):
-        return str(failed)
-    if isinstance(failed, MCPError):
-        return failed.message if failed.data == OURS else f"its handshake failed ({failed.code})"
-    if isinstance(failed, OSError):
-        return failed.strerror or type(failed).__name__
-    return type(failed).__name__
+def _reason(error: BaseException) -> str:
+    if isinstance(error, UpstreamError):
+        return str(error)
+    if isinstance(error, MCPError):
+        return error.message if error.data == OURS else f"its handshake failed ({error.code})"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return type(error).__name__

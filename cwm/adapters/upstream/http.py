@@ -23,7 +23,7 @@ import httpx2
 
 from cwm.adapters import certificates
 from cwm.adapters.http.sockets import on_asyncio
-from cwm.adapters.upstream.destinations import kept_elsewhere
+from cwm.adapters.upstream.destinations import without_link_local
 from cwm.background import BackgroundTasks
 from cwm.ports.tracing import UNTRACED, Carrier
 
@@ -63,11 +63,11 @@ def connection_pool(*, encrypted: bool, link_local: bool = False) -> httpx2.Asyn
             ),
         )
     )
-    return pool if link_local else kept_elsewhere(pool)
+    return pool if link_local else without_link_local(pool)
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingRequest:
     """One request: the caller's credentials and capabilities, and the response while it is read.
 
     ``authorization`` is empty for a caller without credentials, and None for the session's own requests.
@@ -77,22 +77,22 @@ class Asked:
     authorization: str | None = None
     capabilities: Mapping[str, Any] | None = None
     answer: httpx2.Response | None = None
-    given_up: bool = False
+    abandoned: bool = False
 
     async def give_up(self) -> None:
-        self.given_up = True
+        self.abandoned = True
         if self.answer is not None:
             await self.answer.aclose()
 
 
-ASKED: Final[ContextVar[Asked | None]] = ContextVar("ASKED", default=None)
+PENDING: Final[ContextVar[PendingRequest | None]] = ContextVar("PENDING", default=None)
 """The request of the current task: the SDK sends each message in the context of the task that made the request."""
 
 
 class SessionHttp(httpx2.AsyncBaseTransport):
     """One session's transport: adds session id, credentials and trace headers, and turns failures into errors.
 
-    ``authorization`` is sent with the session's own requests. ``broken`` is called when the stream of
+    ``authorization`` is sent with the session's own requests. ``on_stream_end`` is called when the stream of
     the upstream's notifications ends: those sent until the next stream opens are lost. ``carrier`` returns
     the trace headers of the request being sent.
     """
@@ -101,11 +101,11 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self,
         pool: httpx2.AsyncHTTPTransport,
         session_id: str | None,
-        broken: Callable[[], None],
+        on_stream_end: Callable[[], None],
         carrier: Callable[[], Carrier] = UNTRACED.carrier,
     ) -> None:
         self._pool = pool
-        self._broken = broken
+        self._on_stream_end = on_stream_end
         self._carrier = carrier
         self._ending = BackgroundTasks()
         self.session_id = session_id
@@ -113,31 +113,31 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         self.version: str | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        asked = ASKED.get()
-        if asked is not None and asked.given_up and request.method == "GET":
+        pending = PENDING.get()
+        if pending is not None and pending.abandoned and request.method == "GET":
             return httpx2.Response(410)
-        self._stamp(request, asked)
+        self._stamp(request, pending)
         if request.method == "GET":
-            return self._overheard(await self._pool.handle_async_request(request))
+            return self._with_notifications(await self._pool.handle_async_request(request))
         if request.method != "POST":
             return await self._pool.handle_async_request(request)
         try:
             response = await self._read(await self._pool.handle_async_request(request))
-        except _NOT_SENT as failed:
-            wrong = certificates.fault(failed)
-            why = type(failed).__name__ if wrong is None else f"it {wrong}"
-            return _answer(AWAY, f"it cannot be reached ({why})")
-        except httpx2.TransportError as failed:
-            return _answer(LOST, f"the connection broke ({type(failed).__name__})")
-        if asked is not None and asked.answer is None:
-            asked.answer = response
+        except _NOT_SENT as error:
+            fault = certificates.fault(error)
+            reason = type(error).__name__ if fault is None else f"it {fault}"
+            return _answer(AWAY, f"it cannot be reached ({reason})")
+        except httpx2.TransportError as error:
+            return _answer(LOST, f"the connection broke ({type(error).__name__})")
+        if pending is not None and pending.answer is None:
+            pending.answer = response
         return response
 
-    def _stamp(self, request: httpx2.Request, asked: Asked | None) -> None:
+    def _stamp(self, request: httpx2.Request, pending: PendingRequest | None) -> None:
         if self.session_id is not None:
             request.headers[_SESSION_HEADER] = self.session_id
-        asks = None if asked is None else asked.authorization
-        authorization = self.authorization if asks is None else asks
+        caller_authorization = None if pending is None else pending.authorization
+        authorization = self.authorization if caller_authorization is None else caller_authorization
         if authorization:
             request.headers["authorization"] = authorization
         self.version = request.headers.get(_VERSION_HEADER, self.version)
@@ -159,15 +159,15 @@ class SessionHttp(httpx2.AsyncBaseTransport):
             response.stream = _ReadToItsEnd(response.stream, self._ending)
         if self.session_id is None:
             self.session_id = response.headers.get(_SESSION_HEADER)
-        elif status == _UNKNOWN_SESSION or _speaks_of_the_session(response):
+        elif status == _UNKNOWN_SESSION or _is_about_session(response):
             await response.aclose()
             return _answer(EXPIRED, "it no longer knows the session")
         return response
 
-    def _overheard(self, response: httpx2.Response) -> httpx2.Response:
+    def _with_notifications(self, response: httpx2.Response) -> httpx2.Response:
         if response.is_success and _is_stream(response):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _OwnMessages(response.stream, self._broken)
+            response.stream = _OwnMessages(response.stream, self._on_stream_end)
         return response
 
     async def aclose(self) -> None:
@@ -207,9 +207,9 @@ _parsed: Final = lru_cache(httpx2.URL)
 class _OwnMessages(httpx2.AsyncByteStream):
     """The stream of an upstream's notifications. A network error ends it normally, so that the SDK opens it again."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, broken: Callable[[], None]) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, on_stream_end: Callable[[], None]) -> None:
         self._stream = stream
-        self._broken = broken
+        self._on_stream_end = on_stream_end
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -217,7 +217,7 @@ class _OwnMessages(httpx2.AsyncByteStream):
                 yield part
         except httpx2.TransportError:
             pass
-        self._broken()
+        self._on_stream_end()
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -268,7 +268,7 @@ def _is_stream(response: httpx2.Response) -> bool:
     return str(response.headers.get("content-type", "")).lower().startswith("text/event-stream")
 
 
-def _speaks_of_the_session(response: httpx2.Response) -> bool:
+def _is_about_session(response: httpx2.Response) -> bool:
     """Whether a 400 is about the session: the protocol's status is 404, but many servers answer 400 with a text."""
     return response.status_code == 400 and _ABOUT_SESSION.search(response.content) is not None
 

@@ -15,11 +15,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import RootModel
 
 from cwm import __version__
-from cwm.adapters.upstream.faults import away, knows_not, told
-from cwm.adapters.upstream.http import ASKED, Asked
-from cwm.adapters.upstream.listening import Listening, tells_of_changes
+from cwm.adapters.upstream.faults import away, has_no_method, port_errors
+from cwm.adapters.upstream.http import PENDING, PendingRequest
+from cwm.adapters.upstream.listening import Listening, reports_changes
 from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
-from cwm.domain.upstream import Definition, Kind
+from cwm.domain.upstream import Definition, OfferKind
 from cwm.ports.upstream import (
     Heard,
     Progress,
@@ -47,23 +47,23 @@ class SdkSession:
         self,
         streams: Streams,
         *,
-        heard: Heard | None,
+        on_change: Heard | None,
         authorize: Authorize | None = None,
         session_id: Callable[[], str | None] = lambda: None,
         goodbye: Callable[[], Awaitable[None]] | None = None,
-        gone: Callable[[SdkSession], None] = lambda _: None,
+        on_gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
-        """``gone`` is called after the session is closed and, if required, ended at the upstream."""
-        self._is_heard = heard is not None
-        self._listening = Listening(heard or (lambda _: None))
+        """``on_gone`` is called after the session is closed and, if required, ended at the upstream."""
+        self._has_listener = on_change is not None
+        self._listening = Listening(on_change or (lambda _: None))
         self._authorize = authorize
         self._session_id = session_id
         self._goodbye = goodbye
-        self._gone = gone
+        self._on_gone = on_gone
         self._client: ClientSession | None = None
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
-        self._asking = 0
+        self._running = 0
         self._retired: bool | None = None
         self._closer: asyncio.Task[None] | None = None
         self._streams = streams
@@ -78,10 +78,10 @@ class SdkSession:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await asyncio.shield(ready)
-        except BaseException as failed:
+        except BaseException as error:
             ready.cancel()
             await self.close(end=resume is None)
-            if isinstance(failed, TimeoutError):
+            if isinstance(error, TimeoutError):
                 raise UpstreamAwayError(f"it did not answer within {timeout_seconds:g} s") from None
             raise
 
@@ -91,8 +91,12 @@ class SdkSession:
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        told = self._open().server_capabilities
-        return {} if told is None else told.model_dump(by_alias=True, mode="json", exclude_none=True)
+        capabilities = self._open().server_capabilities
+        return (
+            {}
+            if capabilities is None
+            else capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+        )
 
     @property
     def resume_with(self) -> str | None:
@@ -100,8 +104,8 @@ class SdkSession:
         handshake = self._open().initialize_result
         if session_id is None or handshake is None:
             return None
-        told = handshake.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return json.dumps({"id": session_id, "initialize": told})
+        initialize = handshake.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return json.dumps({"id": session_id, "initialize": initialize})
 
     @property
     def is_open(self) -> bool:
@@ -116,23 +120,23 @@ class SdkSession:
     async def ended(self) -> None:
         await self._ended.wait()
 
-    async def definitions(self, kind: Kind) -> tuple[Definition, ...]:
-        part = Kind.RESOURCES if kind is Kind.TEMPLATES else kind
+    async def definitions(self, kind: OfferKind) -> tuple[Definition, ...]:
+        part = OfferKind.RESOURCES if kind is OfferKind.TEMPLATES else kind
         if part.value not in self.capabilities:
             return ()
-        listed: list[Definition] = []
+        definitions: list[Definition] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             try:
                 page, cursor = await self._page(kind, cursor)
-            except UpstreamRefusedError as refused:
-                if cursor is None and knows_not(refused):
+            except UpstreamRefusedError as error:
+                if cursor is None and has_no_method(error):
                     return ()
                 raise
-            listed.extend(page)
+            definitions.extend(page)
             if cursor is None:
                 break
-        return tuple(listed)
+        return tuple(definitions)
 
     async def request(
         self,
@@ -144,13 +148,13 @@ class SdkSession:
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
         client = self._open()
-        given, capabilities = without_capabilities(params)
-        asked = Asked(await self.authorize(authorization), capabilities)
-        request = types.Request[dict[str, Any], str](method=method, params=given)
-        within = ASKED.set(asked)
-        self._asking += 1
+        own_params, capabilities = without_capabilities(params)
+        pending = PendingRequest(await self.authorize(authorization), capabilities)
+        request = types.Request[dict[str, Any], str](method=method, params=own_params)
+        context_token = PENDING.set(pending)
+        self._running += 1
         try:
-            with told():
+            with port_errors():
                 # The SDK's own timeout starts when the request is written, which may never happen.
                 async with asyncio.timeout(timeout_seconds + _WRITE_SECONDS):
                     answer = await client.send_request(
@@ -160,11 +164,11 @@ class SdkSession:
                         progress_callback=on_progress,
                     )
         except (UpstreamSlowError, asyncio.CancelledError):
-            await asyncio.shield(asked.give_up())
+            await asyncio.shield(pending.give_up())
             raise
         finally:
-            ASKED.reset(within)
-            self._asking -= 1
+            PENDING.reset(context_token)
+            self._running -= 1
             self._close_if_retired()
         return answer.root
 
@@ -177,9 +181,9 @@ class SdkSession:
                 await self.authorize(authorization)
                 self._listening.renew()
             else:
-                asked, limit = {"uri": uri}, _WATCH_SECONDS
+                params, limit = {"uri": uri}, _WATCH_SECONDS
                 await self.request(
-                    "resources/subscribe", asked, timeout_seconds=limit, authorization=authorization
+                    "resources/subscribe", params, timeout_seconds=limit, authorization=authorization
                 )
         except BaseException:
             self._listening.watched.discard(uri)
@@ -205,7 +209,7 @@ class SdkSession:
         await asyncio.shield(self._closer)
 
     def _close_if_retired(self) -> None:
-        if self._retired is not None and not self._asking and not self._closing.is_set():
+        if self._retired is not None and not self._running and not self._closing.is_set():
             self._closing.set()
             self._closer = asyncio.create_task(self._close(end=self._retired))
 
@@ -214,7 +218,7 @@ class SdkSession:
             await asyncio.wait({self._task})
         if end and self._goodbye is not None:
             await self._goodbye()
-        self._gone(self)
+        self._on_gone(self)
 
     def _open(self) -> ClientSession:
         if self._client is None or self._ended.is_set() or self._closing.is_set():
@@ -240,9 +244,9 @@ class SdkSession:
                     if not ready.done():
                         ready.set_result(None)
                     await self._unless_closed(self._live())
-        except Exception as failed:  # noqa: BLE001 - the SDK groups whatever its tasks raise
+        except Exception as error:  # noqa: BLE001 - the SDK groups whatever its tasks raise
             if not ready.done():
-                ready.set_exception(away(failed))
+                ready.set_exception(away(error))
         finally:
             self._ended.set()
             if not ready.done():
@@ -250,38 +254,38 @@ class SdkSession:
 
     async def _unless_closed(self, work: Awaitable[None]) -> bool:
         """Whether ``work`` completed before the session was lost or closed. Raises the exceptions of ``work``."""
-        doing = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(work)
         closing, ended = (asyncio.create_task(event.wait()) for event in (self._closing, self._ended))
         try:
-            await asyncio.wait({doing, closing, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, closing, ended}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (doing, closing, ended):
+            for each in (task, closing, ended):
                 each.cancel()
-            await asyncio.wait({doing})
-        if doing.cancelled():
+            await asyncio.wait({task})
+        if task.cancelled():
             return False
-        doing.result()
+        task.result()
         return True
 
-    async def _page(self, kind: Kind, cursor: str | None) -> tuple[list[Definition], str | None]:
+    async def _page(self, kind: OfferKind, cursor: str | None) -> tuple[list[Definition], str | None]:
         client = self._open()
         at = types.PaginatedRequestParams(cursor=cursor)
-        with told():
-            if kind is Kind.TOOLS:
+        with port_errors():
+            if kind is OfferKind.TOOLS:
                 # The typed call records which arguments a tool wants as headers.
                 tools = await client.list_tools(params=at)
                 return [_json(each) for each in tools.tools], tools.next_cursor
-            if kind is Kind.RESOURCES:
+            if kind is OfferKind.RESOURCES:
                 resources = await client.list_resources(params=at)
                 return [_json(each) for each in resources.resources], resources.next_cursor
-            if kind is Kind.TEMPLATES:
+            if kind is OfferKind.TEMPLATES:
                 templates = await client.list_resource_templates(params=at)
                 return [_json(each) for each in templates.resource_templates], templates.next_cursor
             prompts = await client.list_prompts(params=at)
             return [_json(each) for each in prompts.prompts], prompts.next_cursor
 
     async def _live(self) -> None:
-        if self._is_heard and self.modern and tells_of_changes(self.capabilities):
+        if self._has_listener and self.modern and reports_changes(self.capabilities):
             await self._listening.listen(self._open)
         await asyncio.Event().wait()
 

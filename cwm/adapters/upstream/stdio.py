@@ -41,32 +41,32 @@ _Outgoing = MemoryObjectReceiveStream[SessionMessage]
 @asynccontextmanager
 async def program(spec: UpstreamSpec) -> AsyncIterator[tuple[Any, Any]]:
     """The program's streams. The program and its whole process group end with the context."""
-    child = _started(spec)
+    child = _start(spec)
     # Readable when the program has ended, even if others hold its pipes. Its group id stays valid until it is reaped.
-    gone = os.pidfd_open(child.pid)
+    pidfd = os.pidfd_open(child.pid)
     secrets = _secrets(spec)
     incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     receiving = asyncio.create_task(_receive(spec.name, secrets, _pipe(child.stdout), incoming))
-    hearing = asyncio.create_task(_hear(spec.name, secrets, _pipe(child.stderr)))
+    stderr_task = asyncio.create_task(_log_stderr(spec.name, secrets, _pipe(child.stderr)))
     sending = asyncio.create_task(_send(_pipe(child.stdin), outgoing, incoming))
-    ending = asyncio.create_task(_close_at_its_end(gone, receiving, incoming))
+    ending = asyncio.create_task(_close_at_its_end(pidfd, receiving, incoming))
     try:
         yield read, write
     finally:
         await cancel_and_wait(sending, ending)
-        await _end(child, gone)
-        await asyncio.wait({receiving, hearing}, timeout=_LAST_WORDS_SECONDS)
-        await cancel_and_wait(receiving, hearing)
+        await _end(child, pidfd)
+        await asyncio.wait({receiving, stderr_task}, timeout=_LAST_WORDS_SECONDS)
+        await cancel_and_wait(receiving, stderr_task)
         for stream in (incoming, read, write, outgoing):
             stream.close()
         for pipe in (child.stdout, child.stderr):
             assert pipe is not None
             pipe.close()
-        os.close(gone)
+        os.close(pidfd)
 
 
-def _started(spec: UpstreamSpec) -> subprocess.Popen[bytes]:
+def _start(spec: UpstreamSpec) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - the operator configured it
         spec.command,
         stdin=subprocess.PIPE,
@@ -86,7 +86,7 @@ async def _receive(upstream: str, secrets: list[str], pipe: int, incoming: _Inco
             try:
                 message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                _tell(upstream, secrets, line)
+                _log_line(upstream, secrets, line)
                 continue
             # Keep reading when the receiver is closed: a program that cannot print cannot end.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -95,46 +95,46 @@ async def _receive(upstream: str, secrets: list[str], pipe: int, incoming: _Inco
 
 async def _send(pipe: int, outgoing: _Outgoing, incoming: _Incoming) -> None:
     async for each in outgoing:
-        left = memoryview(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        rest = memoryview(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
         try:
-            while left:
+            while rest:
                 await anyio.wait_writable(pipe)
                 with suppress(BlockingIOError):
-                    left = left[os.write(pipe, left) :]
+                    rest = rest[os.write(pipe, rest) :]
         except OSError:
             # The program closed its stdin, so it will not answer.
             incoming.close()
             return
 
 
-async def _hear(upstream: str, secrets: list[str], pipe: int) -> None:
+async def _log_stderr(upstream: str, secrets: list[str], pipe: int) -> None:
     async for line in _lines(pipe, _LONGEST_LINE):
-        _tell(upstream, secrets, line)
+        _log_line(upstream, secrets, line)
 
 
-async def _close_at_its_end(gone: int, receiving: asyncio.Task[None], incoming: _Incoming) -> None:
-    await anyio.wait_readable(gone)
+async def _close_at_its_end(pidfd: int, receiving: asyncio.Task[None], incoming: _Incoming) -> None:
+    await anyio.wait_readable(pidfd)
     await asyncio.wait({receiving}, timeout=_LAST_WORDS_SECONDS)
     incoming.close()
 
 
-async def _end(child: subprocess.Popen[bytes], gone: int) -> None:
+async def _end(child: subprocess.Popen[bytes], pidfd: int) -> None:
     """As MCP requires: close stdin, then SIGTERM; finally SIGKILL for the whole process group."""
     assert child.stdin is not None
     child.stdin.close()
-    if not await _ended(gone):
+    if not await _has_ended(pidfd):
         _signal(child, signal.SIGTERM)
-        await _ended(gone)
+        await _has_ended(pidfd)
     _signal(child, signal.SIGKILL)
-    if not await _ended(gone):
+    if not await _has_ended(pidfd):
         _log.warning("upstream_does_not_end", pid=child.pid)
     child.poll()
 
 
-async def _ended(gone: int) -> bool:
+async def _has_ended(pidfd: int) -> bool:
     """Whether the program ends within the grace."""
     with anyio.move_on_after(_GRACE_SECONDS):
-        await anyio.wait_readable(gone)
+        await anyio.wait_readable(pidfd)
         return True
     return False
 
@@ -147,24 +147,24 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:
     """Lines until the end of the pipe, each cut to ``longest`` bytes."""
     parts: list[bytes] = []
-    held = 0
+    size = 0
     while True:
         await anyio.wait_readable(pipe)
         chunk = os.read(pipe, _CHUNK)
         if not chunk:
             break
-        *ended, rest = chunk.split(b"\n")
-        for part in ended:
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
             yield b"".join((*parts, part))[:longest]
-            parts, held = [], 0
-        if rest and held < longest:
+            parts, size = [], 0
+        if rest and size < longest:
             parts.append(rest)
-            held += len(rest)
+            size += len(rest)
     if parts:
         yield b"".join(parts)[:longest]
 
 
-def _tell(upstream: str, secrets: list[str], line: bytes) -> None:
+def _log_line(upstream: str, secrets: list[str], line: bytes) -> None:
     text = line[:_LONGEST_LINE].decode(errors="replace").strip()
     for secret in secrets:
         text = text.replace(secret, MASK)

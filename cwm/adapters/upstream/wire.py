@@ -13,7 +13,7 @@ from mcp.client.session import ClientSession
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from pydantic import ValidationError
 
-from cwm.adapters.upstream.http import ASKED, AWAY, DENIED, OURS
+from cwm.adapters.upstream.http import AWAY, DENIED, OURS, PENDING
 
 
 class Wire(JSONRPCDispatcher[Any]):
@@ -21,7 +21,7 @@ class Wire(JSONRPCDispatcher[Any]):
 
     def __init__(self, read: Any, write: Any, ended: asyncio.Event) -> None:
         super().__init__(read, write)
-        self._gone = ended
+        self._connection_ended = ended
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, *args: Any, **options: Any
@@ -31,13 +31,13 @@ class Wire(JSONRPCDispatcher[Any]):
         finally:
             # Waiting requests fail before ``run`` returns: set it now, so that they are not retried here.
             if self._closed:
-                self._gone.set()
+                self._connection_ended.set()
 
     async def run(self, *args: Any, **options: Any) -> None:
         try:
             await super().run(*args, **options)
         finally:
-            self._gone.set()
+            self._connection_ended.set()
 
 
 async def negotiate(client: ClientSession, resume: str | None, probe_seconds: float) -> None:
@@ -48,8 +48,8 @@ async def negotiate(client: ClientSession, resume: str | None, probe_seconds: fl
     try:
         async with asyncio.timeout(probe_seconds):
             await client.discover()
-    except MCPError as failed:
-        if failed.data == OURS and failed.code in {AWAY, DENIED}:
+    except MCPError as error:
+        if error.data == OURS and error.code in {AWAY, DENIED}:
             raise
         await _shake_hands(client)
     except (RuntimeError, TimeoutError, ValidationError):
@@ -60,8 +60,8 @@ async def _shake_hands(client: ClientSession) -> None:
     """Initialize. An upstream that was slow to start may have accepted the probe after all: then discover again."""
     try:
         await client.initialize()
-    except MCPError as refused:
-        if refused.code != types.UNSUPPORTED_PROTOCOL_VERSION:
+    except MCPError as error:
+        if error.code != types.UNSUPPORTED_PROTOCOL_VERSION:
             raise
         await client.discover()
 
@@ -71,15 +71,15 @@ def without_capabilities(params: Mapping[str, Any]) -> tuple[dict[str, Any], Map
     capabilities = meta.pop(types.CLIENT_CAPABILITIES_META_KEY, None)
     if capabilities is None:
         return dict(params), None
-    given = {name: value for name, value in params.items() if name != "_meta"}
-    return ({**given, "_meta": meta} if meta else given), capabilities
+    others = {name: value for name, value in params.items() if name != "_meta"}
+    return ({**others, "_meta": meta} if meta else others), capabilities
 
 
 def _with_capabilities(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Replace our capabilities with the caller's: the SDK sends them to a 2026-07-28 upstream with every request."""
-    asked, meta = ASKED.get(), (params or {}).get("_meta") or {}
-    if params is None or asked is None or not asked.capabilities:
+    pending, meta = PENDING.get(), (params or {}).get("_meta") or {}
+    if params is None or pending is None or not pending.capabilities:
         return params
     if types.CLIENT_CAPABILITIES_META_KEY not in meta:
         return params
-    return {**params, "_meta": {**meta, types.CLIENT_CAPABILITIES_META_KEY: dict(asked.capabilities)}}
+    return {**params, "_meta": {**meta, types.CLIENT_CAPABILITIES_META_KEY: dict(pending.capabilities)}}

@@ -1,4 +1,4 @@
-"""From the credentials of a request to the principal behind it."""
+"""Authentication: finds the principal that the credentials of a request belong to."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LONGEST_NAME: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """``cwm.ports.identity.Identity`` by bearer tokens: access tokens of an authorization server, API keys of ours.
+    """``cwm.ports.identity.Identity`` for bearer tokens: access tokens of an authorization server, and CWM's API keys.
 
-    A subject is unique over everything that can issue one: ``<issuer>#<sub>``, ``<issuer>?client=<client_id>``
-    for a token without ``sub``, ``key:<name>`` for an API key. An issuer has neither ``#`` nor ``?`` in it.
+    Subjects of different sources never collide: ``<issuer>#<sub>``, ``<issuer>?client=<client_id>`` for a token without
+    ``sub``, ``key:<name>`` for an API key. An issuer contains neither ``#`` nor ``?``.
     """
 
     tenant: str
@@ -39,7 +39,7 @@ class Authentication:
     scope_prefix: str = ""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """Raises UnauthenticatedError, CWM-5005 or CWM-4002 when it cannot be found out who asks."""
+        """The principal of a request. Raises UnauthenticatedError, or CWM-5005 or CWM-4002 if the check is not possible."""
         credential = _credential(headers.get("authorization"))
         if self.keys is not None and credential.startswith(MARK):
             return await self._machine(self.keys, credential)

@@ -1,4 +1,4 @@
-"""Limits: whether a request may be answered now, and whether there are tokens left for a turn."""
+"""Limits: decides whether a request may be answered now, and whether tokens are left for a turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.domain.errors import (
     StorageReadError,
     TokenBudgetError,
 )
-from cwm.domain.limits import NO_TOOL, Bucket, LimitRules, Place, ToolRates
+from cwm.domain.limits import NO_TOOL, Bucket, ConcurrencyLimit, LimitRules, ToolRates
 from cwm.domain.principal import Principal
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
@@ -29,7 +29,7 @@ from cwm.ports.meter import Meter
 
 T = TypeVar("T")
 Release: TypeAlias = Callable[[], None]
-"""Gives back the places of a request that has been answered; does nothing the second time."""
+"""Releases the concurrency places of an answered request; a second call does nothing."""
 
 _PATIENCE_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 1.0
@@ -41,9 +41,9 @@ _WHEN_A_STREAM_HAS_ENDED_SECONDS: Final = 15
 
 @dataclass(slots=True)
 class CountStore:
-    """How the store of counts is asked: never for long, and not again at once where it was away.
+    """Asks the store of counts with a time limit of 0.5 s. After a failure it is not asked for a second.
 
-    Meanwhile every request is allowed, or with ``refuse`` none.
+    Until it answers every request is allowed, or with ``refuse`` none.
     """
 
     refuse: bool
@@ -56,7 +56,7 @@ class CountStore:
         return self._away_until is not None
 
     async def ask(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """What the store says; None where it says nothing. CWM-4002 then, with ``refuse``."""
+        """The store's answer, or None if it does not answer; with ``refuse`` CWM-4002 instead of None."""
         if self._away_until is None or self.clock.monotonic() >= self._away_until:
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -86,7 +86,7 @@ class CountStore:
 
 @dataclass(slots=True)
 class Limits:
-    """``rules`` may be exchanged while requests are answered."""
+    """Applies rate, concurrency and token limits. ``rules`` may be replaced at runtime."""
 
     rules: LimitRules
     counts: RequestCounts
@@ -102,9 +102,9 @@ class Limits:
     async def admit(
         self, principal: Principal, session: str | None, tool: str | None = None, own: ToolRates = NO_TOOL
     ) -> Release:
-        """Count a request and take its places, or refuse it: CWM-7001, 7002. What is refused counts nowhere wider.
+        """Count a request and take its places, or refuse it: CWM-7001, 7002. A refused request does not count at wider levels.
 
-        ``session`` is any name that tells a principal's sessions apart, ``own`` the rates of the tool's policy.
+        ``session``: any name that identifies one of the principal's sessions. ``own``: the rates of the tool's policy.
         """
         places = self.rules.places(principal)
         buckets = tuple(self.rules.buckets(principal, session, tool, own))
@@ -112,7 +112,7 @@ class Limits:
             full, release = await self._begin(places, buckets)
         else:
             full, release = await self._count(buckets), _nothing
-        if isinstance(full, Place):
+        if isinstance(full, ConcurrencyLimit):
             await self._refuse(principal, full.key, _too_many(full))
         elif full is not None:
             bucket, wait = full
@@ -121,7 +121,7 @@ class Limits:
 
     @asynccontextmanager
     async def listening(self, principal: Principal) -> AsyncIterator[None]:
-        """A stream of news is open on this gateway, or refused: CWM-7002."""
+        """Count a notification stream on this gateway during the body, or refuse it: CWM-7002."""
         place = self.rules.stream_place(principal)
         if place is None:
             yield
@@ -138,32 +138,32 @@ class Limits:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether it matters how many tokens a turn takes."""
+        """Whether there are limits on the tokens of turns."""
         return bool(self.rules.principal_tokens or self.rules.tenant_tokens)
 
     async def require_tokens(self, principal: Principal) -> None:
-        """Refuse a turn for which there are no tokens left: CWM-7003. A turn that has begun is never cut short."""
+        """Refuse a turn if no tokens are left: CWM-7003. A turn that has begun is never cut short."""
         for bucket in self.rules.token_buckets(principal):
             wait = await self.store.ask(lambda bucket=bucket: self.counts.used_up(bucket))  # type: ignore[misc]
             if wait is not None:
                 await self._refuse(principal, bucket.key, _used_up(bucket, wait))
 
     async def spend(self, principal: Principal, tokens: int) -> None:
-        """Count what a turn took. It has taken place, so nothing is refused any more."""
+        """Count the tokens of a turn. Never refuses, as the turn is done."""
         for bucket in self.rules.token_buckets(principal) if tokens else ():
             with suppress(CwmError):
                 await self.store.ask(lambda bucket=bucket: self.counts.spend(bucket, tokens))  # type: ignore[misc]
 
     async def settle(self) -> None:
-        """Wait until the places that were given back are free."""
+        """Wait until the released places are free."""
         await self._ending.settled()
 
     async def _count(self, buckets: tuple[Bucket, ...]) -> tuple[Bucket, float] | None:
         return await self.store.ask(lambda: self.counts.count(*buckets)) if buckets else None
 
     async def _begin(
-        self, places: tuple[Place, ...], buckets: tuple[Bucket, ...]
-    ) -> tuple[Place | tuple[Bucket, float] | None, Release]:
+        self, places: tuple[ConcurrencyLimit, ...], buckets: tuple[Bucket, ...]
+    ) -> tuple[ConcurrencyLimit | tuple[Bucket, float] | None, Release]:
         request = uuid4().hex
         taken = True
         try:
@@ -181,8 +181,8 @@ class Limits:
 
         return full, release
 
-    async def _end(self, request: str, places: tuple[Place, ...]) -> None:
-        """Places that the store does not hear of lapse."""
+    async def _end(self, request: str, places: tuple[ConcurrencyLimit, ...]) -> None:
+        """Release the places in the store; if it does not answer they expire by themselves."""
         with suppress(CwmError, TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self.running.end(request, places)
@@ -193,7 +193,7 @@ class Limits:
         raise error
 
     async def _write_down(self, principal: Principal, key: str, error: LimitError) -> None:
-        """Once a minute for the same limit: who is refused may ask as often as they like."""
+        """Record a refusal once a minute for the same limit: a refused client may ask any number of times."""
         now = self.clock.monotonic()
         if now - self._told.get(key, -_TELL_AGAIN_SECONDS) < _TELL_AGAIN_SECONDS:
             return
@@ -214,7 +214,7 @@ class Limits:
 
 
 def _nothing() -> None:
-    """Where nothing was taken."""
+    """The release of a request that took no places."""
 
 
 def _too_often(bucket: Bucket, wait: float, tool: str | None) -> LimitError:
@@ -226,7 +226,7 @@ def _too_often(bucket: Bucket, wait: float, tool: str | None) -> LimitError:
     )
 
 
-def _too_many(place: Place) -> LimitError:
+def _too_many(place: ConcurrencyLimit) -> LimitError:
     return ConcurrencyLimitError(
         f"Concurrency limit exceeded: {place.most} requests at once for each {place.level}.",
         retry_after=_WHEN_A_PLACE_IS_FREE_SECONDS,
@@ -235,7 +235,7 @@ def _too_many(place: Place) -> LimitError:
     )
 
 
-def _too_many_streams(place: Place) -> LimitError:
+def _too_many_streams(place: ConcurrencyLimit) -> LimitError:
     return ConcurrencyLimitError(
         f"Concurrency limit exceeded: {place.most} open streams for each {place.level} and gateway.",
         retry_after=_WHEN_A_STREAM_HAS_ENDED_SECONDS,

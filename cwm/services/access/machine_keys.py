@@ -1,4 +1,4 @@
-"""Giving keys to machines, and taking them away."""
+"""Creates and revokes API keys for machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from cwm.domain.access import Scope, spelled
+from cwm.domain.access import AccessScope, spelled
 from cwm.domain.api_key import NAME_PATTERN, ApiKey, digest_of, written
 from cwm.domain.audit import AuditEvent
 from cwm.domain.errors import InvalidParameterError
@@ -20,18 +20,18 @@ _OPERATOR: Final = "operator"
 
 @dataclass(frozen=True, slots=True)
 class MachineKeys:
-    """For the operator of a gateway, who is not asked for scopes: whoever writes the database needs none."""
+    """For the operator of a gateway. No scopes are checked: whoever can write the database needs none."""
 
     keys: ApiKeys
     audit: AuditLog
     clock: Clock
 
     async def create(
-        self, tenant: str, name: str, scopes: frozenset[Scope], lasting: timedelta | None
+        self, tenant: str, name: str, scopes: frozenset[AccessScope], lasting: timedelta | None
     ) -> tuple[ApiKey, str]:
-        """The new key, and the text that its machine sends, which is kept nowhere.
+        """Create a key; also returns the text that the machine sends, which is stored nowhere.
 
-        CWM-1003 for a bad name or no scopes at all; CWM-4001.
+        CWM-1003 if the name is invalid or there are no scopes; CWM-4001.
         """
         if not NAME_PATTERN.fullmatch(name):
             raise InvalidParameterError(
@@ -57,7 +57,7 @@ class MachineKeys:
         return await self.keys.listed(tenant)
 
     async def revoke(self, tenant: str, key_id: str) -> ApiKey:
-        """Every gateway refuses it from now on. CWM-1003 for an unknown key; CWM-4001."""
+        """Revoke a key: every gateway refuses it from now on. CWM-1003 if the key is unknown; CWM-4001."""
         key = await self.keys.revoke(tenant, key_id, self.clock.now())
         if key is None:
             raise InvalidParameterError(f"There is no key {key_id[:64]} in this tenant.", field="key_id")

@@ -1,4 +1,4 @@
-"""Writing down whom CWM turned away, and no more often than a log can bear."""
+"""Records refused requests in the audit log, with a bounded rate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADER_EVENT_SECONDS: Final = 10.0
 
 @dataclass(slots=True)
 class _Written:
-    """In this minute of one tenant, or of strangers; ``left_out`` since the last that was written."""
+    """The records of this minute for one tenant or for strangers. ``left_out``: refusals since the last record."""
 
     count: int = 0
     by: Counter[str | None] = field(default_factory=Counter)
@@ -44,11 +44,12 @@ class _Written:
 
 
 class Refusals:
-    """``security.access_denied`` in the audit log: a bounded number a minute and gateway, all of them in the metrics.
+    """Writes ``security.access_denied`` to the audit log with a bounded rate; the metrics count every refusal.
 
-    Whoever floods a gateway with bad tokens would fill the log otherwise. 60 of each tenant, 60 of strangers, and no more
-    than 20 of them of one subject or address: nobody's flood hides what others try. The first event after a gap
-    carries how many were left out. A request without any credentials is no attempt, but how every client begins.
+    The bound keeps a flood of bad tokens from filling the log. A gateway records at most 60 a minute for each tenant and
+    60 for strangers, and of these at most 20 for one subject or address, so that one flood does not hide other attempts.
+    The first event after a gap has the number left out. Requests without credentials are not recorded: every client
+    begins with one.
     """
 
     def __init__(self, audit: AuditLog, clock: Clock, meter: Meter, tenant: str) -> None:
@@ -60,7 +61,7 @@ class Refusals:
         self._written: dict[str | None, _Written] = {}
 
     async def note(self, refused: SecurityError, where: str, principal: Principal | None = None) -> None:
-        """``where`` is the face or the tool: a word of ours or a tool's name, never what a stranger wrote."""
+        """Count and record a refusal. ``where`` is the face or the tool's name, never text of a stranger."""
         why = refused.why if isinstance(refused, UnauthenticatedError) else "insufficient_scope"
         self._meter.event("access_denied")
         if why == "no_credentials":
@@ -108,9 +109,9 @@ class EventLog(Protocol):
 
 
 class HeaderRefusals:
-    """``security.request_refused``: requests refused for a header's value, at most one record in ten seconds for each header.
+    """Records ``security.request_refused``, requests refused for a header's value: at most once in ten seconds a header.
 
-    The first is recorded at once; a later record carries how many came since.
+    The first is recorded at once; a later record has the number of refusals since.
     """
 
     def __init__(self, audit: AuditLog, clock: Clock, tenant: str, log: EventLog) -> None:

@@ -1,4 +1,4 @@
-"""Which agent sessions this process serves: made on first use, closed when idle, ended, or at shutdown."""
+"""The agent sessions that this process serves: opened on first use, closed when idle, when ended, or at shutdown."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger("cwm.agents")
 
 
 class Agents:
-    """Holds the ContextManagers of this process, by (principal, agent session).
+    """The ContextManagers of this process, by (principal, agent session).
 
-    At ``limit`` the one that has been idle longest is closed first; when all are busy, CWM-3006. Closed is
-    not ended: the next request makes a new one, which goes on where the old one was. ``foreign`` is told of
-    every principal who names an agent session that is another's.
+    At ``limit`` the one that has been idle longest is closed first; if all are busy, CWM-3006. A closed agent session
+    has not ended: the next request makes a new ContextManager, which continues from the store. ``foreign`` is called
+    with every principal who names another principal's agent session.
     """
 
     def __init__(
@@ -50,68 +50,68 @@ class Agents:
         self._clock = clock
         self.ttl_seconds = ttl_seconds
         self._limit = limit
-        self._held: OrderedDict[_Key, ContextManager] = OrderedDict()
+        self._managers: OrderedDict[_Key, ContextManager] = OrderedDict()
         self._starting: dict[_Key, asyncio.Task[None]] = {}
         self._closing = BackgroundTasks()
         self._on_start: list[Hook] = []
         self._on_end: list[Hook] = []
         self._on_farewell: list[Farewell] = []
-        self._foreign = foreign
-        self._deaf = changes.subscribe(self._hear)
+        self._on_foreign = foreign
+        self._unsubscribe = changes.subscribe(self._hear)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._managers)
 
     def __iter__(self) -> Iterator[ContextManager]:
-        return iter(list(self._held.values()))
+        return iter(list(self._managers.values()))
 
     def at_start(self, hook: Hook) -> None:
-        """Called with every new ContextManager before it serves; one that fails is not begun."""
+        """Register a hook that runs with every new ContextManager before it serves. If it raises, so does :meth:`get`."""
         self._on_start.append(hook)
 
     def at_end(self, hook: Hook) -> None:
-        """Called with every ContextManager that stops serving in this process."""
+        """Register a hook that runs with every ContextManager that stops serving in this process."""
         self._on_end.append(hook)
 
     def at_farewell(self, farewell: Farewell) -> None:
-        """Called with what was kept for an agent session that ended here and that this process did not serve."""
+        """Register a callback for an agent session that ended but was not served here; called with its stored values."""
         self._on_farewell.append(farewell)
 
     async def get(self, principal: Principal, agent_session: str | None) -> ContextManager:
-        """The ContextManager of an agent session whose id is known to be this principal's."""
+        """The ContextManager of an agent session; the caller has checked that it is this principal's. CWM-3006."""
         key = (principal, agent_session)
-        held = self._held.get(key)
-        if held is None:
+        manager = self._managers.get(key)
+        if manager is None:
             self._make_room()
-            held = self._held[key] = ContextManager(principal, agent_session, self.store, self._use)
+            manager = self._managers[key] = ContextManager(principal, agent_session, self.store, self._use)
             if self._on_start:
-                self._starting[key] = asyncio.create_task(self._start(key, held))
-        self._use(held)
+                self._starting[key] = asyncio.create_task(self._start(key, manager))
+        self._use(manager)
         if (starting := self._starting.get(key)) is not None:
             await asyncio.shield(starting)
-        await held.keep()
-        return held
+        await manager.keep()
+        return manager
 
     def held(self, principal: Principal, agent_session: str | None) -> ContextManager | None:
-        """The ContextManager, if this process has one."""
-        return self._held.get((principal, agent_session))
+        """The ContextManager if this process has one, else None."""
+        return self._managers.get((principal, agent_session))
 
     async def listens(self, principal: Principal, agent_session: str | None) -> bool:
-        """An open stream is use. False when its agent session is not there any more. StorageReadError."""
-        if (held := self.held(principal, agent_session)) is not None:
-            self._use(held)
-            await held.keep()
+        """Count an open stream as use. False if its agent session does not exist any more. Raises StorageReadError."""
+        if (manager := self.held(principal, agent_session)) is not None:
+            self._use(manager)
+            await manager.keep()
         return agent_session is None or await self.store.touch(agent_session, principal)
 
     async def begin(self, principal: Principal) -> str:
-        """A handle for a client whose protocol has no sessions."""
+        """Start an agent session and return its handle, for a client whose protocol has no sessions."""
         return await self.store.begin(principal)
 
     async def known(self, principal: Principal, handle: str) -> str:
-        """``handle``, if it is one of this principal's. Raises AgentSessionNotFoundError."""
+        """Check that ``handle`` is this principal's and return it. Raises AgentSessionNotFoundError."""
         if not await self.store.touch(handle, principal):
-            if self._foreign is not None and await self.store.alive(handle):
-                await self._foreign(principal)
+            if self._on_foreign is not None and await self.store.alive(handle):
+                await self._on_foreign(principal)
             raise AgentSessionNotFoundError("There is no such agent session; it may have expired.")
         return handle
 
@@ -121,20 +121,20 @@ class Agents:
         await self.finish(principal, handle)
 
     async def finish(self, principal: Principal, agent_session: str) -> Mapping[str, str]:
-        """:meth:`end` for one that is known to be this principal's; what was kept for it."""
-        kept = await self.store.recall(agent_session)
-        serves = (principal, agent_session) in self._held
+        """:meth:`end` without the check whose it is; returns its stored values."""
+        values = await self.store.recall(agent_session)
+        is_local = (principal, agent_session) in self._managers
         ended = await self.store.end(agent_session)
         await self._changes.publish(
             Change(ChangeKind.ENDED, agent_session=agent_session, tenant=principal.tenant)
         )
-        if ended and not serves:
-            # Whoever served it may have closed it, or crashed, and left open what others could go on with.
-            self._say_farewell(kept)
-        return kept
+        if ended and not is_local:
+            # Its last replica may have closed it, or crashed, and left upstream sessions open for other replicas.
+            self._say_farewell(values)
+        return values
 
     async def sweep(self) -> None:
-        """Keep what is busy, and close what has been idle for the TTL, every now and then, for ever."""
+        """Keep busy agent sessions alive and close those idle for the TTL, at least every 30 s. Runs until cancelled."""
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self.ttl_seconds / 2))
             self.keep_busy()
@@ -142,71 +142,72 @@ class Agents:
             self.close_idle()
 
     def keep_busy(self) -> None:
-        """A call that takes longer than the TTL is use of its agent session for as long as it takes."""
-        for held in self:
-            if not held.idle and not held.listening:
-                self._closing.start(self._keep(held))
+        """Count a running call as use, so that one longer than the TTL does not lose its agent session."""
+        for manager in self:
+            if not manager.idle and not manager.listening:
+                self._closing.start(self._keep(manager))
 
     async def see_off(self) -> None:
-        """Have what expired leave its upstreams, where whoever served it made room for others, or crashed."""
+        """Close what expired agent sessions left open at upstreams and no replica closes, for example after a crash."""
         with suppress(CwmError):
             abandoned = await self.store.abandoned()
-            # One that is held here leaves when it is closed.
-            here = {held.key for held in self}
-            for key, kept in abandoned:
-                if key not in here:
-                    self._say_farewell(kept)
+            # Those served here are handled when they are closed.
+            local_keys = {manager.key for manager in self}
+            for key, values in abandoned:
+                if key not in local_keys:
+                    self._say_farewell(values)
 
     def close_idle(self) -> None:
-        oldest = self._clock.monotonic() - self.ttl_seconds
-        for key, held in list(self._held.items()):
-            if held.last_used > oldest:
+        """Close agent sessions that have been idle for the TTL."""
+        cutoff = self._clock.monotonic() - self.ttl_seconds
+        for key, manager in list(self._managers.items()):
+            if manager.last_used > cutoff:
                 return
-            if held.idle:
-                del self._held[key]
-                self._close_soon(held, end=None)
-            elif held.listening:
-                self._closing.start(self._close_if_ended(key, held))
+            if manager.idle:
+                del self._managers[key]
+                self._close_soon(manager, end=None)
+            elif manager.listening:
+                self._closing.start(self._close_if_ended(key, manager))
 
     async def aclose(self) -> None:
-        self._deaf()
+        self._unsubscribe()
         for starting in list(self._starting.values()):
             starting.cancel()
-        held, self._held = list(self._held.values()), OrderedDict()
-        for each in held:
-            self._close_soon(each, end=not self.store.outlives_us)
+        managers, self._managers = list(self._managers.values()), OrderedDict()
+        for manager in managers:
+            self._close_soon(manager, end=not self.store.outlives_us)
         await self.settled()
 
     async def settled(self) -> None:
-        """Returns when what was closed or kept in use in the background is."""
+        """Wait for the background work: closing agent sessions and keeping them alive."""
         await self._closing.settled()
 
-    def _use(self, held: ContextManager) -> None:
-        """Keeps them in the order of their last use."""
-        held.last_used = self._clock.monotonic()
-        key = (held.principal, held.agent_session)
-        if self._held.get(key) is held:
-            self._held.move_to_end(key)
+    def _use(self, manager: ContextManager) -> None:
+        """Record a use; the dictionary is ordered by last use."""
+        manager.last_used = self._clock.monotonic()
+        key = (manager.principal, manager.agent_session)
+        if self._managers.get(key) is manager:
+            self._managers.move_to_end(key)
 
-    async def _start(self, key: _Key, held: ContextManager) -> None:
+    async def _start(self, key: _Key, manager: ContextManager) -> None:
         try:
-            async with held.serving():
+            async with manager.serving():
                 for hook in self._on_start:
-                    await hook(held)
+                    await hook(manager)
         except BaseException:
-            if self._held.get(key) is held:
-                del self._held[key]
+            if self._managers.get(key) is manager:
+                del self._managers[key]
             raise
         finally:
             del self._starting[key]
 
     def _make_room(self) -> None:
-        if len(self._held) < self._limit:
+        if len(self._managers) < self._limit:
             return
-        for key, held in self._held.items():
-            if held.idle:
-                del self._held[key]
-                self._close_soon(held, end=False)
+        for key, manager in self._managers.items():
+            if manager.idle:
+                del self._managers[key]
+                self._close_soon(manager, end=False)
                 return
         raise TooManyAgentSessionsError(
             f"All {self._limit} agent sessions of this gateway are busy.", limit=self._limit
@@ -215,44 +216,44 @@ class Agents:
     def _hear(self, change: Change) -> None:
         if change.kind is not ChangeKind.ENDED:
             return
-        for key, held in list(self._held.items()):
-            if held.agent_session == change.agent_session:
-                del self._held[key]
-                self._close_soon(held, end=True)
+        for key, manager in list(self._managers.items()):
+            if manager.agent_session == change.agent_session:
+                del self._managers[key]
+                self._close_soon(manager, end=True)
 
-    async def _close_if_ended(self, key: _Key, held: ContextManager) -> None:
-        """One that only listens is used by whoever holds its stream; an end by TTL is told to nobody."""
+    async def _close_if_ended(self, key: _Key, manager: ContextManager) -> None:
+        """Close a listening agent session if it has expired: an end by TTL is not notified."""
         try:
-            ended = not await self.store.alive(held.key)
+            ended = not await self.store.alive(manager.key)
         except CwmError:
             return
-        if ended and self._held.get(key) is held and held.listening:
-            del self._held[key]
-            await self._close(held, end=True)
+        if ended and self._managers.get(key) is manager and manager.listening:
+            del self._managers[key]
+            await self._close(manager, end=True)
 
-    def _say_farewell(self, kept: Mapping[str, str]) -> None:
+    def _say_farewell(self, values: Mapping[str, str]) -> None:
         for farewell in self._on_farewell:
-            self._closing.start(self._say(farewell, kept))
+            self._closing.start(self._run_farewell(farewell, values))
 
-    async def _keep(self, held: ContextManager) -> None:
-        # Without the store it is served all the same.
+    async def _keep(self, manager: ContextManager) -> None:
+        # The agent session is served even if the store is unreachable.
         with suppress(CwmError):
-            await self.store.recall(held.key)
+            await self.store.recall(manager.key)
 
-    async def _say(self, farewell: Farewell, kept: Mapping[str, str]) -> None:
+    async def _run_farewell(self, farewell: Farewell, values: Mapping[str, str]) -> None:
         try:
-            await farewell(kept)
+            await farewell(values)
         except Exception:  # noqa: BLE001 - logged; it has ended all the same
-            _log.exception("what an agent session left behind could not be closed")
+            _log.exception("the upstream sessions of an ended agent session could not be closed")
 
-    def _close_soon(self, held: ContextManager, *, end: bool | None) -> None:
-        self._closing.start(self._close(held, end=end))
+    def _close_soon(self, manager: ContextManager, *, end: bool | None) -> None:
+        self._closing.start(self._close(manager, end=end))
 
-    async def _close(self, held: ContextManager, *, end: bool | None) -> None:
-        """With ``end`` None it depends on whether another replica still serves the agent session."""
+    async def _close(self, manager: ContextManager, *, end: bool | None) -> None:
+        """Close; ``end`` None means: end it if the store has no such agent session any more."""
         try:
             for hook in self._on_end:
-                await hook(held)
-            await held.close(end=not await self.store.alive(held.key) if end is None else end)
+                await hook(manager)
+            await manager.close(end=not await self.store.alive(manager.key) if end is None else end)
         except Exception:  # noqa: BLE001 - logged; the others are closed all the same
             _log.exception("an agent session could not be closed")

@@ -1,4 +1,4 @@
-"""The ContextManager: serves one agent session, for as long as that lasts."""
+"""The ContextManager: serves one agent session in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cwm.ports.agent_sessions import AgentSessions
 
 
 def state_key(principal: Principal, agent_session: str | None) -> str:
-    """Where the store keeps what belongs to it: by id, or by principal for one that has no id."""
+    """The agent session's key in the store: its id, or a hash of the principal if it has no id."""
     if agent_session is not None:
         return agent_session
     name = f"{principal.tenant}\0{principal.subject}"
@@ -23,7 +23,7 @@ def state_key(principal: Principal, agent_session: str | None) -> str:
 
 
 class AgentPart(ABC):
-    """What another room attaches to an agent session; it ends with it."""
+    """State that another service attaches to an agent session. It ends with the agent session."""
 
     __slots__ = ("agent",)
 
@@ -33,34 +33,34 @@ class AgentPart(ABC):
     @property
     @abstractmethod
     def listening(self) -> bool:
-        """Whether it waits for news, so that its agent session is not idle although it serves nothing."""
+        """Whether it waits for notifications, so that its agent session is not idle even without requests."""
 
     @abstractmethod
     def stored(self) -> Mapping[str, str]:
-        """What the store must have of it, by name, for another replica to go on."""
+        """The values that the store must have for another replica to continue, by name."""
 
     @abstractmethod
     def close(self, *, end: bool) -> Awaitable[object]:
-        """Give up at once what it has open; the result is awaited until that is closed. It may be used again after."""
+        """Detach all that is open at once; the result waits until it is closed. The part may be used again after."""
 
 
 P = TypeVar("P", bound=AgentPart)
 
 
 class ContextManager:
-    """Whom it serves, whether it is in use, and what other rooms attach to it.
+    """One agent session: its principal, whether it is in use, and the parts that other services attach.
 
-    Any replica may serve the same agent session: what the next one needs to go on is in the store. Closing
-    keeps that; ending the agent session ends it. Closed while it serves, it serves on and closes again what that
-    needed; ended, it serves nobody any more.
+    Any replica may serve the same agent session: the store has what the next one needs to continue. Closing keeps
+    that, ending deletes it. If it is closed during a request, the request completes and what it opened is closed after.
+    Once ended, it serves no further requests.
     """
 
     __slots__ = (
         "_busy",
         "_closed",
         "_ended",
+        "_on_use",
         "_parts",
-        "_used",
         "agent_session",
         "key",
         "last_used",
@@ -73,31 +73,32 @@ class ContextManager:
         principal: Principal,
         agent_session: str | None,
         store: AgentSessions,
-        used: Callable[[ContextManager], None] = lambda _: None,
+        on_use: Callable[[ContextManager], None] = lambda _: None,
     ) -> None:
-        """``used`` is called whenever it has served."""
+        """``on_use`` is called after each request."""
         self.principal = principal
         self.agent_session = agent_session
         self.key = state_key(principal, agent_session)
         self.last_used = 0.0
         self.store = store
-        self._used = used
+        self._on_use = on_use
         self._busy = 0
         self._closed = self._ended = False
-        # Attached when needed: thousands of idle agent sessions need none.
+        # Attached on first use: most of thousands of idle agent sessions need none.
         self._parts: tuple[AgentPart, ...] = ()
 
     @property
     def idle(self) -> bool:
+        """Neither serving a request nor listening."""
         return self._busy == 0 and not self.listening
 
     @property
     def listening(self) -> bool:
-        """It is not busy, and yet waits for news of some resource."""
+        """Serving no request, but waiting for notifications."""
         return self._busy == 0 and any(part.listening for part in self._parts)
 
     def part(self, kind: type[P]) -> P:
-        """Its part of this kind, attached at the first call."""
+        """The part of this type, attached at the first call."""
         for part in self._parts:
             if isinstance(part, kind):
                 return part
@@ -107,32 +108,34 @@ class ContextManager:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[ContextManager]:
+        """Keep the agent session busy during the body."""
         self._busy += 1
         try:
             yield self
         finally:
             self._busy -= 1
-            self._used(self)
+            self._on_use(self)
             if self._closed and not self._busy:
                 await self.close(end=False)
 
     async def keep(self) -> None:
-        """Use what the store keeps by principal, and keep again what it lost; ids are used by whoever finds out whose they are."""
+        """Without an id: renew the values in the store, and store lost ones again. Ids are renewed when their owner is checked."""
         if self.agent_session is not None:
             return
-        ours = {name: value for part in self._parts for name, value in part.stored().items()}
-        if ours:
-            # Without the store it is served all the same.
+        values = {name: value for part in self._parts for name, value in part.stored().items()}
+        if values:
+            # The agent session is served even if the store is unreachable.
             with suppress(CwmError):
                 stored = await self.store.recall(self.key)
-                for name in ours.keys() - stored.keys():
-                    await self.store.remember(self.key, name, ours[name], anew=True, leaves=True)
+                for name in values.keys() - stored.keys():
+                    await self.store.remember(self.key, name, values[name], anew=True, leaves=True)
 
     async def close(self, *, end: bool) -> None:
+        """Close all parts; with ``end`` also end the agent session."""
         self._closed = True
         self._ended = self._ended or end
         closing = [part.close(end=self._ended) for part in self._parts]
-        # Whoever waits for it may be cancelled; the parts are closed all the same.
+        # The parts are closed even if the caller is cancelled.
         await asyncio.shield(asyncio.gather(*closing))
 
     def refuse_if_ended(self) -> None:

@@ -1,1 +1,1 @@
-"""Audit: who did what, recorded, checked and kept up."""
+"""Audit: records who did what, verifies the log, and prunes it."""

@@ -1,4 +1,4 @@
-"""Writing down who did what, how it ended, and telling whom it may concern."""
+"""Records who did what and how it ended, and notifies clients of changed resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
 from cwm.ports.tracing import UNTRACED, Span, Tracer, named
 
-_CHANGED: Final[Mapping[str, tuple[str, ...]]] = {
+_CHANGED_URIS: Final[Mapping[str, tuple[str, ...]]] = {
     "window_freeze": (WINDOWS_URI, SESSIONS_URI),
     "window_clone": (WINDOWS_URI,),
     "window_delete": (WINDOWS_URI,),
@@ -25,8 +25,8 @@ _CHANGED: Final[Mapping[str, tuple[str, ...]]] = {
     "session_create": (SESSIONS_URI,),
     "session_delete": (SESSIONS_URI,),
 }
-"""Which of CWM's own resources read otherwise after an operation."""
-_LONGEST: Final = 128
+"""The resources of CWM that an operation changes."""
+_MAX_CHARS: Final = 128
 _FIELDS: Final[Mapping[type[CwmError], str]] = {
     InvalidSessionIdError: "session_id",
     InvalidWindowNameError: "window_name",
@@ -35,7 +35,7 @@ _FIELDS: Final[Mapping[type[CwmError], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Audit, meter, span and news of one operation, in one place: every service verb runs inside ``entry``."""
+    """Audit record, metric, span and notification of an operation: every service operation runs inside ``entry``."""
 
     audit: AuditLog
     clock: Clock
@@ -52,7 +52,7 @@ class Journal:
         session_id: str | None = None,
         window_name: str | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield the event's details to fill in; a coded error becomes its outcome and passes on."""
+        """Yield the event's details to fill in. The code of a CwmError becomes the outcome; the error is raised again."""
         details: dict[str, Any] = {}
         outcome, severity = "success", Severity.INFO
         with self.tracer.span(operation) as span:
@@ -90,7 +90,7 @@ class Journal:
         window_name: str | None,
         details: Mapping[str, Any],
     ) -> None:
-        """Of the details what is a number: no text can be in it."""
+        """Add names and the numeric details to the span; other details could contain text of a user."""
         if not self.tracer.on:
             return
         names = {
@@ -102,31 +102,31 @@ class Journal:
         span.note({**{key: name for key, name in names.items() if name is not None}, **counts})
 
     async def _tell(self, principal: Principal, operation: str) -> None:
-        for uri in _CHANGED.get(operation, ()):
+        for uri in _CHANGED_URIS.get(operation, ()):
             await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=principal.tenant))
 
     async def injection(self, principal: Principal, where: str, error: CwmError) -> None:
-        """Write down that a value which was refused looked like an attack: which one, never the value.
+        """Record that a refused value looked like an attack: the field and the class of attack, never the value.
 
-        ``where`` is the tool, route or resource. A refusal is one whether or not this can be written.
+        ``where`` is the tool, route or resource. If the record cannot be written, the refusal stands.
         """
         if error.injection is None:
             return
         self.meter.event("injection_refused")
         field = error.context.get("field") or _FIELDS.get(type(error), "")
-        told = {"where": where[:_LONGEST], "field": field, "class": error.injection.value}
+        details = {"where": where[:_MAX_CHARS], "field": field, "class": error.injection.value}
         with suppress(CwmError):
-            await self._note(principal, "security.injection", error.code, told)
+            await self._note(principal, "security.injection", error.code, details)
 
-    async def foreign(self, principal: Principal, what: str, **told: Any) -> None:
-        """Write down that a principal asked for what is another's, and was told that there is no such thing."""
+    async def foreign(self, principal: Principal, what: str, **fields: Any) -> None:
+        """Record that a principal asked for another's object and was answered that it does not exist."""
         self.meter.event("isolation_violation")
         with suppress(CwmError):
-            await self._note(principal, "security.isolation_violation", "denied", {"what": what, **told})
+            await self._note(principal, "security.isolation_violation", "denied", {"what": what, **fields})
 
-    async def shared(self, principal: Principal, what: str, **told: Any) -> None:
-        """Write down that a principal reads what another has shared. CWM-4001."""
-        await self._note(principal, "security.shared_access", "success", {"what": what, **told})
+    async def shared(self, principal: Principal, what: str, **fields: Any) -> None:
+        """Record that a principal reads what another has shared. CWM-4001."""
+        await self._note(principal, "security.shared_access", "success", {"what": what, **fields})
 
     async def _note(self, principal: Principal, event: str, outcome: str, details: dict[str, Any]) -> None:
         await self.audit.record(
@@ -143,5 +143,5 @@ class Journal:
 
 
 def of_another(principal: Principal, owner: str) -> dict[str, Any]:
-    """For the details of an operation on what is of the tenant: whose it is, where it is not one's own."""
+    """Details that name the owner if the principal acts on another's object of the tenant."""
     return {} if owner == principal.subject else {"owner": owner}

@@ -1,4 +1,4 @@
-"""Looking after the audit log: checkpoints of how far it has come, and an end for what had its time."""
+"""Upkeep of the audit log: writes checkpoints and prunes old records."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _log = logging.getLogger("cwm.audit")
 
 @dataclass(slots=True)
 class AuditUpkeep:
-    """``keep_for`` None keeps records for ever.
+    """Writes checkpoints and prunes. ``keep_for`` None keeps records for ever.
 
-    Checkpoints go into the database, and into the gateway's log: whoever can write the one can often not
-    write the other.
+    Checkpoints go into the database and into the gateway's log: who can change one often cannot change the other.
     """
 
     ends: ChainEnds
@@ -31,34 +30,34 @@ class AuditUpkeep:
     keys: ChainKeys
     clock: Clock
     keep_for: timedelta | None = None
-    _told: dict[str, Place] = field(default_factory=dict, init=False)
+    _last_places: dict[str, Place] = field(default_factory=dict, init=False)
 
     async def run(self, every_seconds: float) -> None:
-        """For ever; a database that is away is met again the next time."""
+        """Write checkpoints and prune at each interval, until cancelled. If the database is down, try again at the next one."""
         while True:
             await asyncio.sleep(every_seconds)
             try:
                 await self.checkpoint()
                 await self.prune()
-            except CwmError as away:
-                _log.warning("the audit log could not be looked after: %s", away.message)
+            except CwmError as error:
+                _log.warning("upkeep of the audit log failed: %s", error.message)
 
     async def checkpoint(self) -> None:
-        """Keep a checkpoint of every chain that this process has carried on since the last one."""
+        """Write a checkpoint of every chain that this process has extended since the last one."""
         for tenant, place in self.ends.ends().items():
-            if self._told.get(tenant) == place:
+            if self._last_places.get(tenant) == place:
                 continue
-            made = self.keys.sign_checkpoint(Checkpoint(tenant, place, self.clock.now()))
-            if await self.trail.keep_checkpoint(made):
+            checkpoint = self.keys.sign_checkpoint(Checkpoint(tenant, place, self.clock.now()))
+            if await self.trail.keep_checkpoint(checkpoint):
                 _log.info("audit_checkpoint %s:%d:%s", tenant, place.seq, place.digest)
-            self._told[tenant] = place
+            self._last_places[tenant] = place
 
     async def prune(self) -> int:
-        """Remove what is older than records are kept; how many were."""
+        """Delete records older than ``keep_for``; returns how many."""
         if self.keep_for is None:
             return 0
-        before, pruned = self.clock.now() - self.keep_for, 0
+        cutoff, pruned = self.clock.now() - self.keep_for, 0
         for tenant in await self.trail.tenants():
-            while gone := await self.trail.prune(tenant, before, _AT_ONCE):
-                pruned += gone
+            while count := await self.trail.prune(tenant, cutoff, _AT_ONCE):
+                pruned += count
         return pruned

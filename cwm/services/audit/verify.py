@@ -1,4 +1,4 @@
-"""Whether the audit log is whole: every tenant's chain, from where it begins to where it ends."""
+"""Verifies the audit log: every record of a tenant's chain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cwm.ports.audit import AuditTrail
 _PAGE: Final = 1_000
 _LOOKS: Final = 3
 _BEFORE_ALL: Final = -(2**63)
-"""Also before numbers that no gateway gives."""
+"""Lower than any number, including those that no gateway assigns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class VerifyAudit:
     keys: ChainKeys
 
     async def __call__(self, tenant: str, kept: Sequence[Checkpoint] = ()) -> Verdict:
-        """What is wrong with the chain of ``tenant``, also while gateways carry it on. CWM-4002.
+        """Verify the chain of ``tenant``, also while gateways extend it. CWM-4002.
 
-        ``kept`` are checkpoints that were kept elsewhere; they need no signature. That of the database does.
+        ``kept``: checkpoints that were kept elsewhere; they need no signature, the one in the database does.
         """
         for _ in range(_LOOKS - 1):
             anchor = await self.trail.anchor(tenant)
             verdict = await self._look(anchor, kept)
-            # Records that were pruned meanwhile are not missing.
+            # If the anchor moved, records were pruned meanwhile and are not missing: verify again.
             if verdict.whole or anchor == await self.trail.anchor(tenant):
                 return verdict
         return await self._look(await self.trail.anchor(tenant), kept)
@@ -42,7 +42,7 @@ class VerifyAudit:
             points.append(stored)
         elif stored is not None:
             unsigned.append(Finding(Damage.UNSIGNED, stored.place.seq, stored.place.seq))
-        # Before the anchor there is nothing left to compare them with.
+        # Records before the anchor were pruned, so their checkpoints cannot be compared.
         points = [point for point in points if point.place.seq > anchor.pruned.seq]
         check, after = ChainCheck(self.keys, anchor, points), _BEFORE_ALL
         while page := await self.trail.page(tenant, after, _PAGE):

@@ -1,4 +1,4 @@
-"""Contents in process: plain where they are hot, compressed where they are warm, under one byte budget."""
+"""Contents in this process's memory: hot ones plain, warm ones compressed, under one byte budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from cwm.domain.eviction import Eviction, Facts, Policy, policy_of
 
 _USABLE: Final = 0.9
-# Dictionary and policy slots, the key's tuple and digest, facts: what one entry takes beside its bytes.
+# Overhead of one entry: dictionary and policy slots, the key's tuple and digest, its facts.
 _ENTRY_BYTES: Final = 760
 
 Key: TypeAlias = tuple[str, str]
@@ -19,22 +19,22 @@ Key: TypeAlias = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Held:
+class _CacheEntry:
     plain: bytes | None
     stored: bytes | None
     facts: Facts
-    used: int
+    last_use: int
     uses: int
 
     @property
     def size(self) -> int:
-        held = sum(sys.getsizeof(each) for each in (self.plain, self.stored) if each is not None)
-        return _ENTRY_BYTES + held
+        payload = sum(sys.getsizeof(each) for each in (self.plain, self.stored) if each is not None)
+        return _ENTRY_BYTES + payload
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Since the start. ``evicted`` left the process, ``cooled`` are only compressed any more."""
+    """Counts since the start. ``evicted``: dropped from memory. ``cooled``: only the compressed form is kept."""
 
     hits: int = 0
     warm_hits: int = 0
@@ -45,17 +45,17 @@ class CacheCounts:
 
 @dataclass(slots=True)
 class ContentCache:
-    """Nothing is lost with it: whatever goes is in the shared store.
+    """A cache in front of the shared store: nothing is lost when entries are dropped.
 
-    What is over 90 % of ``budget_bytes`` goes at once, in the order of the policy: hot entries cool, warm ones
-    go. ``reserved`` is what others keep under the same budget.
+    Above 90 % of ``budget_bytes`` entries go at once, in the order of the eviction policy: hot ones cool, warm ones are
+    dropped. ``reserved`` is how many bytes others use of the same budget.
     """
 
     budget_bytes: int
     eviction: Eviction = Eviction.LRU
     counts: CacheCounts = field(default_factory=CacheCounts)
     reserved: int = 0
-    _held: dict[Key, _Held] = field(default_factory=dict)
+    _entries: dict[Key, _CacheEntry] = field(default_factory=dict)
     _hot: Policy[Key] = field(init=False)
     _warm: Policy[Key] = field(init=False)
     _hot_bytes: int = 0
@@ -66,7 +66,7 @@ class ContentCache:
         self._hot, self._warm = policy_of(self.eviction), policy_of(self.eviction)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     @property
     def used_bytes(self) -> int:
@@ -85,78 +85,78 @@ class ContentCache:
         return len(self._warm)
 
     def plain(self, key: Key, now: float) -> bytes | None:
-        """A hot value that has not ended at ``now``, which counts as use."""
-        held = self._held.get(key)
-        if held is None or held.plain is None or held.facts.ends_at <= now:
+        """The plain value if it is hot and not expired at ``now``. Counts as a use."""
+        entry = self._entries.get(key)
+        if entry is None or entry.plain is None or entry.facts.ends_at <= now:
             return None
-        held.used, held.uses = next(self._uses), held.uses + 1
+        entry.last_use, entry.uses = next(self._uses), entry.uses + 1
         self._hot.touch(key)
         self.counts.hits += 1
-        return held.plain
+        return entry.plain
 
     def stored(self, key: Key, now: float) -> bytes | None:
-        """A value's stored form that has not ended at ``now``, if it was worth keeping."""
-        held = self._held.get(key)
-        return None if held is None or held.facts.ends_at <= now else held.stored
+        """The compressed form if it is kept and not expired at ``now``."""
+        entry = self._entries.get(key)
+        return None if entry is None or entry.facts.ends_at <= now else entry.stored
 
     def facts(self, key: Key) -> Facts | None:
-        held = self._held.get(key)
-        return None if held is None else held.facts
+        entry = self._entries.get(key)
+        return None if entry is None else entry.facts
 
     def add(self, key: Key, plain: bytes, stored: bytes | None, priority: int, ends_at: float) -> None:
-        """Hot from now on. ``stored`` is its compressed form, None where that would not be smaller."""
-        known = self._held.get(key)
-        uses = 1 if known is None else known.uses + 1
+        """Add a hot entry. ``stored`` is its compressed form, None if that would not be smaller."""
+        previous = self._entries.get(key)
+        uses = 1 if previous is None else previous.uses + 1
         self.drop(key)
-        held = _Held(plain, stored, Facts(0, priority, ends_at), next(self._uses), uses)
-        size = held.size
+        entry = _CacheEntry(plain, stored, Facts(0, priority, ends_at), next(self._uses), uses)
+        size = entry.size
         if size > self.limit_bytes - self.reserved:
             return
-        held.facts = Facts(size, priority, ends_at)
-        self._held[key] = held
+        entry.facts = Facts(size, priority, ends_at)
+        self._entries[key] = entry
         self._hot_bytes += size
-        self._rank(key, held)
+        self._rank(key, entry)
         self._enforce()
 
     def prolong(self, key: Key, priority: int, ends_at: float) -> None:
-        """It is kept for another holder too."""
-        if (held := self._held.get(key)) is not None:
-            facts = held.facts
-            held.facts = Facts(facts.size, max(facts.priority, priority), max(facts.ends_at, ends_at))
-            held.used, held.uses = next(self._uses), held.uses + 1
-            self._rank(key, held)
+        """Another holder keeps it too: raise its priority and end to that holder's."""
+        if (entry := self._entries.get(key)) is not None:
+            facts = entry.facts
+            entry.facts = Facts(facts.size, max(facts.priority, priority), max(facts.ends_at, ends_at))
+            entry.last_use, entry.uses = next(self._uses), entry.uses + 1
+            self._rank(key, entry)
 
     def drop(self, key: Key) -> None:
-        held = self._held.pop(key, None)
-        if held is None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
             return
-        if held.plain is None:
+        if entry.plain is None:
             self._warm.remove(key)
-            self._warm_bytes -= held.size
+            self._warm_bytes -= entry.size
         else:
             self._hot.remove(key)
-            self._hot_bytes -= held.size
+            self._hot_bytes -= entry.size
 
     def reserve(self, size: int) -> None:
-        """Others keep ``size`` bytes now."""
+        """Set how many bytes others use of the budget."""
         self.reserved = size
         self._enforce()
 
     def reconfigure(self, budget_bytes: int, eviction: Eviction) -> None:
-        """Go by another policy and budget from now on; what was used last, or often, stays what was."""
+        """Change the budget and the policy; the order and number of uses are kept."""
         self.budget_bytes = budget_bytes
         if eviction is not self.eviction:
             self.eviction = eviction
             self._hot, self._warm = policy_of(eviction), policy_of(eviction)
-            for key, held in sorted(self._held.items(), key=lambda each: each[1].used):
-                self._rank(key, held)
+            for key, entry in sorted(self._entries.items(), key=lambda each: each[1].last_use):
+                self._rank(key, entry)
         self._enforce()
 
-    def _rank(self, key: Key, held: _Held) -> None:
-        (self._warm if held.plain is None else self._hot).add(key, replace(held.facts, uses=held.uses))
+    def _rank(self, key: Key, entry: _CacheEntry) -> None:
+        (self._warm if entry.plain is None else self._hot).add(key, replace(entry.facts, uses=entry.uses))
 
     def _enforce(self) -> None:
-        while self.used_bytes > self.limit_bytes and self._held:
+        while self.used_bytes > self.limit_bytes and self._entries:
             hot = self._hot.victim()
             mostly_hot = self._hot_bytes >= self._warm_bytes
             warm = self._warm.victim()
@@ -167,16 +167,16 @@ class ContentCache:
                 self.counts.evicted += 1
 
     def _cool(self, key: Key) -> None:
-        held = self._held[key]
+        entry = self._entries[key]
         self.drop(key)
-        if held.stored is None:
+        if entry.stored is None:
             self.counts.evicted += 1
             return
-        held.plain = None
-        held.facts = Facts(held.size, held.facts.priority, held.facts.ends_at)
-        self._held[key] = held
-        self._warm_bytes += held.size
-        self._rank(key, held)
+        entry.plain = None
+        entry.facts = Facts(entry.size, entry.facts.priority, entry.facts.ends_at)
+        self._entries[key] = entry
+        self._warm_bytes += entry.size
+        self._rank(key, entry)
         self.counts.cooled += 1
 
 

@@ -1,4 +1,4 @@
-"""Contents of the shared store, with what is used often in process."""
+"""Contents of the shared store, with a cache in this process's memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from cwm.services.contents.cache import NEVER, ContentCache, Key
 from cwm.services.contents.form import digest_of, is_compressed, plain_form, stored_form
 
 DEFAULT_PRIORITY: Final = 5
-# Of what was damaged and put again while it was looked at.
+# For contents that were damaged and stored again meanwhile.
 _LOADS: Final = 3
 
 
 class SharedContents:
-    """``cwm.ports.contents.Contents``: the shared store first, then memory.
+    """``cwm.ports.contents.Contents``: writes go to the shared store first, then to memory.
 
-    Loads of the same content wait for one. What is loaded is checked against its digest: what does not fit is
-    dropped from the store, written to the audit log, counted, and never returned.
+    Concurrent loads of one content share one load. Loaded contents are checked against their digest: one that does not
+    match is dropped from the store, written to the audit log, counted, and never returned.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SharedContents:
         self.store = store
         self.cache = cache
         self.loaded = 0
-        """How often the shared store was asked for bytes."""
+        """How many loads asked the shared store."""
         self._changes = changes
         self._audit = audit
         self._meter = meter
@@ -68,7 +68,7 @@ class SharedContents:
         *,
         priority: int = DEFAULT_PRIORITY,
     ) -> str:
-        """As the port says; ``priority``, 0 to 10, is for how long memory keeps it. CWM-4003 over the quota."""
+        """As the port says. Memory keeps a higher ``priority`` (0 to 10) longer. CWM-4003 over the quota."""
         digest = await aside(len(plain), lambda: digest_of(plain))
         key = (tenant, digest)
         if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
@@ -80,13 +80,13 @@ class SharedContents:
         return digest
 
     async def to_store(self, plain: bytes) -> Bytes:
-        """What a write of the index brings along, under the tenants' quota."""
+        """The bytes and quota to pass to a write of the context index, which stores the content with its keys."""
         return await aside(len(plain), lambda: self._to_store(plain))
 
     def was_stored(
         self, tenant: str, plain: bytes, new: Bytes, priority: int, expires_at: datetime | None
     ) -> None:
-        """A write brought it along: remember it as :meth:`keep` does."""
+        """Cache a content that a write of the context index has stored."""
         key = (tenant, new.digest)
         if self.cache.facts(key) is not None:
             self.cache.prolong(key, priority, _seconds(expires_at))
@@ -94,23 +94,24 @@ class SharedContents:
             self._add(key, plain, new.stored, priority, expires_at)
 
     async def read(self, tenant: str, digest: str, *, priority: int = DEFAULT_PRIORITY) -> bytes | None:
-        """As the port says; ``priority`` is for how long memory keeps it where that does not know it yet."""
+        """As the port says. ``priority`` counts if the content is not in memory yet."""
         key = (tenant, digest)
         if (plain := self.cache.plain(key, self._now())) is not None:
             return plain
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = asyncio.create_task(self._load(key, priority))
-            loading.add_done_callback(lambda done: self._loaded(key, done))
-        # One caller that leaves must not take the load from the others.
+            loading.add_done_callback(lambda task: self._loaded(key, task))
+        # If one caller is cancelled, the others still wait for the load.
         return await asyncio.shield(loading)
 
     async def let_go(self, tenant: str, digest: str, holder: str) -> None:
+        """As the port says. All replicas drop their copies if the content is deleted."""
         if await self.store.release(tenant, digest, holder):
             await self.gone(tenant, digest)
 
     async def gone(self, tenant: str, digest: str) -> None:
-        """It is not in the store any more: no replica may go on with what it has."""
+        """The content left the store: all replicas drop their copies."""
         self.cache.drop((tenant, digest))
         await self._changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
 
@@ -132,27 +133,29 @@ class SharedContents:
         self.cache.counts.misses += 1
         self.loaded += 1
         for _ in range(_LOADS):
-            found = await self.store.get(*key)
-            if found is None:
+            content = await self.store.get(*key)
+            if content is None:
                 break
-            plain = await aside(len(found.stored), partial(plain_form, found.stored, key[1]))
+            plain = await aside(len(content.stored), partial(plain_form, content.stored, key[1]))
             if plain is not None:
-                self._remember(key, plain, found.stored, found, priority)
+                self._remember(key, plain, content.stored, content, priority)
                 return plain
-            if await self._drop_damaged(key, found.stored):
+            if await self._drop_damaged(key, content.stored):
                 break
         return None
 
-    def _remember(self, key: Key, plain: bytes, stored: bytes, found: Content | None, priority: int) -> None:
-        """Unless it was let go of everywhere while it was loaded."""
+    def _remember(
+        self, key: Key, plain: bytes, stored: bytes, content: Content | None, priority: int
+    ) -> None:
+        """Cache it, unless it was deleted during the load."""
         if self._loading.get(key) is not asyncio.current_task():
             return
-        known = self.cache.facts(key) or Facts(priority=priority)
-        ends_at = known.ends_at if found is None else _seconds(found.ends_at)
-        self.cache.add(key, plain, stored if is_compressed(stored) else None, known.priority, ends_at)
+        facts = self.cache.facts(key) or Facts(priority=priority)
+        ends_at = facts.ends_at if content is None else _seconds(content.ends_at)
+        self.cache.add(key, plain, stored if is_compressed(stored) else None, facts.priority, ends_at)
 
     async def _drop_damaged(self, key: Key, stored: bytes) -> bool:
-        """False where somebody else did, or has put it there again."""
+        """False if another replica dropped it first, or it was stored again."""
         tenant, digest = key
         self._meter.event("content_corrupted")
         if not await self.store.drop(tenant, digest, stored):
@@ -172,12 +175,12 @@ class SharedContents:
             )
         return True
 
-    def _loaded(self, key: Key, done: asyncio.Task[bytes | None]) -> None:
-        if self._loading.get(key) is done:
+    def _loaded(self, key: Key, task: asyncio.Task[bytes | None]) -> None:
+        if self._loading.get(key) is task:
             del self._loading[key]
-        if not done.cancelled():
-            # Whoever waited has it; when all have left, nobody is there to be told.
-            done.exception()
+        if not task.cancelled():
+            # Waiting callers have the exception; if all were cancelled, nobody else reads it.
+            task.exception()
 
     def _hear(self, change: Change) -> None:
         if change.kind is ChangeKind.CONTENT and change.tenant is not None and change.uri is not None:

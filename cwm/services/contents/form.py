@@ -1,4 +1,4 @@
-"""The form in which contents are stored: one byte that says how, then the bytes or a zstd frame of them."""
+"""The stored form of contents: one byte for the format, then the plain bytes or a zstd frame."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def digest_of(plain: bytes) -> str:
 
 
 def stored_form(plain: bytes, compress_above: int) -> bytes:
-    """Compressed when ``plain`` has more bytes than ``compress_above`` and becomes smaller by it."""
+    """Compressed if ``plain`` has more than ``compress_above`` bytes and becomes smaller by it, else plain."""
     if len(plain) > compress_above:
         frame = zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
         if len(frame) < len(plain):
@@ -31,7 +31,7 @@ def is_compressed(stored: bytes) -> bool:
 
 
 def plain_form(stored: bytes, digest: str) -> bytes | None:
-    """What was stored, or None unless it is exactly what ``digest`` stands for."""
+    """The plain bytes, or None if they do not match ``digest``."""
     plain = _unpacked(stored)
     return plain if plain is not None and digest_of(plain) == digest else None
 

@@ -1,4 +1,4 @@
-"""What is asked of shared context, and what it answers."""
+"""Requests to shared context and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cwm.services.contents.cache import CacheCounts
 
 @dataclass(frozen=True, slots=True)
 class ContextLimits:
-    """Per value, per scope, and for how long what."""
+    """The most bytes of a value, and the most versions and snapshots of a scope."""
 
     value_bytes: int = 1024 * 1024
     versions: int = 1000
@@ -21,7 +21,7 @@ class ContextLimits:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a caller wants a key to be."""
+    """One key and the value, lifetime and conditions with which to set it."""
 
     key: str
     value: Any
@@ -33,7 +33,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``entry`` and its value; None and None where the key is not there. ``version`` is the scope's."""
+    """An entry and its value; both are None if the key does not exist. ``version`` is the scope's."""
 
     entry: Entry | None
     value: Any
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """Entries in the order of their keys; ``more`` follow the last. ``version`` is the scope's that they show."""
+    """Entries in the order of their keys, at ``version`` of the scope. ``more``: further keys follow the last one."""
 
     entries: tuple[Entry, ...]
     version: int
@@ -51,7 +51,7 @@ class KeyPage:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """``version`` is the scope's now; ``written`` and ``deleted`` count keys."""
+    """``version`` is the scope's after the restore; ``written`` and ``deleted`` count keys."""
 
     snapshot: Snapshot
     version: int
@@ -61,7 +61,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class ContextStats:
-    """Of one scope, of the tenant's part of the shared store, and of this process."""
+    """Figures of one scope, of the tenant's part of the shared store, and of this process's memory."""
 
     version: int
     oldest_version: int

@@ -1,4 +1,4 @@
-"""Shared context: what agents set, get, list, name and restore."""
+"""Shared context: agents set, get, delete and list keys, take snapshots and restore them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cwm.domain.principal import Principal
 from cwm.domain.shared_context import (
     ANSWERS,
     ANY_SUFFIX,
+    ContextScope,
     Entry,
-    Scope,
     Snapshot,
     Write,
     difference,
@@ -41,16 +41,16 @@ from cwm.services.context.views import ContextViews
 
 MAX_PAGE: Final = 1000
 
-_RESTORES_TRIED: Final = 20
-# Of more keys, one telling reaches whoever watches something that begins as they all do.
-_TOLD_EACH_AT_MOST: Final = 100
+_MAX_RESTORE_ATTEMPTS: Final = 20
+# Above this many keys, publish one notification for their common prefix.
+_MAX_NOTIFICATIONS: Final = 100
 
 
 @dataclass(slots=True)
 class SharedContext:
-    """Every write is in the shared store, whole, before it is acknowledged; every read has all that was.
+    """A write is completely in the shared store before it is acknowledged; a read sees all acknowledged writes.
 
-    Values are JSON, one copy of equal ones in a tenant. Raises CWM-4001 and 4002 when the store is away.
+    Values are JSON; equal values of a tenant are stored once. Raises CWM-4001 and 4002 if the store is unreachable.
     """
 
     index: ContextIndex
@@ -63,8 +63,8 @@ class SharedContext:
     quota_bytes: int | None = None
     tracer: Tracer = UNTRACED
 
-    async def set(self, principal: Principal, scope: Scope, setting: Setting) -> Entry:
-        """CWM-1003 for a value too large; CWM-3007 where the key is immutable or not at ``if_version``."""
+    async def set(self, principal: Principal, scope: ContextScope, setting: Setting) -> Entry:
+        """Set one key. CWM-1003 if the value is too large; CWM-3007 if the key is immutable or not at ``if_version``."""
         require_key(setting.key)
         value = canonical_json(setting.value)
         if len(value) > self.limits.value_bytes:
@@ -84,22 +84,23 @@ class SharedContext:
                 if_version=setting.if_version,
             )
             try:
-                written = await self._write(scope, [write], principal.subject, new)
+                result = await self._write(scope, [write], principal.subject, new)
             except StorageQuotaExceededError:
-                # The scope's past makes room.
+                # Delete old versions of the scope to make room.
                 for digest in await self.index.trim(scope):
                     await self.contents.gone(scope.tenant, digest)
-                written = await self._write(scope, [write], principal.subject, new)
-            entry = written.entries[0]
+                result = await self._write(scope, [write], principal.subject, new)
+            entry = result.entries[0]
             self.contents.was_stored(scope.tenant, value, new, entry.priority, entry.expires_at)
         return entry
 
     async def get(
-        self, scope: Scope, key: str, version: int | None = None, snapshot: str | None = None
+        self, scope: ContextScope, key: str, version: int | None = None, snapshot: str | None = None
     ) -> Found:
-        """What the key is, or was at a version of the scope or in a snapshot.
+        """The key's entry and value now, at a version of the scope, or in a snapshot.
 
-        CWM-1003 for a version that is not known, or for both; CWM-2006; CWM-4004 where the value is lost.
+        CWM-1003 if the version is unknown or both are given; CWM-2006 if the snapshot is unknown; CWM-4004 if the value
+        is lost.
         """
         require_key(key)
         with self.tracer.span("context_get"), self.meter.operation("context_get"):
@@ -108,10 +109,10 @@ class SharedContext:
                 value = await self.contents.read(scope.tenant, entry.digest, priority=entry.priority)
                 if value is not None:
                     return Found(entry, await _parsed(value), at)
-                seen = entry
+                previous = entry
                 at, entry = await self._entry(scope, key, version, snapshot)
-                # Unless it was overwritten, and its past trimmed, in this very moment.
-                if entry is not None and entry.version == seen.version:
+                # Another version means that the key was overwritten and its old version trimmed meanwhile: read that one.
+                if entry is not None and entry.version == previous.version:
                     raise StorageCorruptionError(
                         "The value was damaged or lost in the shared store, and dropped: set the key again.",
                         key=key,
@@ -119,73 +120,78 @@ class SharedContext:
             return Found(None, None, at)
 
     async def delete(
-        self, principal: Principal, scope: Scope, key: str, if_version: int | None = None
+        self, principal: Principal, scope: ContextScope, key: str, if_version: int | None = None
     ) -> Entry | None:
-        """None where there was nothing. CWM-3007 as for a set."""
+        """Delete one key; None if it did not exist. CWM-3007 as for :meth:`set`."""
         require_key(key)
         with self.tracer.span("context_delete"), self.meter.operation("context_delete"):
-            written = await self._write(scope, [Write(key, if_version=if_version)], principal.subject)
-        return written.entries[0] if written.entries else None
+            result = await self._write(scope, [Write(key, if_version=if_version)], principal.subject)
+        return result.entries[0] if result.entries else None
 
     async def list(
-        self, scope: Scope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
+        self, scope: ContextScope, prefix: str, after: str | None, limit: int, snapshot: str | None = None
     ) -> KeyPage:
-        """Keys that begin with ``prefix``, those that come after ``after`` alone. CWM-2006."""
+        """A page of the keys that start with ``prefix`` and sort after ``after``. CWM-2006 if the snapshot is unknown."""
         require_key(prefix, prefix=True)
         view = await self.views.now(scope)
-        found: Mapping[str, Entry]
+        entries: Mapping[str, Entry]
         if snapshot is None:
-            version, found = view.head.version, view.entries
+            version, entries = view.head.version, view.entries
             keys = self.views.keys(scope, view, prefix, after)
         else:
             version = (await self._snapshot(scope, snapshot)).version
-            found = await self._state(scope, version)
-            keys = sorted(key for key in found if key.startswith(prefix) and (after is None or key > after))
+            entries = await self._state(scope, version)
+            keys = sorted(key for key in entries if key.startswith(prefix) and (after is None or key > after))
         page: list[Entry] = []
         for key in keys:
-            if found[key].is_there(view.head.now):
-                page.append(found[key])
+            if entries[key].is_there(view.head.now):
+                page.append(entries[key])
                 if len(page) > limit:
                     break
         return KeyPage(tuple(page[:limit]), version, len(page) > limit)
 
     async def snapshot(
-        self, principal: Principal, scope: Scope, label: str
+        self, principal: Principal, scope: ContextScope, label: str
     ) -> tuple[Snapshot, Sequence[str]]:
-        """Name the state that is now, and the labels that made room. CWM-3007 for a label in use."""
+        """Take a snapshot; also returns the labels that were dropped for it. CWM-3007 if the label is in use."""
         require_label(label)
         with self.tracer.span("context_snapshot"), self.meter.operation("context_snapshot"):
             return await self.index.take_snapshot(scope, label, principal.subject, self.limits.snapshots)
 
-    async def restore(self, principal: Principal, scope: Scope, label: str) -> Restored:
-        """Make every key what it was in the snapshot, all at once. CWM-2006; CWM-3007 for an immutable key."""
+    async def restore(self, principal: Principal, scope: ContextScope, label: str) -> Restored:
+        """Set every key back to its value in the snapshot, in one write. CWM-2006 if the snapshot is unknown.
+
+        CWM-3007 if a key is immutable, or if other writers change the scope all the time.
+        """
         with self.tracer.span("context_restore"), self.meter.operation("context_restore"):
             snapshot = await self._snapshot(scope, label)
-            for _ in range(_RESTORES_TRIED):
-                wanted = {entry.key: entry for entry in await self.index.state(scope, snapshot.version)}
+            for _ in range(_MAX_RESTORE_ATTEMPTS):
+                target = {entry.key: entry for entry in await self.index.state(scope, snapshot.version)}
                 view = await self.views.now(scope)
                 writes = difference(
-                    wanted, {key: each for key, each in view.entries.items() if each.is_there(view.head.now)}
+                    target,
+                    {key: entry for key, entry in view.entries.items() if entry.is_there(view.head.now)},
                 )
                 if not writes:
                     return Restored(snapshot, view.head.version, 0, 0)
-                written = await self._try_to_write(scope, writes, principal.subject, at=view.head.version)
-                if written is not None:
+                result = await self._try_to_write(scope, writes, principal.subject, at=view.head.version)
+                if result is not None:
                     deleted = sum(write.digest is None for write in writes)
-                    return Restored(snapshot, written.head.version, len(writes) - deleted, deleted)
+                    return Restored(snapshot, result.head.version, len(writes) - deleted, deleted)
         raise ContextConflictError(
-            "Others write in this scope all the time: nothing was restored.", label=label, reason="busy"
+            "Other writers change this scope all the time: nothing was restored.", label=label, reason="busy"
         )
 
-    async def stats(self, scope: Scope) -> ContextStats:
+    async def stats(self, scope: ContextScope) -> ContextStats:
+        """Figures of the scope, of its tenant and of this process."""
         view = await self.views.now(scope)
-        there = [entry for entry in view.entries.values() if entry.is_there(view.head.now)]
+        entries = [entry for entry in view.entries.values() if entry.is_there(view.head.now)]
         cache = self.contents.cache
         return ContextStats(
             version=view.head.version,
             oldest_version=view.head.floor,
-            keys=len(there),
-            value_bytes=sum(entry.size for entry in there),
+            keys=len(entries),
+            value_bytes=sum(entry.size for entry in entries),
             snapshots=tuple(await self.index.snapshots(scope)),
             tenant_bytes=await self.contents.store.used_bytes(scope.tenant),
             tenant_quota_bytes=self.quota_bytes,
@@ -198,13 +204,13 @@ class SharedContext:
             loads=self.contents.loaded,
         )
 
-    async def forget(self, scope: Scope) -> None:
-        """The scope's agent session has ended."""
+    async def forget(self, scope: ContextScope) -> None:
+        """Delete the scope, because its agent session has ended."""
         await self.index.forget(scope)
         self.views.forget(scope)
 
     async def _entry(
-        self, scope: Scope, key: str, version: int | None, snapshot: str | None
+        self, scope: ContextScope, key: str, version: int | None, snapshot: str | None
     ) -> tuple[int, Entry | None]:
         if version is not None and snapshot is not None:
             raise InvalidParameterError("version or snapshot, not both.", field="version")
@@ -220,70 +226,72 @@ class SharedContext:
                 oldest_version=head.floor,
                 current_version=head.version,
             )
-        if (seen := self.views.past(scope, version)) is not None:
-            entry = seen.get(key)
+        if (state := self.views.past(scope, version)) is not None:
+            entry = state.get(key)
             return version, entry if entry is not None and entry.is_there(head.now) else None
         return version, await self.index.past(scope, key, version)
 
-    async def _state(self, scope: Scope, version: int) -> Mapping[str, Entry]:
-        if (seen := self.views.past(scope, version)) is not None:
-            return seen
+    async def _state(self, scope: ContextScope, version: int) -> Mapping[str, Entry]:
+        if (state := self.views.past(scope, version)) is not None:
+            return state
         return {entry.key: entry for entry in await self.index.state(scope, version)}
 
-    async def _snapshot(self, scope: Scope, label: str) -> Snapshot:
+    async def _snapshot(self, scope: ContextScope, label: str) -> Snapshot:
         for snapshot in await self.index.snapshots(scope):
             if snapshot.label == label:
                 return snapshot
         raise SnapshotNotFoundError("There is no such snapshot in this scope.", label=label[:64])
 
     async def _write(
-        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None = None
+        self, scope: ContextScope, writes: Sequence[Write], author: str, new: Bytes | None = None
     ) -> Written:
-        written = await self._try_to_write(scope, writes, author, new)
-        if written is None:
+        result = await self._try_to_write(scope, writes, author, new)
+        if result is None:
             raise AssertionError("only a write at a version can come too late")
-        return written
+        return result
 
     async def _try_to_write(
         self,
-        scope: Scope,
+        scope: ContextScope,
         writes: Sequence[Write],
         author: str,
         new: Bytes | None = None,
         *,
         at: int | None = None,
     ) -> Written | None:
-        """A write that is done is told, also when its caller has given it up."""
-        return await to_its_end(self._write_and_tell(scope, writes, author, new, at))
+        """Write, and publish the change even if the caller is cancelled. None if the scope is not at version ``at``."""
+        return await to_its_end(self._write_and_publish(scope, writes, author, new, at))
 
-    async def _write_and_tell(
-        self, scope: Scope, writes: Sequence[Write], author: str, new: Bytes | None, at: int | None
+    async def _write_and_publish(
+        self, scope: ContextScope, writes: Sequence[Write], author: str, new: Bytes | None, at: int | None
     ) -> Written | None:
-        written = await self.index.write(scope, writes, author, new=new, at=at, keep=self.limits.versions)
-        if written is not None:
-            for digest in written.gone:
+        result = await self.index.write(scope, writes, author, new=new, at=at, keep=self.limits.versions)
+        if result is not None:
+            for digest in result.gone:
                 await self.contents.gone(scope.tenant, digest)
-            keys = [entry.key for entry in written.entries]
-            if len(keys) <= _TOLD_EACH_AT_MOST:
+            keys = [entry.key for entry in result.entries]
+            if len(keys) <= _MAX_NOTIFICATIONS:
                 for key in keys:
-                    await self._tell(scope, uri_of(scope.name, key))
+                    await self._publish(scope, uri_of(scope.name, key))
             else:
-                await self._tell(scope, uri_of(scope.name, _begin_of_all(keys)) + ANY_SUFFIX)
-        return written
+                await self._publish(scope, uri_of(scope.name, _common_prefix(keys)) + ANY_SUFFIX)
+        return result
 
-    async def _tell(self, scope: Scope, uri: str) -> None:
+    async def _publish(self, scope: ContextScope, uri: str) -> None:
         if scope.name == ANSWERS:
             return
-        only = scope.key.partition(":")[2] if scope.is_private else None
-        await self.changes.publish(Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=only))
+        private_to = scope.key.partition(":")[2] if scope.is_private else None
+        await self.changes.publish(
+            Change(ChangeKind.RESOURCE, uri, tenant=scope.tenant, private_to=private_to)
+        )
 
 
 async def _parsed(value: bytes) -> Any:
     return await aside(len(value), lambda: json.loads(value))
 
 
-def _begin_of_all(keys: Sequence[str]) -> str:
-    """What all of them begin with."""
+def _common_prefix(keys: Sequence[str]) -> str:
+    """The common prefix of all keys."""
     first, last = min(keys), max(keys)
-    alike = zip(first, last, strict=False)
-    return first[: next((n for n, (one, other) in enumerate(alike) if one != other), len(first))]
+    pairs = zip(first, last, strict=False)
+    return first[: next((n for n, (one, other) in enumerate(pairs) if one != other), len(first))]

@@ -1,4 +1,4 @@
-"""Scopes of shared context as this process has last seen them: immutable maps that share what they have in common."""
+"""Local copies of scopes of shared context: one immutable map for each version, with shared structure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Final, TypeAlias
 
 from immutables import Map
 
-from cwm.domain.shared_context import Entry, Head, Scope
+from cwm.domain.shared_context import ContextScope, Entry, Head
 from cwm.ports.context_index import ContextIndex, Delta
 
-_VERSIONS_KEPT: Final = 32
-# Nodes of the map and of the list of keys, and what an entry refers to.
+_MAX_VERSIONS: Final = 32
+# An estimate for a node of the map, a slot in the list of keys, or an object of an entry.
 _NODE_BYTES: Final = 48
 
 Entries: TypeAlias = "Map[str, Entry]"
@@ -25,7 +25,7 @@ Entries: TypeAlias = "Map[str, Entry]"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All entries at one version; what has expired is still among them."""
+    """All entries of a scope at one version, including expired ones."""
 
     head: Head
     entries: Entries
@@ -36,11 +36,11 @@ class View:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The last versions of one scope, the newest last, and its keys in order for as long as they stay the same.
+class _ScopeCopy:
+    """The last versions of one scope, the newest last, and the sorted keys of the newest.
 
-    ``replaced`` says of each version how many entries of the one before it are not in it. Of one that has
-    ``outgrown`` the memory there is nothing else.
+    ``replaced``: for each version, how many entries of the version before it are not in it. If ``outgrown``, the scope
+    does not fit in memory and no versions are kept.
     """
 
     maps: OrderedDict[int, Entries] = field(default_factory=OrderedDict)
@@ -71,60 +71,60 @@ class _Seen:
 
 
 class ContextViews:
-    """Asks the shared store where a scope is, and for no more than what changed since.
+    """Asks the shared store for a scope's version and loads only the changes since the last one it has.
 
-    ``reserve`` is told how many bytes they take whenever that changes; at ``most_bytes`` the scopes that were
-    not looked at for longest go. A scope that takes more alone is not kept: its keys are looked up in the store.
+    ``reserve`` is called with the total size in bytes whenever it changes. Above ``most_bytes`` the scopes that were
+    unused for longest are dropped. A scope larger than that is not kept: its keys are read from the store.
     """
 
     def __init__(self, index: ContextIndex, most_bytes: int, reserve: Callable[[int], None]) -> None:
         self.index = index
         self.most_bytes = most_bytes
         self._reserve = reserve
-        self._seen: OrderedDict[Scope, _Seen] = OrderedDict()
+        self._copies: OrderedDict[ContextScope, _ScopeCopy] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._copies)
 
-    async def now(self, scope: Scope) -> View:
-        """What is there now: nothing that was acknowledged before, by any replica, is missing."""
+    async def now(self, scope: ContextScope) -> View:
+        """The current state, with every write that any replica acknowledged before this call."""
         head = await self.index.head(scope)
-        seen = self._seen.get(scope)
-        if seen is None or seen.version != head.version or not seen.maps:
+        copy = self._copies.get(scope)
+        if copy is None or copy.version != head.version or not copy.maps:
             return await self._refreshed(scope, head)
-        self._seen.move_to_end(scope)
-        return View(head, seen.maps[head.version])
+        self._copies.move_to_end(scope)
+        return View(head, copy.maps[head.version])
 
-    async def entry(self, scope: Scope, key: str) -> tuple[int, Entry | None]:
-        """What the key is now, and the version of the scope."""
-        seen = self._seen.get(scope)
-        if seen is None or not seen.outgrown:
+    async def entry(self, scope: ContextScope, key: str) -> tuple[int, Entry | None]:
+        """The version of the scope and the key's current entry."""
+        copy = self._copies.get(scope)
+        if copy is None or not copy.outgrown:
             view = await self.now(scope)
             return view.head.version, view.entry(key)
-        self._seen.move_to_end(scope)
+        self._copies.move_to_end(scope)
         while True:
             head = await self.index.head(scope)
             entry = await self.index.past(scope, key, head.version)
-            # Unless it was overwritten and its past trimmed between the two.
+            # None is wrong if the key was overwritten and this version trimmed between the two reads.
             if entry is not None or (await self.index.head(scope)).floor <= head.version:
                 return head.version, entry
 
-    def past(self, scope: Scope, version: int) -> Entries | None:
-        """The whole state at ``version``, where this process still has it."""
-        seen = self._seen.get(scope)
-        return None if seen is None else seen.maps.get(version)
+    def past(self, scope: ContextScope, version: int) -> Entries | None:
+        """The whole state at ``version``, or None if this process does not have it."""
+        copy = self._copies.get(scope)
+        return None if copy is None else copy.maps.get(version)
 
-    def keys(self, scope: Scope, view: View, prefix: str, after: str | None) -> list[str]:
-        """Those that begin with ``prefix`` and come after ``after``, in order."""
-        seen = self._seen.get(scope)
-        newest = seen is not None and seen.version == view.head.version
-        if seen is not None and newest and seen.keys is not None:
-            keys = seen.keys
+    def keys(self, scope: ContextScope, view: View, prefix: str, after: str | None) -> list[str]:
+        """The sorted keys that start with ``prefix`` and sort after ``after``."""
+        copy = self._copies.get(scope)
+        newest = copy is not None and copy.version == view.head.version
+        if copy is not None and newest and copy.keys is not None:
+            keys = copy.keys
         else:
             keys = sorted(view.entries)
-            if seen is not None and newest:
-                seen.keys = keys
+            if copy is not None and newest:
+                copy.keys = keys
         start = bisect_left(keys, prefix)
         if after is not None and after >= prefix:
             start = bisect_left(keys, after)
@@ -132,83 +132,87 @@ class ContextViews:
         end = bisect_left(keys, prefix + chr(sys.maxunicode), lo=start) if prefix else len(keys)
         return keys[start:end]
 
-    def forget(self, scope: Scope) -> None:
-        if (seen := self._seen.pop(scope, None)) is not None:
-            self._account(-seen.size)
+    def forget(self, scope: ContextScope) -> None:
+        if (copy := self._copies.pop(scope, None)) is not None:
+            self._account(-copy.size)
 
-    async def _refreshed(self, scope: Scope, at_least: Head) -> View:
-        seen = self._seen.setdefault(scope, _Seen())
-        async with seen.refreshing:
-            if not seen.maps or seen.version != at_least.version:
-                # One that is behind us may have been read before ours, or the store has lost what it had.
-                delta = await self.index.since(scope, seen.version)
-                if delta.head.version < seen.version:
-                    seen.drop_all()
-                entries = _applied(seen, delta)
-                self._keep(scope, seen, delta, entries)
+    async def _refreshed(self, scope: ContextScope, at_least: Head) -> View:
+        copy = self._copies.setdefault(scope, _ScopeCopy())
+        async with copy.refreshing:
+            if not copy.maps or copy.version != at_least.version:
+                # An older head was read before this copy was refreshed, or the store has lost data.
+                delta = await self.index.since(scope, copy.version)
+                if delta.head.version < copy.version:
+                    copy.drop_all()
+                entries = _apply(copy, delta)
+                self._keep(scope, copy, delta, entries)
                 return View(delta.head, entries)
-            return View(at_least, seen.maps[at_least.version])
+            return View(at_least, copy.maps[at_least.version])
 
     def resize(self, most_bytes: int) -> None:
-        """Take so much at most from now on."""
+        """Change the limit and drop scopes that do not fit any more."""
         self.most_bytes = most_bytes
-        for scope in [scope for scope, seen in self._seen.items() if seen.outgrown or seen.size > most_bytes]:
+        for scope in [
+            scope for scope, copy in self._copies.items() if copy.outgrown or copy.size > most_bytes
+        ]:
             self.forget(scope)
         self._make_room(None)
 
-    def _keep(self, scope: Scope, seen: _Seen, delta: Delta, entries: Entries) -> None:
-        before = seen.size
-        if delta.head.version not in seen.maps:
-            replaced = len(seen.maps[seen.version]) if delta.whole and seen.maps else len(delta.entries)
-            seen.add(delta.head.version, entries, replaced)
-        each = _entry_bytes(entries)
-        while len(seen.maps) > _VERSIONS_KEPT or (len(seen.maps) > 1 and _size(seen, each) > self.most_bytes):
-            seen.drop_oldest()
-        if _size(seen, each) > self.most_bytes:
-            seen.drop_all()
-            seen.outgrown = True
-        seen.size = _size(seen, each)
-        if self._seen.get(scope) is seen:
-            self._seen.move_to_end(scope)
-            self._account(seen.size - before)
+    def _keep(self, scope: ContextScope, copy: _ScopeCopy, delta: Delta, entries: Entries) -> None:
+        before = copy.size
+        if delta.head.version not in copy.maps:
+            replaced = len(copy.maps[copy.version]) if delta.whole and copy.maps else len(delta.entries)
+            copy.add(delta.head.version, entries, replaced)
+        entry_bytes = _entry_bytes(entries)
+        while len(copy.maps) > _MAX_VERSIONS or (
+            len(copy.maps) > 1 and _size(copy, entry_bytes) > self.most_bytes
+        ):
+            copy.drop_oldest()
+        if _size(copy, entry_bytes) > self.most_bytes:
+            copy.drop_all()
+            copy.outgrown = True
+        copy.size = _size(copy, entry_bytes)
+        if self._copies.get(scope) is copy:
+            self._copies.move_to_end(scope)
+            self._account(copy.size - before)
             self._make_room(scope)
 
-    def _make_room(self, but: Scope | None) -> None:
-        while self._size > self.most_bytes and len(self._seen) > 1:
-            oldest = next(iter(self._seen))
-            if oldest == but:
+    def _make_room(self, current: ContextScope | None) -> None:
+        while self._size > self.most_bytes and len(self._copies) > 1:
+            oldest = next(iter(self._copies))
+            if oldest == current:
                 return
             self.forget(oldest)
 
-    def _account(self, more: int) -> None:
-        self._size += more
+    def _account(self, change: int) -> None:
+        self._size += change
         self._reserve(self._size)
 
 
-def _applied(seen: _Seen, delta: Delta) -> Entries:
+def _apply(copy: _ScopeCopy, delta: Delta) -> Entries:
     now: datetime = delta.head.now
-    if delta.whole or not seen.maps:
+    if delta.whole or not copy.maps:
         return Map({entry.key: entry for entry in delta.entries if entry.is_there(now)})
-    changed = seen.maps[seen.version].mutate()
+    entries = copy.maps[copy.version].mutate()
     for entry in delta.entries:
         if entry.is_there(now):
-            changed[entry.key] = entry
+            entries[entry.key] = entry
         else:
-            changed.pop(entry.key, None)
-    return changed.finish()
+            entries.pop(entry.key, None)
+    return entries.finish()
 
 
 def _entry_bytes(entries: Entries) -> float:
-    """An estimate from a sample: entries of one scope are much alike."""
+    """The mean size of an entry, from a sample of 64: entries of one scope are similar."""
     sample = [entry for _, entry in zip(range(64), entries.values(), strict=False)]
     return sum(_entry_size(entry) for entry in sample) / len(sample) if sample else _NODE_BYTES
 
 
-def _size(seen: _Seen, each: float) -> int:
-    """Of all versions; each has a path of nodes of its own, and what it has not is still in the one before."""
-    newest = len(seen.maps[seen.version]) if seen.maps else 0
-    kept = newest + sum(seen.replaced.values())
-    return _NODE_BYTES + int(each * kept) + 32 * _NODE_BYTES * len(seen.maps)
+def _size(copy: _ScopeCopy, entry_bytes: float) -> int:
+    """Estimated bytes: the newest entries, those only in older versions, and a path of nodes for each version."""
+    newest = len(copy.maps[copy.version]) if copy.maps else 0
+    entry_count = newest + sum(copy.replaced.values())
+    return _NODE_BYTES + int(entry_bytes * entry_count) + 32 * _NODE_BYTES * len(copy.maps)
 
 
 def _entry_size(entry: Entry) -> int:

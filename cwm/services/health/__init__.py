@@ -1,1 +1,1 @@
-"""Health: what is up, what doctor finds, what is counted."""
+"""Health: component checks, the examinations of ``cwm doctor``, and the census for metrics."""

@@ -1,4 +1,4 @@
-"""Census: what there is, asked for when somebody looks, so that nobody pays for it while nobody does."""
+"""Census: gathers the figures of /metrics when it is scraped, so that nothing is queried without a scrape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE_AFTER_COUNTING: Final = 50.0
 _log = logging.getLogger("cwm.census")
 
 
-class Load(Protocol):
+class DatabaseLoad(Protocol):
     """How busy a database is: transactions that run or wait for one of its connections."""
 
     @property
@@ -34,15 +34,15 @@ class Load(Protocol):
 
 
 class Census:
-    """Asks the registry, the tiers and every component, each ``refresh_seconds`` after its last answer at the earliest.
+    """Queries the registry, the tiers and every component, each at most every ``refresh_seconds``.
 
-    After counting the registry it rests for fifty times as long as that took: a very large one is counted less
-    often, and never for more than a fiftieth of the time. What is asked is not waited for longer than two
-    seconds; the next look tells it.
+    After counting the registry it pauses for fifty times as long as the count took: a very large registry is counted
+    less often, and for at most a fiftieth of the time. A scrape waits at most two seconds for queries; the next one
+    shows their results.
     """
 
     def __init__(
-        self, inspect: Inspect, agents: Agents, database: Load, clock: Clock, refresh_seconds: float
+        self, inspect: Inspect, agents: Agents, database: DatabaseLoad, clock: Clock, refresh_seconds: float
     ) -> None:
         self._inspect = inspect
         self._agents = agents
@@ -57,13 +57,14 @@ class Census:
         ]
 
     async def look(self) -> None:
-        asked = {task for each in self._questions if (task := each.asked()) is not None}
-        if asked:
-            await asyncio.wait(asked, timeout=_PATIENCE_SECONDS)
+        """Start the queries that are due and wait for them, two seconds at most."""
+        tasks = {task for each in self._questions if (task := each.running()) is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=_PATIENCE_SECONDS)
 
     def now(self) -> Standing:
-        """What is known; upstreams, agent sessions and the database are as they are at this moment."""
-        # Counted less often than checked: what was counted before it went away is not what there is.
+        """The last results; upstreams, agent sessions and the database are read at this moment."""
+        # The registry is checked more often than counted: while it is down, an older count is not reported.
         stock = self._stock if self._components.get("registry", True) else None
         return Standing(
             sessions=stock.sessions if stock else None,
@@ -77,9 +78,9 @@ class Census:
         )
 
     async def aclose(self) -> None:
-        """Give up what is being asked."""
+        """Cancel the running queries."""
         for each in self._questions:
-            await each.given_up()
+            await each.cancel()
 
     async def _check(self) -> None:
         health = await self._inspect.health()
@@ -104,7 +105,7 @@ class Census:
 
 
 class _Question:
-    """Never asked twice at once, nor sooner after an answer than ``seconds`` and ``rest`` times what that took."""
+    """A query that runs once at a time, and again after ``seconds`` or ``rest`` times its duration, whichever is longer."""
 
     def __init__(
         self, ask: Callable[[], Coroutine[Any, Any, None]], clock: Clock, seconds: float, *, rest: float = 0.0
@@ -116,22 +117,22 @@ class _Question:
         self._task: asyncio.Task[None] | None = None
         self._due = clock.monotonic()
 
-    def asked(self) -> asyncio.Task[None] | None:
-        """The question as it is being asked, begun now if it is due; None while the last answer is good."""
+    def running(self) -> asyncio.Task[None] | None:
+        """The running query, started now if it is due; None while the last answer is still valid."""
         if self._task is None and self._clock.monotonic() >= self._due:
-            self._task = asyncio.create_task(self._answered())
+            self._task = asyncio.create_task(self._run())
         return self._task
 
-    async def given_up(self) -> None:
+    async def cancel(self) -> None:
         if self._task is not None:
             await cancel_and_wait(self._task)
 
-    async def _answered(self) -> None:
+    async def _run(self) -> None:
         started = self._clock.monotonic()
         try:
             await self._ask()
         except Exception:  # noqa: BLE001 - logged; the next look may go well
-            _log.exception("what is told at /metrics could not be asked")
+            _log.exception("a query for /metrics failed")
         finally:
             ended = self._clock.monotonic()
             self._due = ended + max(self._seconds, self._rest * (ended - started))

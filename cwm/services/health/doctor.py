@@ -1,6 +1,6 @@
-"""Is this installation able to keep its promises? Every part is asked, then made to prove it.
+"""``cwm doctor``: checks the configuration of every part of an installation, then tests it with probes.
 
-Nothing is changed: probes have their own salts and random content, and what they stored is deleted.
+Nothing is changed: probes have salts of their own and random content, and the chunks they store are deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLOCKS_APART: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """``vllm_version`` and ``lmcache_version`` are None where they could not be asked."""
+    """The findings; ``vllm_version`` and ``lmcache_version`` are None if unreachable."""
 
     findings: tuple[Finding, ...]
     vllm_version: str | None
@@ -36,10 +36,10 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """``schema`` says whether CWM can work on the registry's schema, and what there is to say about it.
+    """Examines the registry, vLLM, LMCache and Redis.
 
-    ``store_time`` is None where the registry has no clock of its own. ``shared_tier_room`` asks the shared
-    tier; None where its URL is not known here.
+    ``schema`` returns whether CWM can use the registry's schema, and a message. ``store_time`` returns None if the
+    registry has no clock of its own. ``shared_tier_room`` asks the shared tier; None if its URL is not configured.
     """
 
     registry: Registry
@@ -51,7 +51,7 @@ class Doctor:
     shared_tier_room: Callable[[], Awaitable[SharedTierRoom]] | None = None
 
     async def __call__(self) -> Examined:
-        """Findings in order of dependence; an unreachable part is a finding, never an error."""
+        """Examine everything; parts that others depend on come first. An unreachable part is a finding, never an error."""
         findings = Findings()
         await self._registry(findings)
         version, served = await self._vllm(findings)
@@ -84,15 +84,15 @@ class Doctor:
     async def _registry(self, findings: Findings) -> None:
         try:
             await self.registry.ping()
-            usable, told = await self.schema()
+            usable, message = await self.schema()
             before, store, after = self.clock.now(), await self.store_time(), self.clock.now()
         except CwmError as error:
             findings.fault("registry", error.message, "Check CWM_DATABASE_URL or CWM_DB_PATH.")
             return
         if usable:
-            findings.ok("registry", told)
+            findings.ok("registry", message)
         else:
-            findings.fault("registry", told, "cwm migrate")
+            findings.fault("registry", message, "cwm migrate")
         if store is not None:
             _clocks(findings, max(before - store, store - after))
 
@@ -155,11 +155,11 @@ class Doctor:
         _memory(findings, room)
 
 
-def _clocks(findings: Findings, apart: timedelta) -> None:
-    if apart > _CLOCKS_APART:
+def _clocks(findings: Findings, difference: timedelta) -> None:
+    if difference > _CLOCKS_APART:
         findings.warn(
             "clocks",
-            f"This machine's clock and the registry's are {apart.total_seconds():.0f} s apart: "
+            f"This machine's clock and the registry's are {difference.total_seconds():.0f} s apart: "
             "gateways differ on when windows, sessions and results expire.",
             "Keep the clocks of all machines by NTP.",
         )
@@ -173,7 +173,7 @@ def _eviction(findings: Findings, room: SharedTierRoom) -> None:
     elif room.policy is None:
         findings.warn(
             "eviction",
-            "Redis does not tell its eviction policy.",
+            "Redis does not report its eviction policy.",
             "Make sure maxmemory-policy is noeviction.",
         )
     else:
@@ -185,7 +185,7 @@ def _eviction(findings: Findings, room: SharedTierRoom) -> None:
 
 
 def _memory(findings: Findings, room: SharedTierRoom) -> None:
-    """Every request leaves its chunks there, and only `cwm up` removes those that nobody froze."""
+    """Every request stores chunks in Redis, and only `cwm up` removes those that no window needs."""
     used = f"{room.used_bytes / 2**30:.1f} GiB"
     if room.max_bytes is None:
         findings.warn(
@@ -215,7 +215,7 @@ def _instances(findings: Findings, facts: KvTierFacts) -> None:
 
 
 def _adapters(findings: Findings, facts: KvTierFacts) -> None:
-    told = ", ".join(facts.adapters)
+    adapters = ", ".join(facts.adapters)
     if not facts.adapters:
         findings.fault(
             "adapters",
@@ -225,22 +225,22 @@ def _adapters(findings: Findings, facts: KvTierFacts) -> None:
     elif "resp" in facts.adapters:
         findings.warn(
             "adapters",
-            f"LMCache uses {told}; 'resp' never reconnects, and one short value ends it for every key.",
+            f"LMCache uses {adapters}; 'resp' never reconnects, and one short value ends it for every key.",
             'Use "type":"valkey" in --l2-adapter; it speaks to Redis as well.',
         )
     elif "valkey" not in facts.adapters:
         findings.warn(
             "adapters",
-            f"LMCache uses {told}: without a shared tier windows stay on their node.",
+            f"LMCache uses {adapters}: without a shared tier windows stay on their node.",
             'Add --l2-adapter \'{"type":"valkey",…}\' to thaw on any replica.',
         )
     else:
-        findings.ok("adapters", told)
+        findings.ok("adapters", adapters)
 
 
 def _serde(findings: Findings, facts: KvTierFacts) -> None:
     if facts.bare_adapters is None:
-        findings.skipped("LMCache does not tell", "serde")
+        findings.skipped("LMCache does not report its adapters' serde", "serde")
     elif facts.bare_adapters:
         findings.fault(
             "serde",

@@ -1,6 +1,6 @@
-"""Do vLLM, LMCache and the coordinator mean the same chunks, and does what is stored come back?
+"""Tests whether vLLM, LMCache and the coordinator agree on chunks, and whether stored chunks can be loaded again.
 
-They hash for themselves and never compare: a disagreement shows as nothing ever being found.
+Each computes hashes on its own and none compares them: if they disagree, nothing is ever found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CACHE_CHECKS: Final = (
     "decode cache",
     "cpu tier",
 )
-# The directory hears of a chunk once per flush interval of LMCache's events, a second by default.
+# LMCache reports new chunks to the directory once per flush interval, by default a second.
 _PATIENCE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
 _WINDOWS_IN_L1: Final = 4
@@ -45,12 +45,12 @@ class CacheExamination:
     world_size: int = 1
 
     async def examine(self, probe: TokenIds) -> None:
-        """``probe`` was computed under PROBE_SALT a moment ago."""
+        """Run the checks with ``probe``, which vLLM has just computed under PROBE_SALT."""
         try:
             await self._examine(probe)
         except CwmError as error:
-            known = {finding.name for finding in self.findings.made}
-            first, *rest = [name for name in CACHE_CHECKS if name not in known]
+            checks_done = {finding.name for finding in self.findings.made}
+            first, *rest = [name for name in CACHE_CHECKS if name not in checks_done]
             self.findings.fault(first, error.message, "See the logs of LMCache's server and coordinator.")
             self.findings.skipped(f"{first} failed", *rest)
 
@@ -70,10 +70,10 @@ class CacheExamination:
         await self._cpu_tier(facts, placements)
 
     def _attached(self, facts: KvTierFacts) -> AttachedModel | None:
-        found = next((model for model in facts.attached if model.root == self.served.root), None)
-        if found:
-            self.findings.ok("attached", f"vLLM with {found.root}, world size {found.world_size}")
-            return found
+        attached = next((model for model in facts.attached if model.root == self.served.root), None)
+        if attached:
+            self.findings.ok("attached", f"vLLM with {attached.root}, world size {attached.world_size}")
+            return attached
         others = ", ".join(model.root for model in facts.attached)
         self.findings.fault(
             "attached",
@@ -100,7 +100,9 @@ class CacheExamination:
             self.findings.ok("coordinator", f"its chunk has {chunk} tokens too")
         elif chunk is None:
             self.findings.warn(
-                "coordinator", "It does not tell its chunk size.", "See that its --chunk-size is LMCache's."
+                "coordinator",
+                "It does not report its chunk size.",
+                "Make sure that its --chunk-size is LMCache's.",
             )
         else:
             self.findings.fault(
@@ -110,9 +112,9 @@ class CacheExamination:
             )
 
     async def _directory(self, facts: KvTierFacts, prefix: PrefixKey) -> list[Placement]:
-        placements = await self._settled(prefix)
+        placements = await self._stored_placements(prefix)
         if self.findings.has_fault("coordinator"):
-            self.findings.skipped("the coordinator's chunks are others", "directory")
+            self.findings.skipped("the coordinator has another chunk size", "directory")
         elif self.kv_tier.expected_hashes(prefix) is None:
             self.findings.warn(
                 "directory",
@@ -138,21 +140,22 @@ class CacheExamination:
             self.findings.skipped("there is no lower tier", name)
             return
         await self.kv_tier.drop_l1(prefix)
-        back = await self.kv_tier.prefetch(prefix)
-        if back.complete and back.total:
+        prefetched = await self.kv_tier.prefetch(prefix)
+        if prefetched.complete and prefetched.total:
             tiers = sorted({str(tier) for placement in placements for tier in placement.tiers & _BELOW_L1})
             self.findings.ok(
-                name, f"{back.found} of {back.total} blocks came back from {' and '.join(tiers) or 'below'}"
+                name,
+                f"{prefetched.found} of {prefetched.total} blocks came back from {' and '.join(tiers) or 'below'}",
             )
         else:
             self.findings.fault(
                 name,
-                f"{back.found} of {back.total} blocks came back after L1 was dropped: freezes will fail.",
+                f"{prefetched.found} of {prefetched.total} blocks came back after L1 was dropped: freezes will fail.",
                 "See LMCache's log: can its adapters write (Redis reachable, not full; folder writable)?",
             )
 
     async def _decode_cache(self, facts: KvTierFacts) -> None:
-        """Generation fills the second chunk; found at once, it was stored while decoding."""
+        """Generate tokens that fill the second chunk: if it is found, it was stored while decoding."""
         name = "decode cache"
         chunk = facts.chunk_size
         if self.served.max_model_len < 2 * chunk + 4:
@@ -163,7 +166,7 @@ class CacheExamination:
         answer = await self.engine.complete(Generation(self.served.id, probe, PROBE_SALT, 8, sampling))
         token_ids = probe + answer.token_ids
         self.sent.append((token_ids, PROBE_SALT))
-        if await self._found(self._key(token_ids[: 2 * chunk], PROBE_SALT), wanted=2):
+        if await self._is_found(self._key(token_ids[: 2 * chunk], PROBE_SALT), count=2):
             self.findings.ok(name, "blocks filled by generation are stored too")
         else:
             self.findings.warn(
@@ -176,34 +179,34 @@ class CacheExamination:
         chunk_bytes = max((placement.size_bytes for placement in placements), default=0)
         capacity = next((u.capacity_bytes for u in await self.kv_tier.usage() if u.tier is Tier.CPU), None)
         if not chunk_bytes or not capacity:
-            self.findings.skipped("LMCache does not tell the sizes", "cpu tier")
+            self.findings.skipped("LMCache does not report the sizes", "cpu tier")
             return
         largest = full_chunks(self.served.max_model_len, facts.chunk_size) * chunk_bytes
-        told = f"L1 holds {capacity / largest:.1f} of the largest possible windows ({largest / 2**20:.0f} MiB each)"
+        message = f"L1 holds {capacity / largest:.1f} of the largest possible windows ({largest / 2**20:.0f} MiB each)"
         if capacity >= _WINDOWS_IN_L1 * largest:
-            self.findings.ok("cpu tier", told)
+            self.findings.ok("cpu tier", message)
         else:
             gigabytes = _WINDOWS_IN_L1 * largest / 2**30
             self.findings.warn(
                 "cpu tier",
-                f"{told}: stores are dropped silently when it is full.",
+                f"{message}: stores are dropped silently when it is full.",
                 f"Start LMCache's server with --l1-size-gb {gigabytes:.1f} or more (CWM_CPU_CACHE_GB for `cwm up`).",
             )
 
-    async def _settled(self, prefix: PrefixKey) -> list[Placement]:
-        """What the directory says once every chunk is below L1, or when its time is over."""
-        patience = self.clock.monotonic() + _PATIENCE_SECONDS
+    async def _stored_placements(self, prefix: PrefixKey) -> list[Placement]:
+        """The directory's placements once every chunk is below L1, after 5 s at the latest."""
+        deadline = self.clock.monotonic() + _PATIENCE_SECONDS
         while True:
             placements = await self.kv_tier.lookup(prefix)
-            settled = bool(placements) and all(placement.tiers & _BELOW_L1 for placement in placements)
-            if settled or self.clock.monotonic() > patience:
+            is_stored = bool(placements) and all(placement.tiers & _BELOW_L1 for placement in placements)
+            if is_stored or self.clock.monotonic() > deadline:
                 return placements
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _found(self, prefix: PrefixKey, wanted: int) -> bool:
-        patience = self.clock.monotonic() + _PATIENCE_SECONDS
-        while self.clock.monotonic() < patience:
-            if (await self.kv_tier.prefetch(prefix)).found >= wanted:
+    async def _is_found(self, prefix: PrefixKey, count: int) -> bool:
+        deadline = self.clock.monotonic() + _PATIENCE_SECONDS
+        while self.clock.monotonic() < deadline:
+            if (await self.kv_tier.prefetch(prefix)).found >= count:
                 return True
             await asyncio.sleep(_POLL_SECONDS)
         return False
@@ -212,7 +215,7 @@ class CacheExamination:
         return PrefixKey(self.served.root, self.world_size, token_ids, salt)
 
     async def clean_up(self, sent: list[tuple[TokenIds, str]]) -> None:
-        """Delete what probes may have stored."""
+        """Delete the chunks that probes may have stored."""
         if self.findings.has_fault("instances"):
             self.findings.skipped("no instance is known that could delete the probe's chunks", "clean-up")
             return

@@ -1,4 +1,4 @@
-"""What vLLM must do for CWM, shown by three small requests."""
+"""Tests what CWM needs of vLLM with three small requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PINNED = "Use the vLLM version that CWM pins (deploy/engine/requirements-cpu.tx
 class EngineExamination:
     """Sends one random prompt twice under one salt and once under another.
 
-    ``sent`` holds (token ids, salt) of whatever may have been stored.
+    ``sent``: (token ids, salt) of all prompts whose chunks may have been stored.
     """
 
     findings: Findings
@@ -32,10 +32,10 @@ class EngineExamination:
     sent: list[tuple[TokenIds, str]] = field(default_factory=list)
 
     async def examine(self) -> TokenIds | None:
-        """The prompt, at least two chunks where the model takes them; None when vLLM does not complete it."""
-        wanted = min(2 * self.chunk_size + 8, self.served.max_model_len - 8)
+        """Run the checks; returns the prompt, of two chunks or more if the model allows it, or None if vLLM fails on it."""
+        count = min(2 * self.chunk_size + 8, self.served.max_model_len - 8)
         try:
-            probe = await probe_ids(self.engine, self.served, wanted)
+            probe = await probe_ids(self.engine, self.served, count)
             first = await self._complete(probe, PROBE_SALT)
             second = await self._complete(probe, PROBE_SALT)
             other = await self._complete(probe, OTHER_SALT)
@@ -99,22 +99,24 @@ class EngineExamination:
 
     async def _control_tokens(self) -> None:
         try:
-            known = await self.engine.special_tokens(self.served.id)
+            control_tokens = await self.engine.special_tokens(self.served.id)
         except CwmError as error:
             self.findings.warn("control tokens", error.message, "See vLLM's log.")
             return
-        if known:
-            self.findings.ok("control tokens", f"{len(known)} known; text that forges them is refused")
+        if control_tokens:
+            self.findings.ok(
+                "control tokens", f"{len(control_tokens)} known; text that forges them is refused"
+            )
         else:
             self.findings.warn(
                 "control tokens",
-                "vLLM does not tell the model's control tokens: user text can forge a turn.",
+                "vLLM does not report the model's control tokens: user text can forge a turn.",
                 "Start vLLM with --enable-tokenizer-info-endpoint.",
             )
 
 
-async def probe_ids(engine: Engine, served: ServedModel, wanted: int) -> TokenIds:
-    """``wanted`` ids that no cache has seen: they begin with random text."""
+async def probe_ids(engine: Engine, served: ServedModel, count: int) -> TokenIds:
+    """``count`` token ids that start with random text, so that no cache has them."""
     text = f"{uuid4().hex} is what the doctor of CWM says. "
     ids = await engine.tokenize(served.id, text, add_special_tokens=False)
-    return (ids * (wanted // len(ids) + 1))[:wanted]
+    return (ids * (count // len(ids) + 1))[:count]

@@ -1,4 +1,4 @@
-"""What an examination found: one line each, with the way to put it right."""
+"""The findings of an examination: one line each, with a fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FindingStatus(StrEnum):
-    """``skipped`` could not be looked at, because something before it is at fault."""
+    """``skipped``: not checked, because an earlier check failed or something it needs is missing."""
 
     OK = "ok"
     WARN = "warn"
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """Findings in the order in which they were made."""
+    """Findings in the order of the checks."""
 
     made: list[Finding] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Is everything there, and what does the cache hold: health and statistics."""
+"""The health of every component, and statistics of the cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """``latency_ms`` is how long the answer took; ``since`` when it became as it is, where CWM was told."""
+    """The state of one component. ``latency_ms``: duration of the check. ``since``: start of this state, if CWM knows it."""
 
     name: str
     status: Status
@@ -47,9 +47,9 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """``hit_rate`` values are shares (0-1) of looked-up prompt tokens since the engine started.
+    """Statistics of the cache. Hit rates are shares (0-1) of the prompt tokens looked up since the engine started.
 
-    Blocks and bytes are the tenant's own: distinct chunks its windows refer to, one copy each.
+    Blocks and bytes count the distinct chunks of the tenant's windows, one copy each.
     """
 
     total_blocks: int
@@ -63,15 +63,16 @@ class CacheStats:
 
 _NEEDED: Final = frozenset({"vllm", "registry"})
 UPSTREAM: Final = "upstream:"
-"""Begins the component name of an upstream server."""
+"""The prefix of an upstream's component name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """``cache_fault`` says what is wrong with a cache whose every part answers; None when nothing is known to be.
+    """Checks components and collects statistics.
 
-    ``upstreams`` tells how the configured upstream servers are. ``shared_store`` raises unless the store that
-    gateways share answers; None where there is none. A check takes ``check_seconds`` at most.
+    ``cache_fault`` returns a known fault of a cache whose parts all answer, or None. ``upstreams`` returns the state of
+    the upstream servers. ``shared_store`` raises unless the store that gateways share answers; None if there is none.
+    A check takes at most ``check_seconds``.
     """
 
     registry: Registry
@@ -86,7 +87,7 @@ class Inspect:
     check_seconds: float = 3.0
 
     async def health(self, component: str | None = None) -> Health:
-        """Ask each component, all at once. CWM-1003 for a component that does not exist."""
+        """Check all components concurrently, or only ``component``. CWM-1003 if it does not exist."""
         checks: dict[str, Callable[[], Awaitable[tuple[Status, str]]]] = {
             "kv_store": self._kv_store,
             "vllm": self._vllm,
@@ -99,11 +100,11 @@ class Inspect:
         checks.update({name: partial(_upstream, each) for name, each in upstreams.items()})
         if component is not None and component not in checks:
             raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
-        chosen = [component] if component else list(checks)
-        answered = await asyncio.gather(*(self._timed(name, checks[name]) for name in chosen))
+        names = [component] if component else list(checks)
+        results = await asyncio.gather(*(self._timed(name, checks[name]) for name in names))
         components = [
             replace(each, since=upstreams[each.name].since) if each.name in upstreams else each
-            for each in answered
+            for each in results
         ]
         return Health(
             status=_overall(components),
@@ -113,7 +114,7 @@ class Inspect:
         )
 
     async def cache_stats(self, principal: Principal) -> CacheStats:
-        """Counts of the registry, LMCache and vLLM; zeros for an engine that does not answer."""
+        """Figures of the registry, LMCache and vLLM; zeros for an engine that does not answer."""
         totals = await self.registry.totals(principal.tenant)
         try:
             counters = await self.engine.counters()
@@ -149,12 +150,12 @@ class Inspect:
         return Status.HEALTHY, "OK"
 
     async def _coordinator(self) -> tuple[Status, str]:
-        registered = await self.kv_tier.registered()
-        if registered is None:
-            return Status.HEALTHY, "This engine has no LMCache, and so needs none."
-        if registered == 0:
+        server_count = await self.kv_tier.registered()
+        if server_count is None:
+            return Status.HEALTHY, "This engine has no LMCache and needs no coordinator."
+        if server_count == 0:
             return Status.DEGRADED, "No LMCache is registered with the coordinator."
-        return Status.HEALTHY, f"knows {registered} LMCache {'server' if registered == 1 else 'servers'}"
+        return Status.HEALTHY, f"knows {server_count} LMCache {'server' if server_count == 1 else 'servers'}"
 
     async def _vllm(self) -> tuple[Status, str]:
         await self.engine.health()
@@ -173,8 +174,8 @@ class Inspect:
         return Status.HEALTHY, f"LMCache {facts.version}, {', '.join(facts.adapters) or 'no lower tier'}"
 
 
-async def _shared_store(answers: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
-    await answers()
+async def _shared_store(check: Callable[[], Awaitable[None]]) -> tuple[Status, str]:
+    await check()
     return Status.HEALTHY, "OK"
 
 
@@ -187,7 +188,7 @@ async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
 
 
 def _overall(components: list[Component]) -> Status:
-    """Without its cache an engine still answers; without engine or registry nothing works."""
+    """Unhealthy if vLLM or the registry is down; otherwise degraded if anything is, as turns still work."""
     if any(c.status is Status.UNHEALTHY and c.name in _NEEDED for c in components):
         return Status.UNHEALTHY
     if any(c.status is not Status.HEALTHY for c in components):

@@ -1,4 +1,4 @@
-"""What a tool answered: how much of it reaches a model, and the parts in which it is stored."""
+"""A tool's answer: the tokens it takes in a model's context, and the parts in which it is stored."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cwm.services.results.preview.twins import Twins, twins_of
 JSON_TYPE: Final = "application/json"
 
 _PLAIN: Final = "text/plain"
-# What a large picture takes in the models that see pictures.
+# Tokens of a large picture in models that see pictures.
 _MOST_IMAGE_TOKENS: Final = 1_600
 _MOST_PARTS: Final = 64
 
 
 @dataclass(frozen=True)
-class Answer:
-    """``content`` are MCP's items as they are on the wire, ``structured`` its structuredContent, ``meta`` its _meta."""
+class ToolAnswer:
+    """An MCP result: ``content`` its items as sent, ``structured`` its structuredContent, ``meta`` its _meta."""
 
     content: Sequence[Mapping[str, Any]]
     structured: Any = None
@@ -35,18 +35,18 @@ class Answer:
 
     @cached_property
     def twins(self) -> Twins:
-        """The texts that say what the structured content says."""
+        """The texts that repeat the structured content."""
         return twins_of(self.content, self.structured)
 
     @property
     def says_it_twice(self) -> bool:
-        """Whether the texts say all that the structured content says: clients show one of the two."""
+        """Whether the texts contain all of the structured content, so that clients show only one of the two."""
         return bool(self.twins.said) or self.twins.each is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The texts that reach a model with the tokens of each, and what pictures and the like take."""
+    """The texts that reach a model with the tokens of each, and the tokens of pictures and other media."""
 
     texts: tuple[tuple[str, int], ...]
     media: int
@@ -56,28 +56,27 @@ class Counted:
         return self.media + sum(tokens for _, tokens in self.texts)
 
 
-async def count(answer: Answer, counter: TokenCounter) -> Counted:
-    """What the answer takes in a model's context."""
+async def count(answer: ToolAnswer, counter: TokenCounter) -> Counted:
+    """Count the tokens that the answer takes in a model's context."""
     if is_long([answer.content, answer.structured]):
         return await asyncio.to_thread(_counted, answer, counter)
     return _counted(answer, counter)
 
 
 def item_of(part: Part) -> Mapping[str, Any]:
-    """A part as an item that takes as much of a model's context."""
+    """A part as an MCP item that takes the same number of tokens."""
     if part.kind is not PartKind.BINARY:
         return {"type": "text", "text": part.body.decode()}
     kind = "image" if part.media_type.startswith("image/") else "audio"
     return {"type": kind, "data": base64.b64encode(part.body).decode(), "mimeType": part.media_type}
 
 
-def parts_of(answer: Answer) -> list[Part]:
-    """Everything in it, byte for byte: one part an item, then the structured content if no text says the same.
+def parts_of(answer: ToolAnswer) -> list[Part]:
+    """The whole answer, byte for byte: one part for each item, then the structured content if no text repeats it.
 
-    A text that is a JSON object or array is a JSON part. A list that is there twice, in the structured content
-    and in a text for each of its items, is one JSON part. So many items that their parts could not be
-    handled one by one are one JSON part, too. What none of these says (the URI of a resource, annotations,
-    ``_meta``) is a last part, of ``ABOUT_TYPE``: the items without their bodies, and ``_meta``.
+    A text that is a JSON object or array is a JSON part. A list that occurs twice, in the structured content and in a
+    text for each of its items, is one JSON part; so are more than 64 items. The rest (the URI of a resource,
+    annotations, ``_meta``) is a last part of ``ABOUT_TYPE``: the items without their bodies, and ``_meta``.
     """
     if answer.twins.each is not None:
         listed = [_json_part(answer.structured)]
@@ -96,7 +95,7 @@ def parts_of(answer: Answer) -> list[Part]:
     return [*parts, *_about(answer, shells if any(map(_says_more, shells)) else ())]
 
 
-def _about(answer: Answer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
+def _about(answer: ToolAnswer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator[Part]:
     about: dict[str, Any] = {"content": shells} if shells else {}
     if answer.meta:
         about["_meta"] = answer.meta
@@ -105,7 +104,7 @@ def _about(answer: Answer, shells: Sequence[Mapping[str, Any]] = ()) -> Iterator
 
 
 def _shell(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The item without what its part holds."""
+    """The item without the body that its part contains."""
     match item:
         case {"type": "resource", "resource": Mapping() as resource}:
             return {**item, "resource": _without(resource, "text", "blob")}
@@ -123,8 +122,8 @@ def _without(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def _is_spelled_alike(answer: Answer) -> bool:
-    """Whether each text is what its item in the list is made to again, and nothing else stands by it."""
+def _is_spelled_alike(answer: ToolAnswer) -> bool:
+    """Whether every item has only a text, and that text equals our serialization of its list item."""
     values = answer.structured[answer.twins.each]
     return all(
         item.keys() == {"type", "text"}
@@ -133,7 +132,7 @@ def _is_spelled_alike(answer: Answer) -> bool:
     )
 
 
-def _texts(answer: Answer) -> Iterator[str]:
+def _texts(answer: ToolAnswer) -> Iterator[str]:
     for item in answer.content:
         kind = item.get("type")
         if kind == "text":
@@ -146,13 +145,13 @@ def _texts(answer: Answer) -> Iterator[str]:
         yield json_text(answer.structured)
 
 
-def _counted(answer: Answer, counter: TokenCounter) -> Counted:
+def _counted(answer: ToolAnswer, counter: TokenCounter) -> Counted:
     texts = tuple((text, counter.count(text)) for text in _texts(answer))
     return Counted(texts, sum(map(_media_tokens, answer.content)))
 
 
 def _media_tokens(item: Mapping[str, Any]) -> int:
-    """A picture is seen; what else is base64 is read as such by a client that does not know better."""
+    """The tokens of media. Models see pictures; other base64 counts as text, as a simple client would send it."""
     match item.get("type"):
         case "image":
             return min(_MOST_IMAGE_TOKENS, _base64_tokens(str(item["data"])))
@@ -195,7 +194,7 @@ def _text_part(text: str, media_type: str) -> Part:
 
 
 def _binary_part(data: str, media_type: str) -> Part:
-    """What is not canonical base64 could not be given back as it was; it stays text."""
+    """A binary part; base64 that is not canonical stays text, as it could not be restored byte for byte."""
     try:
         body = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):

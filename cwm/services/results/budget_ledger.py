@@ -1,4 +1,4 @@
-"""How many tokens of tool results each agent session was given, on whichever replica."""
+"""Counts the tokens of tool results that each agent session received, over all replicas."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _log = logging.getLogger("cwm.ledger")
 
 @dataclass(slots=True)
 class _Account:
-    """``known`` is what the store had when it was last asked, ``ours`` what came to it since, here."""
+    """``stored``: the store's count at the last request. ``unsent``: tokens delivered here since."""
 
-    known: int = 0
-    ours: int = 0
+    stored: int = 0
+    unsent: int = 0
     is_read: bool = False
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Ledger:
-    """Counts per agent session. The store learns of it in steps and when a replica stops serving it.
+    """Counts per agent session. The store is updated in steps, and when a replica stops serving the session.
 
-    Without an agent session there is no one window that fills: a principal's agents are not told apart, and
-    what they had counts for nobody. A store that is away delays the count; it refuses nothing. A step whose
-    answer is lost on the way is told again, and may be counted twice: a window then seems fuller than it is.
+    Requests without an agent session are not counted: a principal's agents cannot be told apart. If the store is
+    unreachable the count is delayed and nothing is refused. If the answer to an update is lost, the update is repeated
+    and may count twice: the context then seems fuller than it is.
     """
 
     def __init__(self, agents: Agents, *, step_tokens: int = _STEP_TOKENS) -> None:
@@ -43,35 +43,36 @@ class Ledger:
         agents.at_end(self._settle)
 
     async def delivered(self, agent: ContextManager) -> int:
-        """Tokens that the agent session had so far, as far as this replica knows."""
+        """Tokens that the agent session received so far, as far as this replica knows."""
         account = self._account(agent)
         if account is None:
             return 0
         if not account.is_read:
             async with account.writing:
                 await self._read(agent.key, account)
-        return account.known + account.ours
+        return account.stored + account.unsent
 
     async def add(self, agent: ContextManager, tokens: int) -> None:
+        """Count delivered tokens."""
         account = self._account(agent)
         if account is None:
             return
-        account.ours += tokens
-        if account.ours >= self._step:
+        account.unsent += tokens
+        if account.unsent >= self._step:
             async with account.writing:
                 await self._write(agent.key, account)
 
     def _account(self, agent: ContextManager) -> _Account | None:
-        """None for what nobody settles any more."""
+        """The agent session's account. No new one is opened if it is not served here, as nothing would settle it."""
         session = agent.agent_session
         if session is None or self._agents.held(agent.principal, session) is not agent:
             return self._accounts.get(agent.key)
         return self._accounts.setdefault(agent.key, _Account())
 
     async def _settle(self, agent: ContextManager) -> None:
-        """The agent session is served here no more; it may go on elsewhere."""
+        """Write the rest of the count when this replica stops serving the agent session."""
         account = self._accounts.pop(agent.key, None)
-        if account is not None and account.ours:
+        if account is not None and account.unsent:
             async with account.writing:
                 await self._write(agent.key, account)
 
@@ -80,18 +81,18 @@ class Ledger:
             return
         try:
             stored = (await self._store.recall(key)).get(_STORED_AS, "0")
-        except CwmError as away:
-            _log.warning("what was delivered cannot be read: %s", away.message)
+        except CwmError as error:
+            _log.warning("the count of delivered tokens cannot be read: %s", error.message)
             return
-        account.known, account.is_read = int(stored), True
+        account.stored, account.is_read = int(stored), True
 
     async def _write(self, key: str, account: _Account) -> None:
-        ours = account.ours
+        unsent = account.unsent
         try:
-            known = await self._store.add(key, _STORED_AS, ours)
-        except CwmError as away:
-            _log.warning("what was delivered cannot be written: %s", away.message)
+            stored = await self._store.add(key, _STORED_AS, unsent)
+        except CwmError as error:
+            _log.warning("the count of delivered tokens cannot be written: %s", error.message)
             return
-        if known is not None:
-            account.known, account.is_read = known, True
-            account.ours -= ours
+        if stored is not None:
+            account.stored, account.is_read = stored, True
+            account.unsent -= unsent

@@ -1,4 +1,4 @@
-"""Delivering what a tool answered: whole while it fits the agent's budget, else kept and shown in part."""
+"""Delivers a tool's answer: whole if it fits the agent's budget, else stored and shown as a preview."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.domain.results import Part
 from cwm.domain.tool_policy import PreviewKind, ToolPolicy
 from cwm.ports.token_counter import TokenCounter
 from cwm.services.agents.context_manager import ContextManager
-from cwm.services.results.answers import Answer, Counted, count, item_of, parts_of
+from cwm.services.results.answers import Counted, ToolAnswer, count, item_of, parts_of
 from cwm.services.results.budget_ledger import Ledger
 from cwm.services.results.preview.plain import plain_preview
 from cwm.services.results.preview.result import preview_result
@@ -30,13 +30,13 @@ from cwm.services.results.token_drift import TokenDrift
 
 _log = logging.getLogger("cwm.delivery")
 
-# What stands beside a preview: what is shown, the handle, the cursor, how to read on, the link.
+# Tokens of the note beside a preview: what is shown, the handle, the cursor, how to read on, the link.
 _TOKENS_OF_NOTE: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool, by the arguments that the agent sent."""
+    """One call of a tool, with the arguments that the agent sent."""
 
     agent: ContextManager
     tool: str
@@ -48,14 +48,14 @@ class Call:
         return self.agent.principal
 
     def digest(self) -> str:
-        """The same for the same arguments, in whatever order they stand."""
-        told = json.dumps(self.arguments, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(told.encode()).hexdigest()
+        """A digest of the arguments that does not depend on their order."""
+        material = json.dumps(self.arguments, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(material.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What an answer takes, and what it may take: None is any amount."""
+    """The tokens of an answer and its allowance; None means no limit."""
 
     counted: Counted
     allowance: int | None
@@ -71,7 +71,7 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where the whole answer is. ``cursor`` reads it from its start, ``size`` is in bytes."""
+    """Where the whole answer is stored. ``cursor`` reads it from the start, ``size`` is in bytes."""
 
     handle: str
     cursor: str
@@ -83,7 +83,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an agent is given instead: a preview, and either where the whole is or why it is not kept."""
+    """What is delivered instead of the answer: a preview, and either where the whole is stored or why it is not."""
 
     preview: Preview
     kept: Kept | None
@@ -91,7 +91,7 @@ class Shown:
 
 
 class Delivery:
-    """The budgets in force, and what becomes of an answer under them."""
+    """Applies the budgets in force to answers."""
 
     def __init__(
         self,
@@ -110,19 +110,20 @@ class Delivery:
         self._ledger = ledger
 
     def configure(self, budgets: Budgets) -> None:
-        """Calls that begin after this go by these."""
+        """Use these budgets for calls that begin from now on."""
         self.budgets = budgets
 
     async def allowance(self, agent: ContextManager, policy: ToolPolicy) -> int | None:
-        """Most tokens that one result of a tool with this policy may take now; None for any amount."""
+        """The most tokens that a result of a tool with this policy may take now; None means no limit."""
         return self.budgets.allowance(policy, await self._ledger.delivered(agent))
 
-    async def weigh(self, call: Call, answer: Answer) -> Weighed:
+    async def weigh(self, call: Call, answer: ToolAnswer) -> Weighed:
+        """Count the answer's tokens and look up its allowance."""
         allowance = await self.allowance(call.agent, call.policy)
         return Weighed(await count(answer, self._counter), allowance)
 
     async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
-        """Take down that an answer goes out as it is; ``follow_up`` for one that reads on in another."""
+        """Record that an answer is delivered whole; ``follow_up``: it is a further piece of a stored result."""
         if follow_up:
             self.savings.follow_up(weighed.tokens)
         else:
@@ -130,35 +131,35 @@ class Delivery:
         await self._goes_out(call.agent, weighed.counted)
 
     async def read_whole(self, agent: ContextManager, parts: Sequence[Part]) -> None:
-        """Take down that parts of a stored result were read past the tools that read on in it."""
+        """Record that parts of a stored result were read by other means than the result tools."""
         if not self.budgets.enabled:
             return
-        counted = await count(Answer([item_of(part) for part in parts]), self._counter)
+        counted = await count(ToolAnswer([item_of(part) for part in parts]), self._counter)
         self.savings.follow_up(counted.tokens)
         await self._goes_out(agent, counted)
 
     async def shown(
-        self, call: Call, answer: Answer, weighed: Weighed, schema: Mapping[str, Any] | None
+        self, call: Call, answer: ToolAnswer, weighed: Weighed, schema: Mapping[str, Any] | None
     ) -> Shown:
-        """Keep all of it, then make a preview that fits; nothing is kept where the store refuses, is away, or fails.
+        """Store the whole answer, then make a preview that fits. Not stored if the store refuses, is unreachable, or fails.
 
-        What is not kept is shown as far as the budget goes: there is no second look at it. What no preview can be
-        made of has no structured content in it, and shows how its texts begin.
+        The preview of an answer that is not stored uses the whole allowance, as the agent cannot read the rest. If no
+        preview can be made, the beginnings of the texts are shown without structured content.
         """
         assert weighed.allowance is not None
         try:
-            kept, refusal = await self._kept(call, answer, call.policy), None
-        except CwmError as refused:
-            _log.warning("a result was not kept: %s", refused.message)
-            kept, refusal = None, refused
+            copy, refusal = await self._store(call, answer, call.policy), None
+        except CwmError as error:
+            _log.warning("a result was not kept: %s", error.message)
+            copy, refusal = None, error
         except Exception:
             logging.getLogger(__name__).exception("a result of %s was not kept", call.tool)
-            kept, refusal = None, InternalError("The gateway failed to store it.")
-        most = weighed.allowance if kept is None else min(weighed.allowance, call.policy.preview_tokens)
+            copy, refusal = None, InternalError("The gateway failed to store it.")
+        most = weighed.allowance if copy is None else min(weighed.allowance, call.policy.preview_tokens)
         policy = replace(call.policy, preview_tokens=max(most // 3, most - _TOKENS_OF_NOTE))
         if answer.is_error:
-            # Some clients hold an error's structured content against the tool's schema.
-            answer, schema = Answer(answer.content, is_error=True), None
+            # Some clients validate an error's structured content by the tool's schema.
+            answer, schema = ToolAnswer(answer.content, is_error=True), None
             policy = replace(policy, preview=PreviewKind.AUTO, fields=())
         try:
             preview = await asyncio.to_thread(
@@ -167,10 +168,10 @@ class Delivery:
         except Exception:
             logging.getLogger(__name__).exception("no preview could be made of a result of %s", call.tool)
             preview = plain_preview(answer.content, answer.structured, policy.preview_tokens)
-        return Shown(preview, kept, refusal)
+        return Shown(preview, copy, refusal)
 
-    async def tell(self, call: Call, weighed: Weighed, shown: Answer, *, kept: bool) -> int:
-        """Take down what is shown in the end, words beside it included; its tokens."""
+    async def tell(self, call: Call, weighed: Weighed, shown: ToolAnswer, *, kept: bool) -> int:
+        """Record what is delivered in the end, with the note beside the preview; returns its tokens."""
         counted = await count(shown, self._counter)
         self.savings.preview(weighed.tokens, counted.tokens, kept=kept)
         await self._goes_out(call.agent, counted)
@@ -181,7 +182,7 @@ class Delivery:
             self._drift.delivered(text, tokens)
         await self._ledger.add(agent, counted.tokens)
 
-    async def _kept(self, call: Call, answer: Answer, policy: ToolPolicy) -> Kept:
+    async def _store(self, call: Call, answer: ToolAnswer, policy: ToolPolicy) -> Kept:
         parts = await asyncio.to_thread(parts_of, answer)
         stored = await self._results.keep(call.principal, call.tool, call.digest(), parts, policy)
         return Kept(

@@ -1,4 +1,4 @@
-"""Ask a stored result something, instead of reading all of it."""
+"""Queries over stored results, so that an agent need not read all of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cwm.domain.names import is_storable
 from cwm.domain.pages import Pages
 from cwm.domain.principal import Principal
 from cwm.domain.result_query import (
-    Answer,
     Counted,
     Query,
+    QueryFindings,
     QueryKind,
     count_lines,
     head,
@@ -30,12 +30,12 @@ from cwm.services.results.results import Results, parsed
 MAX_MATCHES: Final = 1_000
 _MAX_JSON_BYTES: Final = 32 * 2**20
 _BYTES_A_TOKEN: Final = 8
-"""More than any text has on average: an answer's piece that is that long is over its budget."""
+"""More bytes a token than any text has on average: a longer piece of an answer is over its budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPage:
-    """A piece of an answer. ``size`` is that of the whole answer in bytes, ``end`` the offset after the piece."""
+    """A piece of an answer. ``size``: bytes of the whole answer. ``end``: the offset after the piece."""
 
     result: StoredResult
     part: int
@@ -51,7 +51,7 @@ class AnswerPage:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Answers are worked out anew for each piece: what is asked never changes, so neither do they."""
+    """Computes a query's answer again for each piece: stored results never change, so neither does the answer."""
 
     results: Results
     engine: QueryEngine
@@ -66,10 +66,10 @@ class QueryResult:
         part: int = 0,
         cursor: str | None = None,
     ) -> AnswerPage:
-        """The answer, at most ``budget_tokens`` of it; ``cursor`` goes on where the last piece ended.
+        """At most ``budget_tokens`` of the answer; ``cursor`` continues where the last piece ended.
 
-        CWM-2005; CWM-1003 for a query that does not suit the part, is malformed or takes too much, and for a
-        cursor that is not of this query.
+        CWM-2005; CWM-1003 for a query that does not suit the part, is malformed or too expensive, and for a cursor of
+        another query.
         """
         result, start = await self.results.find(principal, handle), 0
         if cursor is not None:
@@ -103,33 +103,33 @@ class QueryResult:
             )
         return position
 
-    async def _answer(self, part: Part, query: Query) -> Answer:
+    async def _answer(self, part: Part, query: Query) -> QueryFindings:
         argument = query.argument
         match query.kind:
             case QueryKind.JMESPATH | QueryKind.JSON_POINTER:
                 return await self._value(_json(part), query)
             case QueryKind.REGEX:
-                found = await self.engine.matches(_text(part), str(argument), MAX_MATCHES)
-                return await _shown(part, found, query.context)
+                matches = await self.engine.matches(_text(part), str(argument), MAX_MATCHES)
+                return await _shown(part, matches, query.context)
             case QueryKind.SEARCH:
-                found = await self.engine.found(_text(part), str(argument), MAX_MATCHES)
-                return await _shown(part, found, query.context)
+                matches = await self.engine.found(_text(part), str(argument), MAX_MATCHES)
+                return await _shown(part, matches, query.context)
             case QueryKind.HEAD:
-                return Answer(head(_text(part), int(argument)).decode(), count_lines(part.body))
+                return QueryFindings(head(_text(part), int(argument)).decode(), count_lines(part.body))
             case QueryKind.TAIL:
-                return Answer(tail(_text(part), int(argument)).decode(), count_lines(part.body))
+                return QueryFindings(tail(_text(part), int(argument)).decode(), count_lines(part.body))
             case QueryKind.COUNT:
                 total = await self._count(part, Counted(str(argument)))
-                return Answer(str(total), total)
+                return QueryFindings(str(total), total)
 
-    async def _value(self, document: bytes, query: Query) -> Answer:
+    async def _value(self, document: bytes, query: Query) -> QueryFindings:
         if query.kind is QueryKind.JMESPATH:
-            made = await self.engine.jmespath(document, str(query.argument))
-            value, text = await parsed(made), made.decode()
+            result = await self.engine.jmespath(document, str(query.argument))
+            value, text = await parsed(result), result.decode()
         else:
             value = value_at(await parsed(document), str(query.argument))
             text = await asyncio.to_thread(_compact, value)
-        return Answer(text, len(value) if isinstance(value, list | dict) else int(value is not None))
+        return QueryFindings(text, len(value) if isinstance(value, list | dict) else int(value is not None))
 
     async def _count(self, part: Part, counted: Counted) -> int:
         match counted:
@@ -146,13 +146,13 @@ class QueryResult:
                 return len(value) if isinstance(value, list | dict) else 1
 
 
-async def _shown(part: Part, found: Matches, context: int) -> Answer:
-    text = await asyncio.to_thread(matches_by_line, part.body, found.spans, context)
-    return Answer(text, len(found.spans), found.complete)
+async def _shown(part: Part, matches: Matches, context: int) -> QueryFindings:
+    text = await asyncio.to_thread(matches_by_line, part.body, matches.spans, context)
+    return QueryFindings(text, len(matches.spans), matches.complete)
 
 
 def _compact(value: object) -> str:
-    """Half of a surrogate pair can be spelled in JSON, but stands in no text: then all is spelled."""
+    """Compact JSON. Half of a surrogate pair is not valid in a text: then all non-ASCII characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text if is_storable(text) else json.dumps(value, separators=(",", ":"))
 

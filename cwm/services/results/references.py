@@ -1,6 +1,6 @@
-"""By-reference arguments: ``{"$cwm": "<handle>"}`` stands for the text of a stored result, ``"<handle>#/json/pointer"`` for a value in it.
+"""References in arguments: ``{"$cwm": "<handle>"}`` for a stored result's text, ``"<handle>#/json/pointer"`` for a value.
 
-A value goes from one tool to another without passing through a model.
+They pass a value from one tool to another without sending it through a model.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LONGEST_NAME: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``pointer`` is a JSON Pointer (RFC 6901), empty for the whole value; None asks for the text as it came.
+    """A parsed reference. ``pointer``: a JSON Pointer (RFC 6901), empty for the whole value, None for the original text.
 
-    ``part`` None is the first, with a pointer the first that is JSON.
+    ``part`` None means the first part, or with a pointer the first JSON part.
     """
 
     handle: str
@@ -43,31 +43,31 @@ class Reference:
 
     @classmethod
     def read(cls, value: Mapping[str, Any], place: str) -> Reference:
-        """Raises InvalidParameterError for what is meant to be a reference and is none."""
+        """Parse a reference. Raises InvalidParameterError if it is malformed."""
         if len(value) > 1:
             raise InvalidParameterError(
                 f"{place}: an object with '{KEY}' is a by-reference argument and has no other fields.",
                 field=place,
             )
-        written = value[KEY]
-        found = _REFERENCE.fullmatch(written) if isinstance(written, str) else None
-        if found is None or len(written) > _LONGEST:
+        text = value[KEY]
+        match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
+        if match is None or len(text) > _LONGEST:
             raise InvalidParameterError(
                 f"{place}: a by-reference argument is a handle, then / and a part if it is not the first, then, for a value "
                 "instead of the text, # and a JSON Pointer.",
                 field=place,
             )
-        pointer, part = found["pointer"], found["part"]
-        # In a URI a pointer is escaped as URIs are.
+        pointer, part = match["pointer"], match["part"]
+        # In a URI the pointer is percent-encoded.
         return cls(
-            found["handle"],
+            match["handle"],
             None if part is None else int(part),
-            unquote(pointer) if pointer and found["uri"] else pointer,
+            unquote(pointer) if pointer and match["uri"] else pointer,
         )
 
 
 class ByReference:
-    """Puts values in the place of references."""
+    """Replaces references with the stored values."""
 
     def __init__(self, results: Results, journal: Journal) -> None:
         self._results = results
@@ -82,10 +82,10 @@ class ByReference:
         allowed: bool,
         bounds: References,
     ) -> dict[str, Any]:
-        """``arguments`` with every reference resolved; values are not searched for further ones.
+        """``arguments`` with every reference replaced; inserted values are not searched for further references.
 
-        Raises CWM-1003 for a tool that takes none, for a malformed one, for too many or too much, and what
-        :meth:`Results.resolve` raises.
+        Raises CWM-1003 if the tool takes no references, if one is malformed, if there are too many or they are too large;
+        also what :meth:`Results.resolve` raises.
         """
         filling = _Filling(self._results, principal, bounds)
         async with self._journal.entry(principal, _OPERATION) as details:
@@ -99,7 +99,7 @@ class ByReference:
 
 
 def have_reference(arguments: Mapping[str, Any]) -> bool:
-    """Whether a reference stands anywhere in the values of arguments; their names are the tool's own."""
+    """Whether the values of the arguments contain a reference. Argument names do not count: they are the tool's own."""
     return any(map(_has_reference, arguments.values()))
 
 
@@ -111,7 +111,7 @@ def _has_reference(value: Any) -> bool:
 
 @dataclass(slots=True)
 class _Filling:
-    """Of one call. ``size`` is in bytes of JSON."""
+    """Replaces the references of one call. ``size`` is in bytes of JSON."""
 
     results: Results
     principal: Principal
@@ -119,7 +119,7 @@ class _Filling:
     count: int = 0
     size: int = 0
     handles: list[str] = field(default_factory=list)
-    _known: dict[Reference, tuple[Any, int]] = field(default_factory=dict)
+    _values: dict[Reference, tuple[Any, int]] = field(default_factory=dict)
 
     async def value(self, place: str, value: Any) -> Any:
         if isinstance(value, list):
@@ -136,21 +136,21 @@ class _Filling:
             raise InvalidParameterError(
                 f"{place}: a call takes at most {self.bounds.most} by-reference arguments.", field=place
             )
-        if reference not in self._known:
+        if reference not in self._values:
             if reference.handle not in self.handles:
                 self.handles.append(reference.handle)
-            found = await self.results.resolve(
+            value = await self.results.resolve(
                 self.principal, reference.handle, reference.pointer, reference.part
             )
-            self._known[reference] = found, await asyncio.to_thread(_size, found)
-        found, size = self._known[reference]
+            self._values[reference] = value, await asyncio.to_thread(_size, value)
+        value, size = self._values[reference]
         self.size += size
         if self.size > self.bounds.most_bytes:
             raise InvalidParameterError(
                 f"{place}: the by-reference arguments of a call come to at most {self.bounds.most_bytes:,} bytes.",
                 field=place,
             )
-        return found
+        return value
 
 
 def _size(value: Any) -> int:

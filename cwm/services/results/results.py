@@ -1,4 +1,4 @@
-"""Stored results: kept whole, read in pages that never shift, from any replica."""
+"""Stored results: kept whole, and read by any replica in pages that never shift."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _log = logging.getLogger("cwm.results")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A piece of a part: ``text`` is base64 of it where the part is binary; ``end`` is the offset after it.
+    """A piece of a part. ``text`` is base64 if the part is binary; ``end`` is the offset after the piece.
 
-    ``page`` of ``pages``, from 1, is where it begins. ``next_cursor`` goes on after it, in the next part where
-    this one ends, and is None at the end of the result.
+    It begins on ``page`` of ``pages``, counted from 1. ``next_cursor`` continues after it, in the next part at the end of
+    this one; None at the end of the result.
     """
 
     result: StoredResult
@@ -72,7 +72,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Keeps results and gives them back: to their owner and, where they are shared, to others of the tenant."""
+    """Stores results and returns them to their owner and, if they are shared, to others of the tenant."""
 
     records: ResultRecords
     contents: Contents
@@ -91,9 +91,9 @@ class Results:
         parts: Sequence[Part],
         policy: ToolPolicy,
     ) -> StoredResult:
-        """Keep a result whole, for as long as ``policy`` says. CWM-4003 over the owner's quota; CWM-4001.
+        """Store a whole result for as long as ``policy`` says. CWM-4003 over the owner's quota; CWM-4001.
 
-        When this returns, no crash loses it and every replica finds it by its handle.
+        When this returns, the result survives a crash, and every replica finds it by its handle.
         """
         now = self.clock.now()
         result = StoredResult(
@@ -123,12 +123,12 @@ class Results:
         return result
 
     async def find(self, principal: Principal, handle: str, *, noted: bool = True) -> StoredResult:
-        """CWM-2005 when it is unknown, has expired, or is another's and not shared: all the same answer.
+        """The result with this handle. CWM-2005 alike if it is unknown, expired, or another's and not shared.
 
-        That another's was asked for is written down, unless it was just ``noted``.
+        With ``noted`` access to another's result is written to the audit log.
         """
-        known = number_of(handle) is not None
-        result = await self.records.find(principal.tenant, handle) if known else None
+        is_handle = number_of(handle) is not None
+        result = await self.records.find(principal.tenant, handle) if is_handle else None
         if result is None or result.expires_at <= self.clock.now():
             raise _not_found()
         if noted and self.journal is not None and result.owner != principal.subject:
@@ -138,10 +138,11 @@ class Results:
         return result
 
     async def part(self, principal: Principal, handle: str, index: int) -> Part:
-        """A part as the tool returned it. CWM-2005; CWM-1003 when the result has no such part."""
+        """A part as the tool returned it. CWM-2005; CWM-1003 if the result has no such part."""
         return await self.part_of(await self.find(principal, handle), index)
 
     async def part_of(self, result: StoredResult, index: int) -> Part:
+        """A part of a result that was found already. Raises as :meth:`part` does."""
         stored = part_at(result, index)
         body = await self.contents.read(result.tenant, stored.digest)
         if body is None:
@@ -158,9 +159,9 @@ class Results:
         page: int = 1,
         part: int = 0,
     ) -> Page:
-        """Go on at ``cursor``, or read a page, from 1, of ``handle``. CWM-2005; CWM-1003 for all that is malformed.
+        """Continue at ``cursor``, or read a page of ``handle``, counted from 1. CWM-2005; CWM-1003 for malformed arguments.
 
-        A page that takes more than ``budget_tokens`` is given up to there, and ``next_cursor`` goes on in it.
+        A page of more than ``budget_tokens`` is returned up to the budget, and ``next_cursor`` continues in it.
         """
         if (cursor is None) == (handle is None):
             raise InvalidParameterError("Give cursor or handle, and not both.", field="cursor")
@@ -179,7 +180,7 @@ class Results:
     async def located(
         self, principal: Principal, cursor: str, query: str = "", *, noted: bool = True
     ) -> tuple[StoredResult, Position]:
-        """Where ``cursor`` goes on, in an answer to ``query`` if there is one. CWM-1003 with its fault; CWM-2005."""
+        """The result and position of ``cursor``, which must belong to ``query``. CWM-1003 with the cursor's fault; CWM-2005."""
         claim = await self._claim(principal, cursor)
         result = await self.find(principal, claim.position.handle, noted=noted)
         stored = part_at(result, claim.position.part)
@@ -188,23 +189,24 @@ class Results:
     async def _claim(self, principal: Principal, cursor: str) -> Claim:
         try:
             return self.cursors.read(cursor, principal, self.clock.now())
-        except InvalidParameterError as refused:
-            if self.journal is not None and refused.context.get("reason") == CursorFault.FOREIGN:
+        except InvalidParameterError as error:
+            if self.journal is not None and error.context.get("reason") == CursorFault.FOREIGN:
                 await self.journal.foreign(principal, "cursor")
             raise
 
     async def pages(self, result: StoredResult, part: int) -> Pages:
+        """The pages of a part."""
         read = await self.part_of(result, part)
         return Pages(read.body, result.parts[part].page_bytes, binary=read.kind is PartKind.BINARY)
 
     async def resolve(
         self, principal: Principal, handle: str, json_pointer: str | None, part: int | None = None
     ) -> Any:
-        """The JSON value that ``json_pointer`` leads to, in the first part that is JSON unless ``part`` is given.
+        """The JSON value at ``json_pointer``, in the first JSON part unless ``part`` is given.
 
-        The empty pointer gives all of it: a text where it is text, base64 where it is binary. No pointer gives
-        the text as the tool returned it, of the first part unless ``part`` is given. CWM-2005; CWM-1003 when
-        the pointer leads nowhere.
+        The empty pointer returns the whole part: parsed if it is JSON, text as text, binary as base64. No pointer returns the
+        text as the tool returned it, of the first part unless ``part`` is given. CWM-2005; CWM-1003 if the pointer leads
+        nowhere.
         """
         result = await self.find(principal, handle)
         if part is None:
@@ -221,19 +223,19 @@ class Results:
     def cursor_at(
         self, principal: Principal, result: StoredResult, position: Position, query: str = ""
     ) -> str:
-        """For ``principal`` to go on at ``position``; it ends with the result, or before."""
+        """A cursor with which ``principal`` continues at ``position``. It expires with the result or earlier."""
         expires_at = min(self.clock.now() + self.cursor_ttl, result.expires_at)
         snapshot = snapshot_of(result, result.parts[position.part], query)
         return self.cursors.make(position, principal, snapshot, expires_at)
 
     async def forget(self, result: StoredResult) -> None:
-        """Let go of what is in it, then of its record: what a crash leaves is forgotten the next time."""
+        """Release the contents, then delete the record, so that an interrupted deletion is repeated the next time."""
         for digest in {part.digest for part in result.parts}:
             await self.contents.let_go(result.tenant, digest, holder_of(result))
         await self.records.forget(result)
 
     async def forget_expired(self) -> int:
-        """How many were; those of every tenant, until none is left."""
+        """Delete all expired results of every tenant; returns how many."""
         forgotten = 0
         while due := await self.records.expired_of_every_tenant(self.clock.now(), _AT_ONCE):
             for result in due:
@@ -242,16 +244,16 @@ class Results:
         return forgotten
 
     async def sweep(self) -> None:
-        """Forget what has expired, every now and then, for ever."""
+        """Delete expired results every 30 s. Runs until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 await self.forget_expired()
-            except CwmError as away:
-                _log.warning("expired results could not be forgotten: %s", away.message)
+            except CwmError as error:
+                _log.warning("expired results could not be forgotten: %s", error.message)
 
     async def _described(self, parts: Sequence[Part], page_tokens: int) -> tuple[StoredPart, ...]:
-        """In a thread when it takes long enough for others to notice."""
+        """Describe the parts, in a thread above 64 KiB."""
 
         def described() -> tuple[StoredPart, ...]:
             return tuple(self._description(part, page_tokens) for part in parts)
@@ -260,7 +262,7 @@ class Results:
         return described() if quick else await asyncio.to_thread(described)
 
     def _description(self, part: Part, page_tokens: int) -> StoredPart:
-        """A text that is no UTF-8 is binary: no page of it could be shown otherwise."""
+        """Describe a part. A text that is not UTF-8 becomes binary, as its pages could not be shown otherwise."""
         kind = part.kind if _is_text(part) else PartKind.BINARY
         return StoredPart(
             kind,
@@ -293,7 +295,7 @@ class Results:
 
 
 def holder_of(result: StoredResult) -> str:
-    """Who holds its contents."""
+    """The holder under which the result's contents are stored."""
     return f"result:{result.handle}"
 
 
@@ -302,15 +304,15 @@ def _not_found() -> ResultNotFoundError:
 
 
 async def _note_access(journal: Journal, principal: Principal, result: StoredResult) -> None:
-    told = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
+    fields = {"handle": result.handle, "owner": result.owner, "tool": result.tool}
     if result.shared:
-        await journal.shared(principal, "result", **told)
+        await journal.shared(principal, "result", **fields)
     else:
-        await journal.foreign(principal, "result", **told)
+        await journal.foreign(principal, "result", **fields)
 
 
 def part_at(result: StoredResult, index: int) -> StoredPart:
-    """CWM-1003 when there is none."""
+    """The stored part with this index. CWM-1003 if there is none."""
     if not 0 <= index < len(result.parts):
         raise InvalidParameterError(
             f"The parts of this result are 0 to {len(result.parts) - 1}.",
@@ -321,7 +323,7 @@ def part_at(result: StoredResult, index: int) -> StoredPart:
 
 
 async def parsed(body: bytes) -> Any:
-    """The value of a JSON text. CWM-1003 when it is nested too deeply; what takes time is parsed in a thread."""
+    """Parse JSON, in a thread above 64 KiB. CWM-1003 if it is invalid or nested too deeply."""
     try:
         if len(body) <= _QUICKLY_READ_BYTES:
             return json.loads(body)

@@ -1,4 +1,4 @@
-"""What result budgets saved: tokens that tools returned, less those that agents were given of them."""
+"""The tokens that result budgets saved: those that tools returned minus those delivered to agents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from cwm.ports.meter import Meter
 
 @dataclass(slots=True)
 class Savings:
-    """Totals of this process since it started, in tokens.
+    """Totals of this process since its start, in tokens.
 
-    ``had`` is what results held, ``delivered`` what of it went out at once, ``read_later`` what agents then
-    read of it all the same; ``previewed`` counts the results that were over budget, ``unkept`` those of
-    them whose rest could not be stored.
+    ``had``: tokens of the results. ``delivered``: tokens delivered at once. ``read_later``: tokens that agents read
+    afterwards. ``previewed`` counts the results over budget, ``unkept`` those of them that could not be stored.
     """
 
     meter: Meter
@@ -25,15 +24,15 @@ class Savings:
 
     @property
     def saved(self) -> int:
-        """Net of follow-up reads; below zero where previews cost more than they spared."""
+        """Saved tokens net of later reads; negative if previews cost more than they saved."""
         return self.had - self.delivered - self.read_later
 
     def whole(self, tokens: int) -> None:
-        """A result was delivered as it was."""
+        """Count a result that was delivered whole."""
         self._count(had=tokens, delivered=tokens)
 
     def preview(self, had: int, delivered: int, *, kept: bool) -> None:
-        """A result was over budget."""
+        """Count a result over budget."""
         self.previewed += 1
         if not kept:
             self.unkept += 1
@@ -41,7 +40,7 @@ class Savings:
         self._count(had=had, delivered=delivered)
 
     def follow_up(self, tokens: int) -> None:
-        """More of a stored result was read."""
+        """Count a later read of a stored result."""
         self._count(read_later=tokens)
 
     def _count(self, had: int = 0, delivered: int = 0, read_later: int = 0) -> None:

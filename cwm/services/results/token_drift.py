@@ -1,4 +1,4 @@
-"""How far counted tokens are from the served model's own, on a sample of what is delivered."""
+"""Measures how far counted tokens differ from the served model's own, on a sample of delivered texts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HASHES: Final = 2**32
 
 @dataclass(slots=True)
 class TokenDrift:
-    """``share`` of delivered texts, chosen by what they say, are tokenized by the engine, too, while nobody waits.
+    """Has the engine tokenize a ``share`` of the delivered texts in the background, chosen by a hash of the text.
 
-    A text over 200,000 characters is never asked about, and more than two at a time are not.
+    Texts over 200,000 characters are never sampled, and at most two are tokenized at a time.
     """
 
     engine: Engine
@@ -32,7 +32,7 @@ class TokenDrift:
     _asking: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def delivered(self, text: str, counted: int) -> None:
-        """``text`` was delivered as ``counted`` tokens. Never waits, never fails."""
+        """Sample a delivered text that was counted as ``counted`` tokens. Never waits, never fails."""
         if not counted or len(text) > _MOST_CHARS or not self._chosen(text):
             return
         if len(self._asking) >= _MOST_AT_ONCE:
@@ -41,10 +41,11 @@ class TokenDrift:
         self._asking.start(self._ask(text, counted))
 
     async def settle(self) -> None:
-        """Wait for what was asked."""
+        """Wait for the requests under way."""
         await self._asking.settled()
 
     async def aclose(self) -> None:
+        """Cancel the requests under way."""
         await self._asking.stop()
 
     def _chosen(self, text: str) -> bool:

@@ -15,7 +15,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
-from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.sessions.salt_scopes import SaltScopes
 
 
 def salt_scope_of(cache_scope: CacheScope, principal: Principal, session_id: str) -> str:
@@ -31,7 +31,7 @@ class OpenSession:
     directory: EngineDirectory
     journal: Journal
     clock: Clock
-    scopes: Scopes
+    scopes: SaltScopes
     cache_scope: CacheScope
 
     async def __call__(

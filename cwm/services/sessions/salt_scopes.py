@@ -13,7 +13,7 @@ _KEPT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Scopes:
+class SaltScopes:
     """Gives the current salt scope for new sessions and for requests without a session. A session keeps its own."""
 
     registry: Registry

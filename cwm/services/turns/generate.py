@@ -54,7 +54,7 @@ class Generated:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _StreamedAnswer:
     """The part of a streamed answer received so far."""
 
     texts: list[str] = field(default_factory=list)
@@ -182,13 +182,13 @@ class Generate:
         metadata: dict[str, Any],
         in_flight: Turn,
         on_text: OnText | None,
-    ) -> _Answer:
+    ) -> _StreamedAnswer:
         """Stream the answer and record what was received, also if the engine dies half-way.
 
         CWM-3002 if the session moved on or ended meanwhile; the turn is then not part of it. ``recorded`` of any
         other error says whether it is.
         """
-        answer, recorded = _Answer(), True
+        answer, recorded = _StreamedAnswer(), True
         engine_error: CwmError | None = None
         try:
             async for delta in self.engine.stream(generation):

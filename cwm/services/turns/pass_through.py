@@ -16,7 +16,7 @@ from cwm.domain.errors import (
     SessionAlreadyExistsError,
 )
 from cwm.domain.names import require_session_id
-from cwm.ports.tracing import Kind, named
+from cwm.ports.tracing import SpanKind, named
 from cwm.services.turns.exchange import Exchange, Head, Outgoing
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cwm.services.audit.journal import Journal
     from cwm.services.engines.directory import EngineDirectory
     from cwm.services.sessions.open_session import OpenSession
-    from cwm.services.sessions.salt_scopes import Scopes
+    from cwm.services.sessions.salt_scopes import SaltScopes
     from cwm.services.turns.turns import Turn, Turns
 
 
@@ -69,7 +69,7 @@ class PassThrough:
     registry: Registry
     directory: EngineDirectory
     open_session: OpenSession
-    scopes: Scopes
+    scopes: SaltScopes
     turns: Turns
     journal: Journal
     limits: Limits
@@ -272,7 +272,7 @@ def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> Abs
         ids_requested["gen_ai.request.model"] = model
     if (conversation := named(session_id)) is not None:
         ids_requested["gen_ai.conversation.id"] = conversation
-    return tracer.span(operation if model is None else f"{operation} {model}", Kind.CLIENT, ids_requested)
+    return tracer.span(operation if model is None else f"{operation} {model}", SpanKind.CLIENT, ids_requested)
 
 
 def _require_room(request: TurnRequest, identity: EngineIdentity) -> None:

@@ -1,4 +1,4 @@
-"""Pin audit: make LMCache's pins what the registry says, chunk by chunk."""
+"""Pin audit: makes LMCache's pins match the registry, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from cwm.domain.errors import StorageCorruptionError
 from cwm.domain.intent import Intent, Operation
 from cwm.domain.pins import PinRepair, pin_repairs
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Window
 from cwm.ports.kv_tier import KvTier, PrefixKey
 from cwm.ports.registry import Registry
@@ -18,7 +18,7 @@ from cwm.services.replicas import Replicas
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The chunks of a prefix; ``key`` has no tokens where no sound copy of them is left."""
+    """The chunks of a prefix; ``key`` has no tokens if no undamaged copy of them is left."""
 
     owner: str
     tenant: str
@@ -29,7 +29,7 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class PinAudit:
-    """Pins are counters without an owner, and the coordinator may lose them: the registry is the truth."""
+    """Repairs pins from the registry: pins are counters without an owner, and the coordinator may lose them."""
 
     registry: Registry
     kv_tier: KvTier
@@ -37,10 +37,10 @@ class PinAudit:
     replicas: Replicas
 
     async def __call__(self, cache_salt: str, *, thorough: bool, dry_run: bool) -> list[Step]:
-        """Compare one salt, and repair it. Without ``thorough`` only how many chunks have pins is compared.
+        """Compare the pins of one salt and repair them. Without ``thorough`` compare only the number of pinned chunks.
 
-        Postponed while a gateway is between an intent and its end: its pins are in motion. Raises CWM-5001
-        while the coordinator is away.
+        Postponed while a gateway works on an intent of this salt: its pins are changing. Raises CWM-5001 if the
+        coordinator is unreachable.
         """
         expected = await self.registry.pinned_chunks_of_every_tenant(cache_salt)
         if not thorough and await self.kv_tier.pinned_total(cache_salt) == len(expected):
@@ -48,25 +48,25 @@ class PinAudit:
         actual = await self.kv_tier.pins(cache_salt)
         if actual == expected:
             return []
-        owed, moving = await self._intents(cache_salt)
-        if moving or await self.registry.pinned_chunks_of_every_tenant(cache_salt) != expected:
-            return [Step("repair_pins", "", cache_salt, Outcome.POSTPONED, "pins are in motion")]
-        chains = [*await self._of_windows(cache_salt), *await self._of_debts(owed)]
+        debts, in_motion = await self._intents(cache_salt)
+        if in_motion or await self.registry.pinned_chunks_of_every_tenant(cache_salt) != expected:
+            return [Step("repair_pins", "", cache_salt, StepOutcome.POSTPONED, "pins are in motion")]
+        chains = [*await self._of_windows(cache_salt), *await self._of_debts(debts)]
         repairs, unowned = pin_repairs((chain.hashes for chain in chains), expected, actual)
         steps = [await self._repair(repair, chains, dry_run=dry_run) for repair in repairs]
         if unowned:
-            told = f"{len(unowned)} chunks have pins that no window explains"
-            steps.append(Step("unowned_pins", "", cache_salt, Outcome.FAILED, told))
+            detail = f"{len(unowned)} chunks have pins that no window explains"
+            steps.append(Step("unowned_pins", "", cache_salt, StepOutcome.FAILED, detail))
         return steps
 
     async def _intents(self, cache_salt: str) -> tuple[list[Intent], bool]:
-        """What is owed under the salt, and whether anything is under way."""
-        about = [i for i in await self.registry.intents_of_every_tenant() if i.cache_salt == cache_salt]
-        owed = [intent for intent in about if intent.operation is Operation.RELEASE]
-        moving = any(i.operation not in {Operation.RELEASE, Operation.THAW} for i in about)
-        for intent in owed:
-            moving = moving or not await self.replicas.abandoned(intent)
-        return owed, moving
+        """The salt's debts, and whether any operation is under way."""
+        intents = [i for i in await self.registry.intents_of_every_tenant() if i.cache_salt == cache_salt]
+        debts = [intent for intent in intents if intent.operation is Operation.RELEASE]
+        in_motion = any(i.operation not in {Operation.RELEASE, Operation.THAW} for i in intents)
+        for intent in debts:
+            in_motion = in_motion or not await self.replicas.abandoned(intent)
+        return debts, in_motion
 
     async def _of_windows(self, cache_salt: str) -> list[_Chain]:
         chains = []
@@ -86,9 +86,9 @@ class PinAudit:
         key = PrefixKey(identity.root, identity.world_size, token_ids, window.cache_salt)
         return _Chain(window.name, window.tenant, hashes, identity.chunk_size or 1, key)
 
-    async def _of_debts(self, owed: list[Intent]) -> list[_Chain]:
+    async def _of_debts(self, debts: list[Intent]) -> list[_Chain]:
         chains = []
-        for intent in owed:
+        for intent in debts:
             token_ids, debt = await self.release.token_ids(intent), intent.debt
             if token_ids and debt is not None:
                 key = PrefixKey(debt.root, debt.world_size, token_ids, intent.cache_salt)
@@ -100,12 +100,12 @@ class PinAudit:
         action = "pin" if repair.times > 0 else "unpin"
         chain = next((c for c in chains if repair.hash in c.hashes and c.key.token_ids), None)
         if chain is None:
-            return Step(action, "", repair.hash, Outcome.FAILED, "its tokens are damaged")
+            return Step(action, "", repair.hash, StepOutcome.FAILED, "its tokens are damaged")
         chunks = chain.hashes.index(repair.hash) + 1
-        told = f"{chunks} chunks, {abs(repair.times)} times"
+        detail = f"{chunks} chunks, {abs(repair.times)} times"
         if dry_run:
-            return Step(action, chain.tenant, chain.owner, Outcome.PLANNED, told)
+            return Step(action, chain.tenant, chain.owner, StepOutcome.PLANNED, detail)
         key = replace(chain.key, token_ids=chain.key.token_ids[: chunks * chain.chunk_size])
         for _ in range(abs(repair.times)):
             await (self.kv_tier.pin(key) if repair.times > 0 else self.kv_tier.unpin(key))
-        return Step(action, chain.tenant, chain.owner, Outcome.DONE, told)
+        return Step(action, chain.tenant, chain.owner, StepOutcome.DONE, detail)

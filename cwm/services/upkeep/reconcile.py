@@ -1,4 +1,4 @@
-"""Reconcile: finish or undo what crashes left, and keep the cache what the registry says it is."""
+"""Reconcile: finishes or undoes interrupted operations, and makes the cache match the registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.intent import Intent, Operation
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Durability
 from cwm.ports.kv_tier import KvTier
 from cwm.ports.registry import Registry
@@ -36,7 +36,7 @@ _ALL: Final = 1_000_000
 
 @dataclass(slots=True)
 class Reconcile:
-    """``patrol_windows`` is how many windows one look in the background reads back at most."""
+    """Runs all reconciliation steps. ``patrol_windows``: the most windows one background run reads back."""
 
     registry: Registry
     kv_tier: KvTier
@@ -49,18 +49,18 @@ class Reconcile:
     retain: Retain
     journal: Journal
     patrol_windows: int
-    _unsure: int = _THOROUGH_EVERY
+    _runs_since_thorough: int = _THOROUGH_EVERY
     _lost_at: datetime | None = None
-    _tried: datetime | None = None
-    _mended: datetime | None = None
-    _suspect: set[str] = field(default_factory=set)
+    _tried_loss: datetime | None = None
+    _handled_loss: datetime | None = None
+    _suspect_salts: set[str] = field(default_factory=set)
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, *, dry_run: bool = False) -> list[Step] | None:
-        """One whole look: every intent, every pin, every guaranteed window read back.
+        """One full run: handle every intent, compare every pin, read back every guaranteed window.
 
-        With ``dry_run`` nothing is changed, and the steps are what would be done. None while another
-        gateway is looking; what fails or has to wait is a step, never an error.
+        With ``dry_run`` nothing is changed, and the steps are those that would be done. None if another gateway is
+        reconciling. A failed or postponed step is in the result, never an error.
         """
         if dry_run:
             return await self._look(dry_run=True, thorough=True, windows=_ALL, before=_EVER)
@@ -70,7 +70,7 @@ class Reconcile:
             return await self._look(dry_run=False, thorough=True, windows=_ALL, before=_EVER)
 
     async def run(self, interval_seconds: float) -> None:
-        """Say that this gateway lives, and look whenever it leads and the interval is over. Until cancelled."""
+        """Renew this gateway's lease, and reconcile at each interval while it leads. Runs until cancelled."""
         clock = self.journal.clock
         next_look, due = clock.monotonic(), False
         while True:
@@ -81,20 +81,20 @@ class Reconcile:
                 await self.replicas.hand_over(self._hand_over)
                 if await self.replicas.lead():
                     loss = await self.replicas.lost_at()
-                    if due or clock.monotonic() >= next_look or loss not in {None, self._tried}:
-                        later = await self._background_look(None if loss == self._mended else loss)
-                        pause = min(interval_seconds, _RETRY_SECONDS) if later else interval_seconds
+                    if due or clock.monotonic() >= next_look or loss not in {None, self._tried_loss}:
+                        postponed = await self._background_look(None if loss == self._handled_loss else loss)
+                        pause = min(interval_seconds, _RETRY_SECONDS) if postponed else interval_seconds
                         next_look = clock.monotonic() + pause
                     wait = min(BEAT_SECONDS, max(0.0, next_look - clock.monotonic()))
             except CwmError:
                 pass
             except Exception:
-                # Without its beats others would take over what this gateway is doing.
-                logging.getLogger(__name__).exception("what needs looking after could not be")
+                # The loop must go on: without its beats other gateways would take over this one's intents.
+                logging.getLogger(__name__).exception("reconciliation failed")
             due = await self._woken(wait)
 
     async def _woken(self, seconds: float) -> bool:
-        """Sleep so long at most; whether somebody wanted a look before."""
+        """Sleep for at most ``seconds``; True if :meth:`soon` was called before."""
         try:
             await asyncio.wait_for(self._due.wait(), seconds)
         except TimeoutError:
@@ -103,13 +103,13 @@ class Reconcile:
         return True
 
     def soon(self) -> None:
-        """Look at the next occasion: something was left to it, or was lost."""
+        """Reconcile as soon as possible: an operation was left over, or chunks were lost."""
         self._due.set()
 
     def lost(self) -> None:
-        """Chunks vanished from tiers that work: read back every guaranteed window that was not proven since.
+        """Chunks vanished from working tiers: read back every guaranteed window that was not proven since.
 
-        What only the disk still has is stored into Redis again. Whichever gateway leads does it.
+        Chunks that only the disk still has are stored in Redis again. The leading gateway does both.
         """
         self._lost_at = self.journal.clock.now()
         self.soon()
@@ -123,13 +123,13 @@ class Reconcile:
         await self.registry.hand_over(intent.tenant, intent.id)
 
     async def _background_look(self, loss: datetime | None) -> bool:
-        """Whether something had to be postponed that may be possible soon; ``loss`` is one not all was read back after."""
-        thorough = self._unsure >= _THOROUGH_EVERY
+        """One background run; True if a postponed step may succeed soon. ``loss``: when chunks were lost, if not yet handled."""
+        thorough = self._runs_since_thorough >= _THOROUGH_EVERY
         before = self.journal.clock.now() - _PATROL_EVERY
         async with self.replicas.alone() as alone:
             if not alone:
                 return True
-            self._tried = loss or self._tried
+            self._tried_loss = loss or self._tried_loss
             steps = await self._look(
                 dry_run=False,
                 thorough=thorough,
@@ -137,17 +137,17 @@ class Reconcile:
                 before=loss or before,
                 after_loss=loss is not None,
             )
-        postponed = {step.action for step in steps if step.outcome is Outcome.POSTPONED}
+        postponed = {step.action for step in steps if step.outcome is StepOutcome.POSTPONED}
         if loss is not None and postponed & {"look", "store_again"}:
-            # A look at every window is not repeated every few seconds.
+            # Do not repeat a run over every window after a few seconds.
             return False
-        self._mended = loss or self._mended
+        self._handled_loss = loss or self._handled_loss
         return bool(postponed)
 
     async def _look(
         self, *, dry_run: bool, thorough: bool, windows: int, before: datetime, after_loss: bool = False
     ) -> list[Step]:
-        """Intents first, as pins are compared only where nothing is in motion; then what pins protect."""
+        """Intents come first, as pins are compared only when no operation is under way; then what pins protect."""
         parts: list[Callable[[], Awaitable[list[Step]]]] = [
             lambda: self._intents(dry_run=dry_run),
             lambda: self._pins(thorough=thorough, dry_run=dry_run),
@@ -158,12 +158,12 @@ class Reconcile:
         steps: list[Step] = []
         for part in parts:
             try:
-                found = await part()
+                new_steps = await part()
             except CwmError as error:
-                found = [Step("look", "", "", Outcome.POSTPONED, error.message)]
-            steps += found
+                new_steps = [Step("look", "", "", StepOutcome.POSTPONED, error.message)]
+            steps += new_steps
             if not dry_run:
-                await self._note(found)
+                await self._note(new_steps)
         return steps
 
     async def _abandoned(self) -> list[Intent]:
@@ -176,91 +176,93 @@ class Reconcile:
             if intent.operation is Operation.RELEASE:
                 continue
             action = f"finish_{intent.operation}" if intent.operation is not Operation.THAW else "end_thaw"
-            step = Step(action, intent.tenant, intent.window_name, Outcome.PLANNED)
+            step = Step(action, intent.tenant, intent.window_name, StepOutcome.PLANNED)
             if not dry_run:
-                self._suspect.add(intent.cache_salt)
+                self._suspect_salts.add(intent.cache_salt)
                 step = await self._finish(intent, step)
             steps.append(step)
         return steps
 
     async def _finish(self, intent: Intent, step: Step) -> Step:
         try:
-            taken = await self.registry.take_over(intent, self.replicas.me)
+            is_ours = await self.registry.take_over(intent, self.replicas.me)
         except BaseException:
-            # It may be this process's by now, although it was not told so.
+            # The takeover may have succeeded although its answer was lost.
             self.replicas.let_go(intent)
             raise
-        if not taken:
-            return Step(step.action, step.tenant, step.subject, Outcome.POSTPONED, "another gateway is at it")
+        if not is_ours:
+            return Step(
+                step.action, step.tenant, step.subject, StepOutcome.POSTPONED, "another gateway works on it"
+            )
         self.replicas.take_up(intent)
         try:
             outcome, detail = await self._finished(intent)
         except CwmError as error:
             await self.release.leave(intent)
             away = error.kind in {ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT}
-            outcome, detail = Outcome.POSTPONED if away else Outcome.FAILED, error.message
+            outcome, detail = StepOutcome.POSTPONED if away else StepOutcome.FAILED, error.message
         except BaseException:
             self.replicas.let_go(intent)
             raise
         return Step(step.action, step.tenant, step.subject, outcome, detail)
 
-    async def _finished(self, intent: Intent) -> tuple[Outcome, str]:
+    async def _finished(self, intent: Intent) -> tuple[StepOutcome, str]:
         match intent.operation:
             case Operation.FREEZE:
                 window = await self.freeze.resume(intent)
                 if window is not None and window.durability is Durability.FAILED:
-                    return Outcome.FAILED, window.failure or ""
-                return Outcome.DONE, "stored" if window else "the window is gone"
+                    return StepOutcome.FAILED, window.failure or ""
+                return StepOutcome.DONE, "stored" if window else "the window is gone"
             case Operation.QUARANTINE:
                 await self.quarantine.resume(intent)
-                return Outcome.DONE, "left its scope"
+                return StepOutcome.DONE, "left its scope"
             case _:
-                # A clone lacks nothing but its pin, which the comparison of pins adds; a thaw leaves nothing.
+                # A clone lacks only its pin, which the pin audit adds; a thaw leaves nothing behind.
                 await self.registry.end_intent(intent.tenant, intent.id)
-                return Outcome.DONE, ""
+                return StepOutcome.DONE, ""
 
     async def _pins(self, *, thorough: bool, dry_run: bool) -> list[Step]:
         if await self.kv_tier.facts() is None:
             return []
-        self._suspect |= {intent.cache_salt for intent in await self._abandoned() if intent.debt}
+        self._suspect_salts |= {intent.cache_salt for intent in await self._abandoned() if intent.debt}
         steps = []
-        for salt in sorted({*await self.registry.salts_of_every_tenant(), *self._suspect}):
-            sure = thorough or salt in self._suspect
-            found = await self.pin_audit(salt, thorough=sure, dry_run=dry_run)
-            if sure and not any(step.outcome is Outcome.POSTPONED for step in found):
-                self._suspect.discard(salt)
-            steps += found
-        self._unsure = 0 if thorough else self._unsure + 1
+        for salt in sorted({*await self.registry.salts_of_every_tenant(), *self._suspect_salts}):
+            sure = thorough or salt in self._suspect_salts
+            new_steps = await self.pin_audit(salt, thorough=sure, dry_run=dry_run)
+            if sure and not any(step.outcome is StepOutcome.POSTPONED for step in new_steps):
+                self._suspect_salts.discard(salt)
+            steps += new_steps
+        self._runs_since_thorough = 0 if thorough else self._runs_since_thorough + 1
         return steps
 
     async def _debts(self, *, dry_run: bool) -> list[Step]:
-        """The pins are right by now, also where a debt's own was given back before its gateway died."""
+        """Delete the chunks of debts. Their pins are correct by now, even if the gateway died after releasing one."""
         steps = []
-        for owed in await self._abandoned():
-            if owed.operation is not Operation.RELEASE or owed.debt is None:
+        for debt_intent in await self._abandoned():
+            if debt_intent.operation is not Operation.RELEASE or debt_intent.debt is None:
                 continue
-            subject = owed.window_name or owed.session_id or ""
-            told = f"{len(owed.debt.hashes)} chunks to delete"
-            outcome = Outcome.PLANNED
+            subject = debt_intent.window_name or debt_intent.session_id or ""
+            detail = f"{len(debt_intent.debt.hashes)} chunks to delete"
+            outcome = StepOutcome.PLANNED
             if not dry_run:
-                settled = await self._compared(owed) and await self.release(owed, unpin=False)
-                outcome = Outcome.DONE if settled else Outcome.POSTPONED
-            steps.append(Step("release", owed.tenant, subject, outcome, told))
+                settled = await self._compared(debt_intent) and await self.release(debt_intent, unpin=False)
+                outcome = StepOutcome.DONE if settled else StepOutcome.POSTPONED
+            steps.append(Step("release", debt_intent.tenant, subject, outcome, detail))
         return steps
 
-    async def _compared(self, owed: Intent) -> bool:
-        """Whether nothing is left to set right under the salt, now that the debt's tokens are still known."""
-        if owed.debt is None or not owed.debt.pinned:
+    async def _compared(self, debt_intent: Intent) -> bool:
+        """Whether all owned pins of the salt are correct, repaired while the debt's tokens are still known."""
+        if debt_intent.debt is None or not debt_intent.debt.pinned:
             return True
-        left = await self.pin_audit(owed.cache_salt, thorough=True, dry_run=False)
-        return all(step.outcome is Outcome.DONE or step.action == "unowned_pins" for step in left)
+        steps = await self.pin_audit(debt_intent.cache_salt, thorough=True, dry_run=False)
+        return all(step.outcome is StepOutcome.DONE or step.action == "unowned_pins" for step in steps)
 
     async def _note(self, steps: list[Step]) -> None:
         for step in steps:
             self.journal.meter.event(f"reconcile_{step.action}_{step.outcome}")
-            if not step.tenant or step.outcome is Outcome.POSTPONED:
+            if not step.tenant or step.outcome is StepOutcome.POSTPONED:
                 continue
-            failed = step.outcome is Outcome.FAILED
+            failed = step.outcome is StepOutcome.FAILED
             with suppress(CwmError):
                 await self.journal.audit.record(
                     AuditEvent(

@@ -1,4 +1,4 @@
-"""Retention: what has had its time ends, and what is worth it is kept as a window first."""
+"""Retention: deletes expired windows, and expires idle sessions, which may be frozen first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from cwm.domain.errors import CwmError, ErrorKind
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Retention, Window
 from cwm.ports.clock import Clock
 from cwm.ports.registry import Registry
@@ -28,7 +28,7 @@ T = TypeVar("T", Session, Window)
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Seconds; 0 is for ever. ``session_kept`` runs from a session's expiry to its deletion."""
+    """Lifetimes in seconds; 0 means for ever. ``session_kept`` runs from a session's expiry to its deletion."""
 
     session_ttl: float
     session_kept: float
@@ -36,7 +36,7 @@ class RetentionPolicy:
 
     @property
     def touch_after(self) -> timedelta | None:
-        """After how long without one the beginning of a turn is noted: well before its session expires, and seldom."""
+        """Minimum interval between two recorded turn starts: a tenth of the session's lifetime; None if it never expires."""
         return timedelta(seconds=self.session_ttl / 10) if self.session_ttl else None
 
 
@@ -52,7 +52,7 @@ class Retain:
     _aside: dict[tuple[str, ...], datetime] = field(default_factory=dict)
 
     async def __call__(self, *, dry_run: bool) -> list[Step]:
-        """At most a hundred of each kind in one go; the rest has its turn in the next one."""
+        """Handle at most a hundred of each kind; the next run handles the rest."""
         now = self.clock.now()
         self._aside = {key: until for key, until in self._aside.items() if until > now}
         return [
@@ -63,32 +63,32 @@ class Retain:
 
     async def _windows(self, *, dry_run: bool) -> list[Step]:
         due = await self.registry.expired_windows_of_every_tenant(self.clock.now(), self._enough)
-        return [await self._delete_window(window, dry_run=dry_run) for window in self._chosen(due)]
+        return [await self._delete_window(window, dry_run=dry_run) for window in self._select(due)]
 
     @property
     def _enough(self) -> int:
-        """As many as hold a hundred that were not set aside."""
+        """How many to query so that a hundred remain without those set aside."""
         return _AT_ONCE + len(self._aside)
 
-    def _chosen(self, due: list[T]) -> list[T]:
+    def _select(self, due: list[T]) -> list[T]:
         return [each for each in due if _key(each) not in self._aside][:_AT_ONCE]
 
-    def _postponed(self, action: str, what: Session | Window, error: CwmError) -> Step:
-        """What fails for a reason of its own must not stand in the way of those behind it."""
+    def _postponed(self, action: str, item: Session | Window, error: CwmError) -> Step:
+        """Postpone; set it aside for an hour unless a component is down, so that it does not delay the others."""
         if error.kind not in _AWAY:
-            self._aside[_key(what)] = self.clock.now() + _SET_ASIDE
-        _, tenant, subject, *_ = _key(what)
-        return Step(action, tenant, subject, Outcome.POSTPONED, error.message)
+            self._aside[_key(item)] = self.clock.now() + _SET_ASIDE
+        _, tenant, subject, *_ = _key(item)
+        return Step(action, tenant, subject, StepOutcome.POSTPONED, error.message)
 
     async def _delete_window(self, window: Window, *, dry_run: bool) -> Step:
-        told = f"its time was over at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        detail = f"it expired at {window.expires_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
-            return Step("delete_window", window.tenant, window.name, Outcome.PLANNED, told)
+            return Step("delete_window", window.tenant, window.name, StepOutcome.PLANNED, detail)
         try:
             await self.delete.now(window)
         except CwmError as error:
             return self._postponed("delete_window", window, error)
-        return Step("delete_window", window.tenant, window.name, Outcome.DONE, told)
+        return Step("delete_window", window.tenant, window.name, StepOutcome.DONE, detail)
 
     async def _idle_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_ttl:
@@ -96,33 +96,37 @@ class Retain:
         since = self.clock.now() - timedelta(seconds=self.policy.session_ttl)
         idle = await self.registry.idle_sessions_of_every_tenant(since, self._enough)
         return [
-            step for session in self._chosen(idle) for step in await self._expire(session, dry_run=dry_run)
+            step for session in self._select(idle) for step in await self._expire(session, dry_run=dry_run)
         ]
 
     async def _expire(self, session: Session, *, dry_run: bool) -> list[Step]:
         if self.turns.in_flight(session.tenant, session.id):
             return []
-        told = f"no turn since {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+        detail = f"no turn since {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
         steps = []
         if self.policy.auto_freeze and session.token_count:
-            # Those before it may have taken long to freeze, and another gateway may have begun a turn meanwhile.
+            # Freezing earlier sessions may have taken long, and another gateway may have begun a turn meanwhile.
             if await self.registry.session(session.tenant, session.id) != session:
                 return []
             steps.append(await self._freeze(session, dry_run=dry_run))
         if dry_run:
-            return [*steps, Step("expire_session", session.tenant, session.id, Outcome.PLANNED, told)]
+            return [*steps, Step("expire_session", session.tenant, session.id, StepOutcome.PLANNED, detail)]
         if steps:
             return steps
         moved_on = not await self.registry.expire_session(session, self.clock.now())
-        return [] if moved_on else [Step("expire_session", session.tenant, session.id, Outcome.DONE, told)]
+        return (
+            [] if moved_on else [Step("expire_session", session.tenant, session.id, StepOutcome.DONE, detail)]
+        )
 
     async def _freeze(self, session: Session, *, dry_run: bool) -> Step:
-        """The window is the session's rest: it goes on from there, and the session is frozen instead of expired."""
-        # An id can be had again when its session was deleted; the windows made of that one stay.
+        """Freeze the session instead of expiring it; it can be continued from the window."""
+        # The id of a deleted session can be used again, but windows made of the old session stay.
         name = f"{AUTO_FROZEN}{session.id}_{session.created_at:%Y%m%dT%H%M%S}_{session.revision}"
         if dry_run:
-            return Step("freeze_session", session.tenant, session.id, Outcome.PLANNED, f"as window {name}")
-        kept = self.policy.session_kept
+            return Step(
+                "freeze_session", session.tenant, session.id, StepOutcome.PLANNED, f"as window {name}"
+            )
+        lifetime = self.policy.session_kept
         try:
             await self.freeze(
                 Principal(session.tenant, session.owner),
@@ -130,32 +134,32 @@ class Retain:
                 name,
                 "Kept when its session was idle for too long.",
                 retention=Retention.BEST_EFFORT,
-                ttl_seconds=round(kept) if kept else None,
+                ttl_seconds=round(lifetime) if lifetime else None,
             )
         except CwmError as error:
             return self._postponed("freeze_session", session, error)
-        return Step("freeze_session", session.tenant, session.id, Outcome.DONE, f"as window {name}")
+        return Step("freeze_session", session.tenant, session.id, StepOutcome.DONE, f"as window {name}")
 
     async def _expired_sessions(self, *, dry_run: bool) -> list[Step]:
         if not self.policy.session_kept:
             return []
         since = self.clock.now() - timedelta(seconds=self.policy.session_kept)
-        over = await self.registry.expired_sessions_of_every_tenant(since, self._enough)
-        return [await self._delete_session(session, dry_run=dry_run) for session in self._chosen(over)]
+        expired = await self.registry.expired_sessions_of_every_tenant(since, self._enough)
+        return [await self._delete_session(session, dry_run=dry_run) for session in self._select(expired)]
 
     async def _delete_session(self, session: Session, *, dry_run: bool) -> Step:
-        told = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+        detail = f"expired at {session.updated_at:%Y-%m-%d %H:%M:%S} UTC"
         if dry_run:
-            return Step("delete_session", session.tenant, session.id, Outcome.PLANNED, told)
+            return Step("delete_session", session.tenant, session.id, StepOutcome.PLANNED, detail)
         try:
             await self.end_session.now(session)
         except CwmError as error:
             return self._postponed("delete_session", session, error)
-        return Step("delete_session", session.tenant, session.id, Outcome.DONE, told)
+        return Step("delete_session", session.tenant, session.id, StepOutcome.DONE, detail)
 
 
-def _key(what: Session | Window) -> tuple[str, ...]:
-    """A window that changed is another: it may have failed for that alone."""
-    if isinstance(what, Window):
-        return "window", what.tenant, what.name, what.updated_at.isoformat()
-    return "session", what.tenant, what.id
+def _key(item: Session | Window) -> tuple[str, ...]:
+    """The key for setting aside. A changed window gets a new key: the change may remove the reason of the failure."""
+    if isinstance(item, Window):
+        return "window", item.tenant, item.name, item.updated_at.isoformat()
+    return "session", item.tenant, item.id

@@ -1,7 +1,7 @@
-"""Watchdog: keep a canary prefix below every LMCache, and look again and again whether it comes back.
+"""Watchdog: stores a small prefix below every LMCache and loads it again at intervals.
 
-Every health endpoint of vLLM, LMCache and its coordinator stays green while nothing can be loaded from the lower
-tiers any more, or while they have lost everything. Only a prefetch tells.
+The health endpoints of vLLM, LMCache and its coordinator stay green even if nothing can be loaded from the lower
+tiers, or if these have lost everything. Only a prefetch shows it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 
 _TENANT: Final = "cwm:watchdog"  # no tenant can have this name
-# What tells instances apart comes first, where the shortest chunk still holds it.
+# The instance's mark comes first, so that even the shortest chunk contains it.
 _TEXT: Final = "{mark} is the canary of LMCache {instance}. "
-# Of several, one tier can keep some and lose others, which are then stored there and nowhere else.
+# With several chunks a tier could lose some of them, which would then be stored there and nowhere else.
 _CHUNKS: Final = 1
 _STORED_WITHIN_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
@@ -40,13 +40,12 @@ _STORED_AT_MOST: Final = 2
 _MARK_CHARS: Final = 12
 
 
-class Outcome(StrEnum):
-    """What a look at one instance found.
+class WatchdogOutcome(StrEnum):
+    """The result of the check of one instance.
 
-    ``stored``: the prefix was not there yet. ``lost``: it was there before, was gone, and could be stored again.
-    ``without_redis``, ``without_disk``: it comes back, but never from the tier that is asked first. ``broken``: it does
-    not come back.
-    ``hung``: LMCache answers, and does not finish loading it.
+    ``stored``: the prefix did not exist yet and was stored. ``lost``: it existed, was gone, and could be stored again.
+    ``without_redis``, ``without_disk``: it can be loaded, but not from the first tier. ``broken``: it cannot be loaded.
+    ``hung``: LMCache answers, but does not finish loading it. ``not_looked``: it could not be checked.
     """
 
     FOUND = "found"
@@ -60,35 +59,35 @@ class Outcome(StrEnum):
 
 
 _FAULTS: Final = {
-    Outcome.WITHOUT_REDIS: (
+    WatchdogOutcome.WITHOUT_REDIS: (
         "What LMCache '{instance}' stores comes back from its disk only: its link to Redis is broken, or Redis is "
         "full. Nothing is lost yet, but what is frozen now does not reach other instances."
     ),
-    Outcome.WITHOUT_DISK: (
+    WatchdogOutcome.WITHOUT_DISK: (
         "What LMCache '{instance}' stores comes back from its Redis only: its disk is full or cannot be used. "
         "Nothing is lost yet, but what is frozen now is, once that Redis stops."
     ),
-    Outcome.BROKEN: (
+    WatchdogOutcome.BROKEN: (
         "What LMCache '{instance}' stores does not come back from its lower tiers, although every part answers: "
         "freezes fail, and thaws compute again. Look at its Redis and its disk."
     ),
-    Outcome.HUNG: (
+    WatchdogOutcome.HUNG: (
         "LMCache '{instance}' answers, but does not finish loading what it stored: thaws compute again, and requests "
         "may hang. Restart it."
     ),
 }
-_WITHOUT: Final = {Tier.REDIS: Outcome.WITHOUT_REDIS, Tier.DISK: Outcome.WITHOUT_DISK}
+_WITHOUT: Final = {Tier.REDIS: WatchdogOutcome.WITHOUT_REDIS, Tier.DISK: WatchdogOutcome.WITHOUT_DISK}
 _ELSEWHERE: Final = frozenset(_WITHOUT.values())
-_MISSED: Final = _ELSEWHERE | {Outcome.BROKEN}
-_GOOD: Final = frozenset({Outcome.FOUND, Outcome.STORED, Outcome.LOST})
+_MISSED: Final = _ELSEWHERE | {WatchdogOutcome.BROKEN}
+_GOOD: Final = frozenset({WatchdogOutcome.FOUND, WatchdogOutcome.STORED, WatchdogOutcome.LOST})
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """``on_loss`` is called when chunks vanished from tiers that work: others will be missing, too.
+    """Checks every LMCache. ``on_loss`` is called if the prefix vanished from working tiers, as other chunks are lost too.
 
-    Gateways with the same secret share their canaries, so that restarts leave none behind. One may drop what
-    another is about to load; therefore a miss counts only when further looks, at random moments, miss too.
+    Gateways with the same secret share the stored prefixes, so that restarts leave none behind. One gateway may drop
+    what another is about to load; therefore a miss counts only if further checks, at random times, miss too.
     """
 
     engine: Engine
@@ -98,166 +97,170 @@ class Watchdog:
     clock: Clock
     on_loss: Callable[[], None] | None = None
     most_pause_seconds: float = _MOST_PAUSE_SECONDS
-    _last: dict[str, Outcome] = field(default_factory=dict)
+    _last: dict[str, WatchdogOutcome] = field(default_factory=dict)
     _canaries: dict[str, Prefix] = field(default_factory=dict)
-    _held: dict[str, PrefixKey] = field(default_factory=dict)
+    _last_keys: dict[str, PrefixKey] = field(default_factory=dict)
     _flushing: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def fault(self) -> str | None:
-        """What the last looks found wrong, a sentence or two for each instance; None for nothing."""
+        """The faults of the last checks, one or two sentences for each instance; None if there are none."""
         faults = [_FAULTS[o].format(instance=i) for i, o in sorted(self._last.items()) if o in _FAULTS]
         return " ".join(faults) or None
 
     async def watch(self, interval_seconds: float) -> None:
-        """Look for as long as it is not cancelled; an interval of 0 looks never."""
+        """Check at about this interval until cancelled; an interval of 0 means never."""
         while interval_seconds:
             try:
                 await self.look()
             except Exception:
                 logging.getLogger(__name__).exception("the watchdog could not look")
-            # Gateways that were started together drift apart.
+            # A random interval, so that gateways started together do not check at the same time.
             await asyncio.sleep(interval_seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def settle(self) -> None:
-        """Wait for a flush that was under way when the watching ended."""
+        """Wait for a flush that was under way when :meth:`watch` was cancelled."""
         await self._flushing.settled()
 
     async def look(self) -> None:
-        """Look at every registered instance once. What cannot be asked is not looked at: health says that it is down."""
+        """Check every registered instance once. Unreachable ones are not checked: health reports them as down."""
         try:
-            # LMCache first: where the engine is not known yet, asking who it is makes it compute.
+            # Ask LMCache first: reading an unknown engine's identity makes it compute a probe.
             facts = await self.kv_tier.facts()
             identity = await self.directory.identity() if facts else None
         except CwmError:
-            self.meter.watched(Outcome.NOT_LOOKED)
+            self.meter.watched(WatchdogOutcome.NOT_LOOKED)
             return
         if facts is None or identity is None:
             return
         outcomes = await asyncio.gather(*(self._outcome(i, identity) for i in facts.instances))
         self._conclude(dict(zip(facts.instances, outcomes, strict=True)))
 
-    def _conclude(self, outcomes: dict[str, Outcome]) -> None:
+    def _conclude(self, outcomes: dict[str, WatchdogOutcome]) -> None:
         for outcome in outcomes.values():
             self.meter.watched(outcome)
-        seen = {i: self._last.get(i) if o is Outcome.NOT_LOOKED else o for i, o in outcomes.items()}
-        self._last = {i: o for i, o in seen.items() if o is not None}
+        latest = {i: self._last.get(i) if o is WatchdogOutcome.NOT_LOOKED else o for i, o in outcomes.items()}
+        self._last = {i: o for i, o in latest.items() if o is not None}
         self.meter.instances({i: o not in _FAULTS for i, o in self._last.items()})
-        if self.on_loss is not None and Outcome.LOST in outcomes.values():
+        if self.on_loss is not None and WatchdogOutcome.LOST in outcomes.values():
             self.on_loss()
 
-    async def _outcome(self, instance: str, identity: EngineIdentity) -> Outcome:
+    async def _outcome(self, instance: str, identity: EngineIdentity) -> WatchdogOutcome:
         try:
             cache = await self.kv_tier.on(instance)
             facts = await cache.facts()
             if facts is None or not _watchable(facts, identity):
-                return Outcome.NOT_LOOKED
+                return WatchdogOutcome.NOT_LOOKED
             canary = await self._canary(instance, identity)
             look = partial(self._load_surely, cache, canary, facts, self._last.get(instance))
             first = await look()
             if first not in _MISSED:
                 outcome = first
             else:
-                again = await self._store_until_found(cache, canary, first, look)
-                outcome = _judged(first, again, was_held=self._held.get(instance) == canary.key)
+                second = await self._store_until_found(cache, canary, first, look)
+                outcome = _judge(first, second, existed=self._last_keys.get(instance) == canary.key)
         except CwmError:
-            return Outcome.NOT_LOOKED
+            return WatchdogOutcome.NOT_LOOKED
         if outcome in _GOOD:
-            self._held[instance] = canary.key
+            self._last_keys[instance] = canary.key
         return outcome
 
     async def _load_surely(
-        self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: Outcome | None
-    ) -> Outcome:
+        self, cache: KvTier, canary: Prefix, facts: KvTierFacts, last: WatchdogOutcome | None
+    ) -> WatchdogOutcome:
         outcome = await self._load(cache, canary, facts)
         for _ in range(_CONFIRMED_BY):
-            if outcome in {Outcome.FOUND, last}:
+            if outcome in {WatchdogOutcome.FOUND, last}:
                 break
             await asyncio.sleep(random.uniform(0, self.most_pause_seconds))  # noqa: S311
             outcome = await self._load(cache, canary, facts)
         return outcome
 
-    async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> Outcome:
-        """Found, or what is wrong; not looked when L1 had it in spite of the drop."""
+    async def _load(self, cache: KvTier, canary: Prefix, facts: KvTierFacts) -> WatchdogOutcome:
+        """Load the prefix from below L1. NOT_LOOKED if L1 had it in spite of the drop."""
         await cache.drop_l1(canary.key)
         try:
             prefetched = await cache.prefetch(canary.key)
         except EngineTimeoutError:
-            return Outcome.HUNG
+            return WatchdogOutcome.HUNG
         if not prefetched.complete or prefetched.total < canary.chunk_count:
-            return Outcome.BROKEN
+            return WatchdogOutcome.BROKEN
         if prefetched.loaded is None:
-            # It came back: of an LMCache that tells no more than that, it is all there is to know.
-            return Outcome.FOUND
+            # This LMCache does not report from which tier it loaded.
+            return WatchdogOutcome.FOUND
         # Another gateway may have stored or loaded it after the drop.
         if sum(prefetched.loaded.values()) < canary.chunk_count:
-            return Outcome.NOT_LOOKED
+            return WatchdogOutcome.NOT_LOOKED
         first = facts.first_tier
-        return Outcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
+        return WatchdogOutcome.FOUND if first is None or first in prefetched.loaded else _WITHOUT[first]
 
     async def _store_until_found(
-        self, cache: KvTier, canary: Prefix, missed: Outcome, look: Callable[[], Awaitable[Outcome]]
-    ) -> Outcome:
-        """A busy LMCache may not have begun to write below what a look then drops from L1: one time more tells."""
+        self,
+        cache: KvTier,
+        canary: Prefix,
+        miss: WatchdogOutcome,
+        look: Callable[[], Awaitable[WatchdogOutcome]],
+    ) -> WatchdogOutcome:
+        """Store and check, at most twice: a busy LMCache may not have begun to write below L1 before the check drops L1."""
         for _ in range(_STORED_AT_MOST):
-            await self._store_again(cache, canary, missed)
+            await self._store_again(cache, canary, miss)
             if (outcome := await look()) not in _MISSED:
                 break
         return outcome
 
-    async def _store_again(self, cache: KvTier, canary: Prefix, missed: Outcome) -> None:
-        """What one tier still holds is not stored into another that lost it, unless it is removed first.
+    async def _store_again(self, cache: KvTier, canary: Prefix, miss: WatchdogOutcome) -> None:
+        """Store the prefix again. If another tier still has it, delete it first: LMCache would not store it otherwise.
 
-        What no tier gives back is stored as it is: another gateway may have stored it a moment ago.
+        If no tier can load it, store it without deleting: another gateway may have just stored it.
         """
-        if missed in _ELSEWHERE:
+        if miss in _ELSEWHERE:
             with suppress(CwmError):
                 await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
         await self._require_every_lmcache()
         self.directory.confirm(canary.identity, (await self._flush(canary)).fingerprint)
-        until = self.clock.monotonic() + _STORED_WITHIN_SECONDS
+        deadline = self.clock.monotonic() + _STORED_WITHIN_SECONDS
         # vLLM stores after it has answered: first its chunks reach L1, then the tiers below.
-        while not (await cache.prefetch(canary.key)).complete and self.clock.monotonic() < until:  # noqa: ASYNC110
+        while not (await cache.prefetch(canary.key)).complete and self.clock.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
-        while await cache.storing() and self.clock.monotonic() < until:  # noqa: ASYNC110 - polled over HTTP
+        while await cache.storing() and self.clock.monotonic() < deadline:  # noqa: ASYNC110 - polled over HTTP
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _require_every_lmcache(self) -> None:
-        """A vLLM that has not missed its LMCache yet waits for it in its next request, and dies of that."""
+        """Raise if any LMCache is down: a vLLM that has not noticed would wait for it in its next request, and die of it."""
         facts = await self.kv_tier.facts()
         for instance in facts.instances if facts else ():
             await (await self.kv_tier.on(instance)).facts()
 
     async def _flush(self, canary: Prefix) -> Completion:
-        """Never abandoned half-way: the engine may be loading KV for it."""
+        """Compute the prefix. The request is never cancelled half-way: the engine may be loading KV for it."""
         return await asyncio.shield(self._flushing.start(self.engine.complete(canary.request())))
 
     async def _canary(self, instance: str, identity: EngineIdentity) -> Prefix:
-        """The same for every gateway; of its own for each instance and each engine."""
-        known = self._canaries.get(instance)
-        if known is not None and known.identity == identity:
-            return known
+        """The stored prefix: one for each instance and engine, the same for every gateway."""
+        previous = self._canaries.get(instance)
+        if previous is not None and previous.identity == identity:
+            return previous
         mark = hashlib.sha256(instance.encode()).hexdigest()[:_MARK_CHARS]
         text = _TEXT.format(mark=mark, instance=instance)
         ids = await self.engine.tokenize(identity.model, text, add_special_tokens=False)
-        wanted = _CHUNKS * (identity.chunk_size or 0) + 1
-        filled = fitting((ids * (wanted // len(ids) + 1))[:wanted], identity)
-        canary = Prefix(filled, self.directory.salt(_TENANT, "", identity), identity)
+        length = _CHUNKS * (identity.chunk_size or 0) + 1
+        token_ids = fitting((ids * (length // len(ids) + 1))[:length], identity)
+        canary = Prefix(token_ids, self.directory.salt(_TENANT, "", identity), identity)
         self._canaries[instance] = canary
         return canary
 
 
-def _judged(first: Outcome, again: Outcome, *, was_held: bool) -> Outcome:
-    """From a fault that two looks agreed on, and what was seen after the canary was stored again."""
-    if again is Outcome.FOUND:
-        return Outcome.LOST if was_held else Outcome.STORED
-    if again is Outcome.NOT_LOOKED and was_held:
+def _judge(first: WatchdogOutcome, second: WatchdogOutcome, *, existed: bool) -> WatchdogOutcome:
+    """The final result, from a confirmed miss and the result after the prefix was stored again."""
+    if second is WatchdogOutcome.FOUND:
+        return WatchdogOutcome.LOST if existed else WatchdogOutcome.STORED
+    if second is WatchdogOutcome.NOT_LOOKED and existed:
         return first
-    # Gone altogether now: another gateway may be storing it again at this moment, and the next look will tell.
-    return first if first in _ELSEWHERE and again is Outcome.BROKEN else again
+    # It is in no tier now: another gateway may be storing it at this moment; the next check decides.
+    return first if first in _ELSEWHERE and second is WatchdogOutcome.BROKEN else second
 
 
 def _watchable(facts: KvTierFacts, identity: EngineIdentity) -> bool:
-    """Whether there is a tier below L1, and a vLLM whose chunks could be in it."""
+    """Whether there is a tier below L1 and an attached vLLM whose chunks can be in it."""
     roots = {attached.root for attached in facts.attached}
     chunk = identity.chunk_size or identity.max_model_len
     return bool(facts.adapters) and identity.root in roots and chunk + 1 < identity.max_model_len

@@ -1,4 +1,4 @@
-"""What links an agent session and the upstreams: its own sessions with them, and what it listens to there."""
+"""The links of an agent session to upstreams: its own upstream sessions and its resource subscriptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cwm.domain.errors import AgentSessionNotFoundError, CwmError
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import Heard, UpstreamExpiredError, UpstreamSession
 from cwm.services.agents.context_manager import AgentPart, ContextManager
 from cwm.services.upstreams.attempts import Attempts
@@ -18,29 +18,29 @@ from cwm.services.upstreams.watches import Watches
 
 @dataclass(slots=True)
 class _OwnSession:
-    """One agent session's own session with one upstream; ``stored`` is what the store keeps of it."""
+    """One agent session's own session with one upstream. ``stored``: the value in the store with which to resume it."""
 
     session: UpstreamSession
     catalogue: Catalogue
     stored: str | None
-    stale: set[Kind] = field(default_factory=lambda: set(ALL_KINDS))
-    learning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    stale: set[OfferKind] = field(default_factory=lambda: set(ALL_KINDS))
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class AgentLinks(AgentPart):
     """One agent session's own sessions with stateful upstreams, opened on first use.
 
-    What the next replica needs to go on with a session is in the store. Closing keeps that session there; ending
-    the agent session ends it.
+    The store has what another replica needs to resume a session. Closing keeps the upstream session; ending the agent
+    session ends it.
     """
 
-    __slots__ = ("_attempts", "_gone", "_opening", "_sessions", "_watches")
+    __slots__ = ("_attempts", "_opening", "_sessions", "_stale_values", "_watches")
 
     def __init__(self, agent: ContextManager) -> None:
         super().__init__(agent)
         self._sessions: dict[Link, _OwnSession] = {}
         self._opening: dict[Link, asyncio.Lock] = {}
-        self._gone: dict[Link, str] = {}
+        self._stale_values: dict[Link, str] = {}
         self._watches: dict[Link, Watches] = {}
         self._attempts: dict[Link, Attempts] = {}
 
@@ -52,86 +52,87 @@ class AgentLinks(AgentPart):
         return {stored_as(link): own.stored for link, own in self._sessions.items() if own.stored is not None}
 
     def watches(self, link: Link) -> Watches:
-        """What it is to hear of, in its own session with the upstream or in the one that all share."""
+        """Its resource subscriptions at the upstream, in its own upstream session or the shared one."""
         return self._watches.setdefault(link, Watches())
 
     def listens_to(self, link: Link) -> bool:
         return bool(self._watches.get(link))
 
     def opened(self, link: Link) -> UpstreamSession | None:
-        """Its own session with the upstream, where there is one."""
+        """Its own session with the upstream, or None."""
         return own.session if (own := self._sessions.get(link)) is not None else None
 
     async def session(self, link: Link, authorization: str | None, heard: Heard) -> UpstreamSession:
-        """The agent session's own session with the upstream. Raises UpstreamAwayError."""
+        """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, heard)).session
 
-    def known(self, link: Link, kind: Kind) -> Offers | None:
-        """What :meth:`offers` gives, where nothing need be asked for that."""
+    def fresh_offers(self, link: Link, kind: OfferKind) -> Offers | None:
+        """What :meth:`offers` returns, or None if that needs a request to the upstream."""
         own = self._sessions.get(link)
         fresh = own is not None and own.session.is_open and kind not in own.stale
         return own.catalogue.of(kind) if own is not None and fresh else None
 
-    def attempts(self, link: Link, back: Callable[[Kind], None]) -> Attempts:
-        """What is under way to learn what the upstream offers, and what became of it before."""
+    def attempts(self, link: Link, back: Callable[[OfferKind], None]) -> Attempts:
+        """The attempts to list the upstream's offers, running and failed ones."""
         return self._attempts.setdefault(link, Attempts(link, back))
 
-    async def offers(self, link: Link, kind: Kind, authorization: str | None, heard: Heard) -> Offers:
-        """What an upstream offers to this caller. Raises UpstreamError."""
+    async def offers(self, link: Link, kind: OfferKind, authorization: str | None, heard: Heard) -> Offers:
+        """The upstream's offers of one kind to this caller. Raises UpstreamError."""
         own = await self._upstream(link, authorization, heard)
-        async with own.learning:
+        async with own.lock:
             return await self._learned(link, kind, own)
 
-    async def _learned(self, link: Link, kind: Kind, own: _OwnSession) -> Offers:
+    async def _learned(self, link: Link, kind: OfferKind, own: _OwnSession) -> Offers:
         if kind in own.stale:
-            kinds = kinds_of(kind) if kind is not Kind.TEMPLATES else frozenset({kind})
-            # What is heard while it is looked up makes it stale again.
+            kinds = kinds_of(kind) if kind is not OfferKind.TEMPLATES else frozenset({kind})
+            # A list_changed notification during the request marks them stale again.
             own.stale -= kinds
             try:
                 await own.catalogue.learn(own.session, kinds)
-            except BaseException as failed:
+            except BaseException as error:
                 own.stale |= kinds
-                if isinstance(failed, UpstreamExpiredError) or not own.session.is_open:
+                if isinstance(error, UpstreamExpiredError) or not own.session.is_open:
                     self.drop(link, own.session)
                 raise
         return own.catalogue.of(kind)
 
-    def outdated(self, link: Link, heard: Kind) -> None:
+    def outdated(self, link: Link, heard: OfferKind) -> None:
+        """Mark a kind of offers stale; the next use lists it again."""
         if (own := self._sessions.get(link)) is not None:
             own.stale |= kinds_of(heard)
 
     def drop(self, link: Link, session: UpstreamSession) -> None:
-        """Stop using a session that the upstream does not know any more."""
+        """Stop using a session that the upstream no longer knows."""
         own = self._sessions.get(link)
         if own is not None and own.session is session:
             del self._sessions[link]
             if own.stored is not None:
-                self._gone[link] = own.stored
+                self._stale_values[link] = own.stored
             session.retire(end=False)
 
     def unlisten(self, link: Link) -> list[str]:
-        """What it listened to there, own URIs; it does so no more."""
+        """Drop its subscriptions at the upstream and return their URIs, as the upstream names them."""
         return watches.uris() if (watches := self._watches.pop(link, None)) is not None else []
 
     def succeed(self, old: Link, new: Link) -> None:
-        """``new`` is the same upstream configured otherwise: go on there, in another session."""
+        """``new`` replaces ``old`` after a configuration change: continue there in a new session."""
         own = self._sessions.get(old)
         if own is not None and own.stored is not None and stored_as(old) == stored_as(new):
-            # What the store keeps is the new one's to replace, and the old one's no more.
-            self._gone[old] = self._gone[new] = own.stored
+            # The new link replaces the stored session; the old link must not delete it.
+            self._stale_values[old] = self._stale_values[new] = own.stored
             own.stored = None
 
     async def release(self, link: Link) -> None:
-        """The upstream is configured no more."""
+        """Close its session with an upstream that was removed from the configuration."""
         self._opening.pop(link, None)
-        self._gone.pop(link, None)
+        self._stale_values.pop(link, None)
         self._watches.pop(link, None)
         if (attempts := self._attempts.pop(link, None)) is not None:
             await attempts.stop()
         if (own := self._sessions.pop(link, None)) is not None:
             await own.session.close(end=True)
             if own.stored is not None:
-                # Else it expires there with the agent session; whoever goes on with it before opens another.
+                # If this fails the value expires with the agent session; a replica that resumes it opens a new session.
                 with suppress(CwmError):
                     await self.agent.store.forget(self.agent.key, stored_as(link))
 
@@ -162,28 +163,28 @@ class AgentLinks(AgentPart):
         return own
 
     async def _open(self, link: Link, authorization: str | None, heard: Heard) -> _OwnSession:
-        name, gone = stored_as(link), self._gone.get(link)
+        name, stale_value = stored_as(link), self._stale_values.get(link)
         stored = (await self.agent.store.recall(self.agent.key)).get(name)
-        if stored is None or stored == gone:
+        if stored is None or stored == stale_value:
             session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
-            ours = session.resume_with
-            if ours is None:
+            resume_value = session.resume_with
+            if resume_value is None:
                 return _OwnSession(session, Catalogue(link.spec), None)
             try:
                 anew = self.agent.agent_session is None
                 stored = await self.agent.store.remember(
-                    self.agent.key, name, ours, instead_of=gone, anew=anew, leaves=True
+                    self.agent.key, name, resume_value, instead_of=stale_value, anew=anew, leaves=True
                 )
             except BaseException:
                 await session.close(end=True)
                 raise
-            self._gone.pop(link, None)
+            self._stale_values.pop(link, None)
             if stored is None:
-                # Expired meanwhile: nobody else goes on with it.
+                # The agent session has expired: no other replica resumes this session.
                 return _OwnSession(session, Catalogue(link.spec), None)
-            if stored == ours:
-                return _OwnSession(session, Catalogue(link.spec), ours)
-            # Another replica opened one for this agent session at the same moment: go on with that.
+            if stored == resume_value:
+                return _OwnSession(session, Catalogue(link.spec), resume_value)
+            # Another replica opened a session for this agent session at the same time: resume that one.
             await session.close(end=True)
         session = await link.connector.open(
             link.spec, authorization=authorization, resume=stored, heard=heard
@@ -192,12 +193,12 @@ class AgentLinks(AgentPart):
 
 
 def links_of(agent: ContextManager) -> AgentLinks:
-    """The agent session's links, attached to it at the first call."""
+    """The agent session's links, attached at the first call."""
     return agent.part(AgentLinks)
 
 
 def stored_as(link: Link) -> str:
-    """The name by which the session with an upstream is kept for other replicas."""
+    """The name under which the store keeps an upstream session for other replicas."""
     return f"upstream:{link.spec.name}:{link.spec.url}"
 
 

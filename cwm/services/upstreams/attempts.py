@@ -1,4 +1,4 @@
-"""What an upstream that is told who calls offers to one agent session, also while it is away."""
+"""Per-session listings of upstreams that need the caller's credentials, including while they are down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.backoff import Backoff
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import (
     UpstreamAwayError,
     UpstreamDeniedError,
@@ -26,100 +26,108 @@ Learn = Callable[[], Awaitable[Offers]]
 
 @dataclass(slots=True)
 class _Failure:
-    """``of`` stands for the credentials that failed: with others it may go well."""
+    """A failed attempt. ``credentials`` is a hash of those it used: others may succeed."""
 
-    of: int
+    credentials: int
     reason: str
     again_at: float
     backoff: Backoff
 
 
 class Attempts:
-    """One agent session's attempts to learn it: one at a time for each kind, which go on when nobody waits any more.
+    """One agent session's attempts to list an upstream's offers.
 
-    Nothing is kept to try again with when nobody asks: each attempt has the credentials of who asked. ``back`` is
-    called when one goes well of which somebody was told that it did not.
+    There is one attempt at a time for each kind and credentials; it continues when no caller waits any more. Credentials
+    are not kept: each attempt uses those of the caller who started it, and none runs without a caller. ``back`` is called
+    when an attempt succeeds after a failure was reported.
     """
 
-    def __init__(self, link: Link, back: Callable[[Kind], None]) -> None:
+    def __init__(self, link: Link, back: Callable[[OfferKind], None]) -> None:
         self._link = link
         self._back = back
-        self._trying: dict[tuple[Kind, int], asyncio.Task[Offers | str]] = {}
-        self._failures: dict[Kind, _Failure] = {}
-        self._missed: set[Kind] = set()
+        self._attempts: dict[tuple[OfferKind, int], asyncio.Task[Offers | str]] = {}
+        self._failures: dict[OfferKind, _Failure] = {}
+        self._missed: set[OfferKind] = set()
 
     async def offers(
-        self, kind: Kind, authorization: str | None, learn: Learn, *, hurried: bool
+        self, kind: OfferKind, authorization: str | None, learn: Learn, *, hurried: bool
     ) -> Offers | str:
-        """What ``learn`` finds, or why there is none. Raises what it raises, but for UpstreamError.
+        """The result of ``learn``, or the reason why there is none. Raises what ``learn`` raises, except UpstreamError.
 
-        After a failure it is left alone for a while, at most for 30 s. Who is ``hurried`` waits only a moment for
-        what may well be away, others until the attempt ends, which is given up after ``connect_seconds``.
+        After a failure the upstream is not asked again for a while, at most 30 s. A ``hurried`` caller waits at most 0.5 s
+        for an upstream that is away or failed before; others wait until the attempt ends, after ``connect_seconds`` at
+        the latest.
         """
-        of = hash(authorization)
+        credentials = hash(authorization)
         failure = self._failures.get(kind)
-        if failure is not None and failure.of != of:
+        if failure is not None and failure.credentials != credentials:
             failure = None
-        trying = self._trying.get((kind, of))
-        if trying is None:
+        attempt = self._attempts.get((kind, credentials))
+        if attempt is None:
             if failure is not None and self._link.monotonic() < failure.again_at:
                 return failure.reason
-            trying = self._begin(kind, of, learn)
+            attempt = self._begin(kind, credentials, learn)
         doubtful = failure is not None or self._link.state is LinkState.AWAY
-        await asyncio.wait({trying}, timeout=_MOMENT_SECONDS if hurried and doubtful else None)
-        if trying.cancelled():
-            return "nobody waits for it any more"
-        found = trying.result() if trying.done() else self._known(failure)
-        if isinstance(found, str):
+        await asyncio.wait({attempt}, timeout=_MOMENT_SECONDS if hurried and doubtful else None)
+        if attempt.cancelled():
+            return "the request was cancelled"
+        result = attempt.result() if attempt.done() else self._reason(failure)
+        if isinstance(result, str):
             self._missed.add(kind)
-        return found
+        return result
 
     async def stop(self) -> None:
-        trying, self._trying = list(self._trying.values()), {}
-        await cancel_and_wait(*trying)
+        """Cancel all attempts and wait for their end."""
+        attempts, self._attempts = list(self._attempts.values()), {}
+        await cancel_and_wait(*attempts)
 
-    def _begin(self, kind: Kind, of: int, learn: Learn) -> asyncio.Task[Offers | str]:
-        key = kind, of
-        task = self._trying[key] = asyncio.create_task(self._try(kind, of, learn))
+    def _begin(self, kind: OfferKind, credentials: int, learn: Learn) -> asyncio.Task[Offers | str]:
+        key = kind, credentials
+        task = self._attempts[key] = asyncio.create_task(self._try(kind, credentials, learn))
 
         def ended(_: object) -> None:
-            if self._trying.get(key) is task:
-                del self._trying[key]
+            if self._attempts.get(key) is task:
+                del self._attempts[key]
 
         task.add_done_callback(ended)
         return task
 
-    async def _try(self, kind: Kind, of: int, learn: Learn) -> Offers | str:
+    async def _try(self, kind: OfferKind, credentials: int, learn: Learn) -> Offers | str:
         try:
             async with asyncio.timeout(self._link.spec.connect_seconds):
                 try:
-                    found = await learn()
+                    result = await learn()
                 except UpstreamExpiredError:
-                    found = await learn()
-        except UpstreamError as failed:
-            gone = isinstance(failed, UpstreamAwayError | UpstreamLostError)
-            return self._failed(
-                kind, of, str(failed), gone=gone and not isinstance(failed, UpstreamDeniedError)
+                    result = await learn()
+        except UpstreamError as error:
+            unreachable = isinstance(error, UpstreamAwayError | UpstreamLostError)
+            return self._record_failure(
+                kind,
+                credentials,
+                str(error),
+                unreachable=unreachable and not isinstance(error, UpstreamDeniedError),
             )
         except TimeoutError:
-            return self._failed(kind, of, "it did not answer in time", gone=True)
+            return self._record_failure(kind, credentials, "it did not answer in time", unreachable=True)
         self._link.reached()
         self._failures.pop(kind, None)
         if kind in self._missed:
             self._missed.discard(kind)
             self._back(kind)
-        return found
+        return result
 
-    def _failed(self, kind: Kind, of: int, reason: str, *, gone: bool) -> str:
-        before = self._failures.get(kind)
-        backoff = before.backoff if before is not None and before.of == of else Backoff()
+    def _record_failure(self, kind: OfferKind, credentials: int, reason: str, *, unreachable: bool) -> str:
+        previous = self._failures.get(kind)
+        backoff = (
+            previous.backoff if previous is not None and previous.credentials == credentials else Backoff()
+        )
         again_at = self._link.monotonic() + backoff.pause_seconds()
-        self._failures[kind] = _Failure(of, reason, again_at, backoff)
-        if gone:
+        self._failures[kind] = _Failure(credentials, reason, again_at, backoff)
+        if unreachable:
             self._link.missed(reason)
         return reason
 
-    def _known(self, failure: _Failure | None) -> str:
+    def _reason(self, failure: _Failure | None) -> str:
         if failure is not None:
             return failure.reason
         return self._link.reason or "it did not answer in time"

@@ -1,4 +1,4 @@
-"""One upstream server: what it offers, whether it is there, and the session that tells both."""
+"""One upstream server: its offers, its state, and the session that both are read from."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.backoff import Backoff
-from cwm.domain.upstream import Credentials, Kind, Offer, UpstreamSpec, offers
+from cwm.domain.upstream import Credentials, Offer, OfferKind, UpstreamSpec, offers
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
 from cwm.services.upstreams.watches import Watches
 
-# For upstreams that do not tell when their lists change.
+# For upstreams that send no list_changed notifications.
 _RELIST_SECONDS: Final = 300.0
-# A session that lasted so long is had again at once when it is lost.
+# A lost session that lasted this long is reopened at once, without back-off.
 STEADY_SECONDS: Final = 5.0
 
 _log = logging.getLogger("cwm.upstream")
 
 Offers = Mapping[str, Offer]
-Told = Callable[[Kind | str], None]
+OnChange = Callable[[OfferKind | str], None]
 """Called with the kind of offers that changed, or the exposed URI of a resource that did."""
 
 
@@ -36,17 +36,17 @@ class LinkState(StrEnum):
 
 
 class Catalogue:
-    """What one upstream offers, by kind and exposed name."""
+    """The offers of one upstream, by kind and exposed name."""
 
     def __init__(self, spec: UpstreamSpec) -> None:
         self._spec = spec
-        self._offers: dict[Kind, Offers] = {}
+        self._offers: dict[OfferKind, Offers] = {}
 
-    def of(self, kind: Kind) -> Offers:
+    def of(self, kind: OfferKind) -> Offers:
         return self._offers.get(kind, {})
 
-    async def learn(self, session: UpstreamSession, kinds: frozenset[Kind]) -> list[Kind]:
-        """Ask for these kinds again; those that are not what they were."""
+    async def learn(self, session: UpstreamSession, kinds: frozenset[OfferKind]) -> list[OfferKind]:
+        """List these kinds again; returns those that changed."""
         changed = []
         for kind in sorted(kinds):
             now = offers(self._spec, kind, await session.definitions(kind))
@@ -56,22 +56,28 @@ class Catalogue:
         return changed
 
 
-ALL_KINDS: Final = frozenset(Kind)
+ALL_KINDS: Final = frozenset(OfferKind)
 
 
-def kinds_of(heard: Kind) -> frozenset[Kind]:
-    """Templates have no notification of their own: they change with the resources."""
-    return frozenset({Kind.RESOURCES, Kind.TEMPLATES}) if heard is Kind.RESOURCES else frozenset({heard})
+def kinds_of(kind: OfferKind) -> frozenset[OfferKind]:
+    """The kinds that a notification concerns. Templates have none of their own: they change with the resources."""
+    return (
+        frozenset({OfferKind.RESOURCES, OfferKind.TEMPLATES})
+        if kind is OfferKind.RESOURCES
+        else frozenset({kind})
+    )
 
 
 class Link:
-    """Keeps one session with an upstream for as long as it is configured, and connects again when it is lost.
+    """Keeps one session with an upstream while it is configured, and reconnects when it is lost.
 
-    That session tells what there is, and serves every caller of a stateless upstream. An upstream that is
-    told who calls has none: what it offers is each caller's own matter.
+    That session lists the offers, and serves all callers of a stateless upstream. An upstream that needs the caller's
+    credentials has no such session: its offers are listed for each caller.
     """
 
-    def __init__(self, spec: UpstreamSpec, connector: UpstreamConnector, clock: Clock, told: Told) -> None:
+    def __init__(
+        self, spec: UpstreamSpec, connector: UpstreamConnector, clock: Clock, on_change: OnChange
+    ) -> None:
         self.spec = spec
         self.connector = connector
         self.catalogue = Catalogue(spec)
@@ -81,11 +87,11 @@ class Link:
         self.session: UpstreamSession | None = None
         self.watches = Watches()
         self._clock = clock
-        self._told = told
+        self._on_change = on_change
         self._settled = asyncio.Event()
         self._is_ready = asyncio.Event()
         self._renewed = asyncio.Event()
-        self._heard: set[Kind] = set()
+        self._changed_kinds: set[OfferKind] = set()
         self._news = asyncio.Event()
         self._busy = 0
         self._idle = asyncio.Event()
@@ -97,11 +103,12 @@ class Link:
 
     @property
     def by_caller(self) -> bool:
+        """Whether the upstream needs the caller's credentials."""
         return self.spec.credentials is not Credentials.NONE
 
     @property
     def shared(self) -> bool:
-        """One session serves all callers: nothing is kept for them, or the era has no sessions."""
+        """One session serves all callers: the upstream keeps no state for them, or its era has no sessions."""
         if self.by_caller:
             return False
         return self.spec.stateless or (bool(self.spec.url) and self._modern)
@@ -113,21 +120,21 @@ class Link:
             self._task = asyncio.create_task(self._keep())
 
     def reached(self) -> None:
-        """Some caller met it."""
+        """A caller reached the upstream."""
         if self.by_caller:
             self._now(LinkState.READY)
 
     def missed(self, reason: str) -> None:
-        """Some caller did not meet it; others may yet."""
+        """A caller could not reach the upstream; others may."""
         self.reason = reason
         self._now(LinkState.AWAY)
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """The clock's monotonic seconds."""
         return self._clock.monotonic()
 
     async def settled(self) -> None:
-        """Returns once it is known whether the upstream is there, after ``connect_seconds`` at the latest."""
+        """Wait until the upstream's state is known, ``connect_seconds`` at most."""
         if self._settled.is_set():
             return
         try:
@@ -137,16 +144,16 @@ class Link:
             return
 
     async def ready(self) -> None:
-        """Returns once the upstream is there, however long that takes."""
+        """Wait until the upstream is ready, without a limit."""
         await self._is_ready.wait()
 
     async def renewed(self) -> None:
-        """Returns once it has a session after the one of now: the upstream may have been restarted."""
+        """Wait for the session after the current one: the upstream may have been restarted."""
         await self._renewed.wait()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While a request is under way, so that nothing is closed under it."""
+        """Mark a request as running, so that the link is not closed under it."""
         self._busy += 1
         self._idle.clear()
         try:
@@ -157,17 +164,18 @@ class Link:
                 self._idle.set()
 
     async def idle(self) -> None:
+        """Wait until no request is running."""
         await self._idle.wait()
 
     def renew(self, stale: UpstreamSession) -> None:
-        """Have another session instead of one that the upstream does not know any more."""
+        """Replace a session that the upstream no longer knows."""
         if self.session is stale:
             self.session, self._renewing = None, True
             self._settled.clear()
             self._news.set()
 
     def doubt(self) -> None:
-        """Somebody could not reach it: see whether it is still there."""
+        """A caller could not reach the upstream: check whether it is up."""
         self._news.set()
 
     async def aclose(self) -> None:
@@ -178,19 +186,20 @@ class Link:
             session, self.session = self.session, None
             await session.close(end=True)
 
-    def hear(self, news: Kind | str) -> None:
-        if isinstance(news, Kind):
-            self._heard |= kinds_of(news)
+    def hear(self, news: OfferKind | str) -> None:
+        """Handle a notification: a kind of offers, or the URI of a resource, that changed."""
+        if isinstance(news, OfferKind):
+            self._changed_kinds |= kinds_of(news)
             self._news.set()
         else:
-            self._told(news)
+            self._on_change(news)
 
     async def _keep(self) -> None:
         backoff = Backoff()
         while True:
-            reason, lasted = await self._serve_once()
-            if lasted >= STEADY_SECONDS or self._renewing:
-                # It had been well: whoever asks now waits for the next session rather than be refused.
+            reason, seconds = await self._serve_once()
+            if seconds >= STEADY_SECONDS or self._renewing:
+                # It was stable: callers wait for the next session instead of being refused.
                 self._renewing = False
                 backoff.reset()
                 self._settled.clear()
@@ -199,45 +208,45 @@ class Link:
             await asyncio.sleep(backoff.pause_seconds())
 
     async def _serve_once(self) -> tuple[str, float]:
-        """Why it ended, and for how many seconds it was ready."""
+        """Serve one session; returns why it ended and for how many seconds it was ready."""
         self._ready_at = None
         try:
             await self._serve()
             reason = "the connection was lost"
-        except UpstreamError as failed:
-            reason = str(failed)
+        except UpstreamError as error:
+            reason = str(error)
         except Exception:  # noqa: BLE001 - logged; the next attempt may go well
-            _log.exception("upstream %s could not be followed", self.spec.name)
+            _log.exception("the connection to upstream %s failed", self.spec.name)
             reason = "CWM failed; its log has the details"
         return reason, 0.0 if self._ready_at is None else self._clock.monotonic() - self._ready_at
 
     async def _serve(self) -> None:
-        """Until the session is lost. Raises UpstreamError when there is none to be had."""
+        """Open a session and follow it until it is lost. Raises UpstreamError if none can be opened."""
         session = await self.connector.open(self.spec, heard=self.hear)
         try:
             changed = await self.catalogue.learn(session, ALL_KINDS)
-            was = self.state
+            previous_state = self.state
             self.session, self._modern = session, session.modern
             self._ready_at = self._clock.monotonic()
             renewed, self._renewed = self._renewed, asyncio.Event()
             renewed.set()
             self._now(LinkState.READY)
-            self._tell(changed if was is not LinkState.AWAY else list(Kind))
+            self._tell(changed if previous_state is not LinkState.AWAY else list(OfferKind))
             await self.watches.renew(session)
             asking = asyncio.create_task(self.watches.ask_again(session))
             try:
                 await self._follow(session)
             finally:
                 asking.cancel()
-        except UpstreamError as failed:
-            self._renewing = self._renewing or isinstance(failed, UpstreamExpiredError)
+        except UpstreamError as error:
+            self._renewing = self._renewing or isinstance(error, UpstreamExpiredError)
             raise
         except asyncio.CancelledError:
             await session.close(end=True)
             raise
         finally:
             self.session = None
-            # Calls that are under way in it are answered yet.
+            # Calls that run in it are still answered.
             session.retire(end=not self._renewing)
 
     async def _follow(self, session: UpstreamSession) -> None:
@@ -254,7 +263,7 @@ class Link:
                 self._news.clear()
                 if self._renewing:
                     return
-                kinds, self._heard = frozenset(self._heard) or ALL_KINDS, set()
+                kinds, self._changed_kinds = frozenset(self._changed_kinds) or ALL_KINDS, set()
                 self._tell(await self.catalogue.learn(session, kinds))
         finally:
             ended.cancel()
@@ -264,7 +273,7 @@ class Link:
         self.reason = reason
         self._now(LinkState.AWAY)
         if was_ready:
-            self._tell(list(Kind))
+            self._tell(list(OfferKind))
 
     def _now(self, state: LinkState) -> None:
         if state is LinkState.READY:
@@ -277,6 +286,6 @@ class Link:
             _log.info("upstream %s is %s%s", self.spec.name, state, f": {self.reason}" if self.reason else "")
         self._settled.set()
 
-    def _tell(self, kinds: list[Kind]) -> None:
+    def _tell(self, kinds: list[OfferKind]) -> None:
         for kind in kinds:
-            self._told(kind)
+            self._on_change(kind)

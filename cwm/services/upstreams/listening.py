@@ -1,4 +1,4 @@
-"""Clients that listen to upstreams' resources, and go on to when the session that tells of them is another."""
+"""Keeps resource subscriptions alive across upstream reconnects."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import STEADY_SECONDS, Link
 
 Find = Callable[[str], tuple[str, str] | None]
-"""The upstream and the own URI behind an exposed one."""
+"""Returns the upstream and its own URI for an exposed one."""
 
 Tell = Callable[
     [Link, ContextManager, str | None, Callable[[UpstreamSession, str | None], Awaitable[None]]],
     Awaitable[None],
 ]
-"""Has an agent session's session with an upstream told something, and by whose authorization. Raises CwmError."""
+"""Runs a request in an agent session's upstream session, with the given authorization. Raises CwmError."""
 
 Hearing = Callable[[Link, ContextManager], Heard]
 
@@ -32,16 +32,17 @@ _log = logging.getLogger("cwm.upstream")
 
 
 class Listening:
-    """Of each agent session that listens to an upstream that has a session for each, one task keeps that open.
+    """One task per (agent session, upstream) keeps the upstream session open that subscriptions need.
 
-    An upstream that is told who calls is the exception: no credentials are kept to open a session with, so it is
-    asked again with the next call. What no upstream of the moment has is waited for: it is listened to once one has.
+    There is no task if all callers share one upstream session, or if the upstream needs the caller's credentials: these
+    are not kept, so the subscription is renewed at the next call. A URI that no configured upstream can have waits until
+    one is configured that can.
     """
 
     def __init__(
         self, links: Mapping[str, Link], agents: Agents, find: Find, tell: Tell, hearing: Hearing
     ) -> None:
-        """``links`` are the upstreams of the moment, by name."""
+        """``links``: the configured upstreams by name, updated by their owner."""
         self._links = links
         self._agents = agents
         agents.at_end(self._forget)
@@ -49,21 +50,21 @@ class Listening:
         self._tell = tell
         self._hearing = hearing
         self._keeping: dict[tuple[Link, ContextManager], asyncio.Task[None]] = {}
-        # Exposed URIs.
+        # Exposed URIs that no configured upstream has.
         self._awaited: dict[ContextManager, set[str]] = {}
 
     async def watch(
         self, principal: Principal, agent_session: str | None, uri: str, authorization: str | None
     ) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
+        """Subscribe to an upstream's resource, if the upstream supports it. CWM-1003, 2004, 5003.
 
-        Where no request asks (``authorization`` is None) an upstream that is away is asked once it is back, and one
-        that does not answer is asked again.
+        Without a request (``authorization`` is None) an upstream that is away is asked when it is back, and one that does
+        not answer is asked again.
         """
         while not is_reserved_uri(uri):
             agent = await self._agents.get(principal, agent_session)
-            if (found := self._find(uri)) is not None:
-                link, own = self._links[found[0]], found[1]
+            if (target := self._find(uri)) is not None:
+                link, own = self._links[target[0]], target[1]
                 async with agent.serving():
                     await link.settled()
                     agent.refuse_if_ended()
@@ -74,14 +75,14 @@ class Listening:
                 return
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        """Unsubscribe, because no client of the agent session listens any more. Raises as :meth:`watch` does."""
         agent = self._agents.held(principal, agent_session)
         if agent is None:
             return
         self._await_no_more(agent, uri)
-        if (found := self._find(uri)) is None:
+        if (target := self._find(uri)) is None:
             return
-        link, own = self._links[found[0]], found[1]
+        link, own = self._links[target[0]], target[1]
         was_last = links_of(agent).watches(link).remove(own, agent.key)
         if link.shared:
             was_last = link.watches.remove(own, agent.key)
@@ -91,7 +92,7 @@ class Listening:
             await self._tell(link, agent, None, lambda session, _: session.unwatch(own))
 
     def keep_up(self, link: Link, agent: ContextManager) -> None:
-        """See that what the agent session listens to is told, from now on and whatever becomes of its session."""
+        """Start the task that keeps the agent session's subscriptions alive, if it needs one and has none."""
         key = link, agent
         if link.by_caller or key in self._keeping or not links_of(agent).listens_to(link):
             return
@@ -104,16 +105,16 @@ class Listening:
         task.add_done_callback(ended)
 
     def hand_over(self, old: Link, new: Link) -> None:
-        """``new`` has taken the place of ``old``: what was listened to there is listened to here."""
+        """Move all subscriptions from ``old`` to ``new``, which replaces it."""
         for agent in self._agents:
             links_of(agent).succeed(old, new)
         self.stop(old)
         self.take_up(new)
 
     def take_up(self, link: Link) -> None:
-        """What was waited for, and it may have, is listened to there."""
-        for agent, awaited in list(self._awaited.items()):
-            for uri in list(awaited):
+        """Subscribe at a new upstream to the waiting URIs that it can have."""
+        for agent, uris in list(self._awaited.items()):
+            for uri in list(uris):
                 own = own_uri(link.spec.name, uri)
                 if own is not None and link.spec.resources.admits_uri(own):
                     self._await_no_more(agent, uri)
@@ -121,9 +122,9 @@ class Listening:
             self.keep_up(link, agent)
 
     def stop(self, link: Link) -> None:
-        """Nothing more is asked of it; what was listened to there is waited for."""
-        for of, agent in list(self._keeping):
-            if of is link:
+        """Stop all tasks of an upstream; its subscriptions wait for another upstream that can have them."""
+        for task_link, agent in list(self._keeping):
+            if task_link is link:
                 self._stop(link, agent)
         for agent in self._agents:
             for own in links_of(agent).unlisten(link):
@@ -133,23 +134,23 @@ class Listening:
         return self._links.get(link.spec.name) is link
 
     async def _began(self, link: Link, agent: ContextManager, own: str, authorization: str | None) -> bool:
-        """False where the upstream was replaced before it could be asked. Raises CwmError."""
-        # Where one session serves all nothing of it is in one of its own; the agent session listens all the same.
+        """Subscribe at the upstream; False if it was replaced before it could be asked. Raises CwmError."""
+        # With a shared upstream session there is no per-agent session to check, but the agent session listens too.
         is_first = links_of(agent).watches(link).add(own, agent.key)
         if link.shared:
             is_first = link.watches.add(own, agent.key)
         if is_first:
             try:
                 await self._tell(link, agent, authorization, lambda session, by: session.watch(own, by))
-            except BaseException as failed:
-                again = isinstance(failed, CwmError) and failed.retryable
-                # Where no request asks nobody would ask again.
-                if not (again and authorization is None and self._is_current(link)):
+            except BaseException as error:
+                retry = isinstance(error, CwmError) and error.retryable
+                # Without a request no client would ask again, so keep the subscription and retry.
+                if not (retry and authorization is None and self._is_current(link)):
                     self._give_up(link, agent, own)
-                    if isinstance(failed, CwmError) and not self._is_current(link):
+                    if isinstance(error, CwmError) and not self._is_current(link):
                         return False
                     raise
-                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+                _log.info("subscriptions at upstream %s are interrupted: %s", link.spec.name, error)
                 (link.watches if link.shared else links_of(agent).watches(link)).missed(own)
         if not link.shared:
             self.keep_up(link, agent)
@@ -158,7 +159,7 @@ class Listening:
     def _give_up(self, link: Link, agent: ContextManager, own: str) -> None:
         for each in {link, self._links.get(link.spec.name, link)}:
             each.watches.remove(own, agent.key)
-            # Others may have counted on this one's asking.
+            # Other listeners of the URI may have relied on this request.
             each.watches.missed(own)
             links_of(agent).watches(each).remove(own, agent.key)
         self._await_no_more(agent, exposed_uri(link.spec.name, own))
@@ -167,39 +168,39 @@ class Listening:
         self._awaited.setdefault(agent, set()).add(uri)
 
     def _await_no_more(self, agent: ContextManager, uri: str) -> None:
-        if (awaited := self._awaited.get(agent)) is not None:
-            awaited.discard(uri)
-            if not awaited:
+        if (uris := self._awaited.get(agent)) is not None:
+            uris.discard(uri)
+            if not uris:
                 del self._awaited[agent]
 
     async def _keep(self, link: Link, agent: ContextManager) -> None:
-        """Until it is known that one session serves all, or nobody has used the agent session for too long."""
+        """Keep the upstream session open until it turns out to be shared, or the agent session was unused for its TTL."""
         backoff = Backoff()
         while links_of(agent).listens_to(link):
             await link.ready()
             if link.shared:
                 await self._share(link, agent)
                 return
-            # To open a session is use of the agent session: this alone must not make it last for ever.
+            # Opening an upstream session counts as use; this task alone must not keep the agent session alive.
             if link.monotonic() - agent.last_used > self._agents.ttl_seconds:
                 return
-            lasted = 0.0
+            seconds = 0.0
             try:
                 session = await links_of(agent).session(link, None, self._hearing(link, agent))
                 opened_at = link.monotonic()
                 await self._until_lost(link, agent, session)
-                lasted = link.monotonic() - opened_at
-            except (UpstreamError, CwmError) as failed:
-                _log.info("upstream %s is not listened to for now: %s", link.spec.name, failed)
+                seconds = link.monotonic() - opened_at
+            except (UpstreamError, CwmError) as error:
+                _log.info("subscriptions at upstream %s are interrupted: %s", link.spec.name, error)
             except Exception:
-                logging.getLogger(__name__).exception("upstream %s cannot be listened to", link.spec.name)
-            if lasted >= STEADY_SECONDS:
+                logging.getLogger(__name__).exception("subscriptions at upstream %s failed", link.spec.name)
+            if seconds >= STEADY_SECONDS:
                 backoff.reset()
                 continue
             await asyncio.sleep(backoff.pause_seconds())
 
     async def _until_lost(self, link: Link, agent: ContextManager, session: UpstreamSession) -> None:
-        asking = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
+        retries = asyncio.create_task(links_of(agent).watches(link).ask_again(session))
         try:
             while session.is_open:
                 ended, renewed = asyncio.create_task(session.ended()), asyncio.create_task(link.renewed())
@@ -212,21 +213,21 @@ class Listening:
                     ended.cancel()
                     renewed.cancel()
         finally:
-            asking.cancel()
+            retries.cancel()
 
     async def _knows(self, link: Link, session: UpstreamSession) -> bool:
-        """A server that was restarted says that it does not know a session only to who asks."""
+        """Ping the upstream: a restarted server rejects an unknown session only when a request arrives."""
         try:
             await session.request("ping", {}, timeout_seconds=link.spec.connect_seconds)
-        except UpstreamError as failed:
-            return not isinstance(failed, UpstreamExpiredError)
+        except UpstreamError as error:
+            return not isinstance(error, UpstreamExpiredError)
         return True
 
     async def _share(self, link: Link, agent: ContextManager) -> None:
         for own in links_of(agent).watches(link).uris():
-            # Meanwhile it may have been asked to be told no more.
-            still = own in links_of(agent).watches(link).uris()
-            if still and link.watches.add(own, agent.key) and link.session is not None:
+            # It may have been unsubscribed during the last request.
+            is_wanted = own in links_of(agent).watches(link).uris()
+            if is_wanted and link.watches.add(own, agent.key) and link.session is not None:
                 await link.watches.ask(link.session, own)
 
     def _stop(self, link: Link, agent: ContextManager) -> asyncio.Task[None] | None:
@@ -236,10 +237,10 @@ class Listening:
 
     async def _forget(self, agent: ContextManager) -> None:
         self._awaited.pop(agent, None)
-        stopping = [self._stop(link, agent) for link, of in list(self._keeping) if of is agent]
-        if stopped := [task for task in stopping if task is not None]:
-            # What it is just opening is closed with the agent session, or by itself.
-            await asyncio.wait(stopped)
+        stopping = [self._stop(link, agent) for link, listener in list(self._keeping) if listener is agent]
+        if tasks := [task for task in stopping if task is not None]:
+            # An upstream session that is just being opened is closed with the agent session, or by the opener.
+            await asyncio.wait(tasks)
         for link in list(self._links.values()):
             for own in link.watches.forget(agent.key):
                 if link.session is not None:

@@ -1,4 +1,4 @@
-"""Which upstreams there are: begun, replaced and let go as they are configured."""
+"""The configured upstreams: started, replaced and closed as the configuration changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from cwm.background import BackgroundTasks
-from cwm.domain.upstream import Kind, UpstreamSpec
+from cwm.domain.upstream import OfferKind, UpstreamSpec
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector
@@ -22,7 +22,7 @@ _log = logging.getLogger("cwm.upstream")
 
 
 class Roster:
-    """Every upstream of the moment by name, in ``links``, who hears of them, and what is under way to change that, in ``background``."""
+    """``links``: the upstreams by name. ``background``: the changes under way."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Roster:
         self._on_other: list[Callable[[str], Awaitable[None]]] = []
 
     def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
-        """Called with the name of every upstream that is another now, or none any more."""
+        """Register a hook; called with the name of every upstream that was replaced or removed."""
         self._on_other.append(hook)
 
     def configure(self, specs: Iterable[UpstreamSpec]) -> None:
-        """Have these upstreams from now on; connects and disconnects in the background."""
-        wanted = {spec.name: spec for spec in specs}
-        for name in self.links.keys() - wanted.keys():
+        """Replace the set of upstreams; connects and disconnects in the background."""
+        specs_by_name = {spec.name: spec for spec in specs}
+        for name in self.links.keys() - specs_by_name.keys():
             self._displace(name)
             self._retire(self.links.pop(name))
-            self.background.start(self._other(name))
-        for name, spec in wanted.items():
+            self.background.start(self._run_hooks(name))
+        for name, spec in specs_by_name.items():
             link = self.links.get(name)
             if link is None:
                 self.links[name] = new = self._started(spec)
@@ -74,12 +74,12 @@ class Roster:
         await self.background.settled()
 
     def _started(self, spec: UpstreamSpec) -> Link:
-        link = Link(spec, self._connector, self._clock, partial(self.news.heard, spec.name))
+        link = Link(spec, self._connector, self._clock, partial(self.news.hear, spec.name))
         link.start()
         return link
 
     async def _replace(self, old: Link, new: Link) -> None:
-        """The old one serves until it is known whether the new one can."""
+        """Replace a link once the new one's state is known; the old one serves until then."""
         name = old.spec.name
         await new.settled()
         if self._coming.get(name) is not new:
@@ -88,17 +88,17 @@ class Roster:
         self.links[name] = new
         self.listening.hand_over(old, new)
         self._retire(old)
-        await self._other(name)
+        await self._run_hooks(name)
 
-    async def _other(self, name: str) -> None:
+    async def _run_hooks(self, name: str) -> None:
         for hook in self._on_other:
             await hook(name)
-        self.news.changed(Kind)
+        self.news.changed(OfferKind)
 
     def _displace(self, name: str) -> None:
-        """Something newer is wanted than what was to come."""
-        if (coming := self._coming.pop(name, None)) is not None:
-            self._retire(coming)
+        """Close a replacement that has not taken over yet, because the configuration changed again."""
+        if (replacement := self._coming.pop(name, None)) is not None:
+            self._retire(replacement)
 
     def _retire(self, link: Link) -> None:
         self.listening.stop(link)
@@ -106,8 +106,8 @@ class Roster:
         async def retire() -> None:
             await link.idle()
             releasing = [links_of(agent).release(link) for agent in self._agents]
-            for done in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
-                if isinstance(done, Exception):
-                    _log.error("a session with upstream %s was not let go", link.spec.name, exc_info=done)
+            for result in await asyncio.gather(link.aclose(), *releasing, return_exceptions=True):
+                if isinstance(result, Exception):
+                    _log.error("a session with upstream %s was not closed", link.spec.name, exc_info=result)
 
         self.background.start(retire())

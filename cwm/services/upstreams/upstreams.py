@@ -1,4 +1,4 @@
-"""The configured upstream servers: what they offer to a caller, and calls to them."""
+"""The configured upstream servers: their offers to a caller, and calls to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from cwm.domain.errors import CwmError, InvalidParameterError, UpstreamUnavailableError
 from cwm.domain.principal import Principal
-from cwm.domain.upstream import Kind, Offer, UpstreamSpec, own_uri
+from cwm.domain.upstream import Offer, OfferKind, UpstreamSpec, own_uri
 from cwm.ports.changes import Changes
 from cwm.ports.clock import Clock
 from cwm.ports.meter import Meter
@@ -40,7 +40,7 @@ _log = logging.getLogger("cwm.upstream")
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Offers by exposed name, and why the upstreams that are missing are."""
+    """Offers by exposed name, and for each absent upstream the reason."""
 
     offers: Mapping[str, Offer]
     absent: Mapping[str, str]
@@ -48,7 +48,7 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """``tools`` is how many it offers; None where that is each caller's own matter."""
+    """``tools``: how many it offers, None if that depends on the caller."""
 
     name: str
     state: LinkState
@@ -59,7 +59,7 @@ class UpstreamHealth:
 
 @dataclass(frozen=True, slots=True)
 class CallerOf:
-    """Who asks an upstream: the agent session, and its credentials for upstreams that are told."""
+    """Who calls an upstream: the agent session, and its credentials for upstreams that need them."""
 
     agent: ContextManager
     authorization: str | None = None
@@ -70,7 +70,7 @@ class CallerOf:
 
 
 class Upstreams:
-    """Knows every upstream by name. Reconfigured while running: a call that is under way ends where it began."""
+    """All upstreams by name. They can be reconfigured at runtime: a running call completes at the upstream it started at."""
 
     def __init__(
         self,
@@ -90,42 +90,44 @@ class Upstreams:
         self._listening = self._roster.listening
 
     def at_other(self, hook: Callable[[str], Awaitable[None]]) -> None:
-        """Called with the name of every upstream that is another now, or none any more."""
+        """Register a hook; called with the name of every upstream that was replaced or removed."""
         self._roster.at_other(hook)
 
     async def configure(self, specs: Iterable[UpstreamSpec]) -> None:
-        """Have these upstreams from now on; connects and disconnects in the background."""
+        """Replace the set of upstreams; connects and disconnects in the background."""
         self._roster.configure(specs)
 
     def names(self) -> list[str]:
         return list(self._links)
 
     def named_by(self, exposed: str) -> str | None:
-        """The upstream whose prefix an exposed name has, whether or not it offers such a thing."""
+        """The upstream whose prefix the exposed name has, whether or not it offers that name."""
         upstream = exposed.partition("_")[0]
         return upstream if upstream in self._links else None
 
-    async def offering(self, caller: CallerOf, kind: Kind) -> Offering:
-        """All of one kind that this caller may use. Waits for upstreams that are still connecting, not for dead ones."""
+    async def offering(self, caller: CallerOf, kind: OfferKind) -> Offering:
+        """All offers of one kind to this caller. Waits for upstreams that are still connecting, not for those that are away."""
         links = list(self._links.values())
-        found = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
+        results = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
         offers: dict[str, Offer] = {}
         absent: dict[str, str] = {}
-        for link, one in zip(links, found, strict=True):
-            if isinstance(one, str):
-                absent[link.spec.name] = one
+        for link, result in zip(links, results, strict=True):
+            if isinstance(result, str):
+                absent[link.spec.name] = result
             else:
-                offers.update(one)
+                offers.update(result)
         return Offering(offers, absent)
 
     async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
-        return await self._find(caller, Kind.TOOLS, exposed, exposed.partition("_")[0])
+        """The tool with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
+        return await self._find(caller, OfferKind.TOOLS, exposed, exposed.partition("_")[0])
 
     async def prompt(self, caller: CallerOf, exposed: str) -> Offer | None:
-        return await self._find(caller, Kind.PROMPTS, exposed, exposed.partition("_")[0])
+        """The prompt with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
+        return await self._find(caller, OfferKind.PROMPTS, exposed, exposed.partition("_")[0])
 
     def resource(self, exposed: str) -> tuple[str, str] | None:
-        """Upstream and own URI behind an exposed one, if it can be one's; templates make more than are listed."""
+        """The upstream and its own URI for an exposed one, if an upstream can have it; templates allow unlisted URIs."""
         for name, link in self._links.items():
             own = own_uri(name, exposed)
             if own is not None and link.spec.resources.admits_uri(own):
@@ -133,12 +135,12 @@ class Upstreams:
         return None
 
     def is_shared(self, upstream: str) -> bool:
-        """One session with it serves all callers, so that an agent session makes no difference."""
+        """Whether one session serves all callers, so that the agent session makes no difference."""
         link = self._links.get(upstream)
         return link is not None and link.shared
 
     def knows_callers(self, upstream: str) -> bool:
-        """It is told who asks, so that its answers are one caller's own."""
+        """Whether it receives the caller's credentials, so that answers belong to one caller."""
         link = self._links.get(upstream)
         return link is not None and link.by_caller
 
@@ -152,10 +154,10 @@ class Upstreams:
         repeatable: bool,
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """The upstream's answer. Raises UpstreamRefusedError for its errors, CWM-5003/5004/6001 for its absence.
+        """The upstream's answer. Raises UpstreamRefusedError if it returns an error, CWM-5003/5004/6001 if it is away or lost.
 
-        A request that the upstream cannot have seen is sent again, in a new session where need be; one that it
-        may have seen only when it is ``repeatable``. Nothing is tried again that failed in the same way before.
+        A request that the upstream cannot have seen is sent again, if necessary in a new session; one that it may have
+        seen, only if ``repeatable``. It is not repeated twice after the same type of failure.
         """
         link = self._links.get(upstream)
         if link is None:
@@ -170,7 +172,7 @@ class Upstreams:
                     method,
                     params,
                     timeout_seconds=link.spec.call_seconds,
-                    authorization=_told(link, caller),
+                    authorization=_authorization(link, caller),
                     on_progress=on_progress,
                 )
 
@@ -189,22 +191,23 @@ class Upstreams:
         uri: str,
         authorization: str | None = None,
     ) -> None:
-        """Begin to hear of changes of an upstream's resource, where the upstream can tell. CWM-1003, 2004, 5003.
+        """Subscribe to an upstream's resource, if the upstream supports it. CWM-1003, 2004, 5003.
 
-        Where no request asks (``authorization`` is None) no session is opened with one that is told who calls: with
-        the next call it is asked. Any other that is away is asked once it is back.
+        Without a request (``authorization`` is None) an upstream that needs the caller's credentials is asked at the next
+        call. Any other upstream that is away is asked when it is back.
         """
         await self._listening.watch(principal, agent_session, uri, authorization)
 
     async def unwatch(self, principal: Principal, agent_session: str | None, uri: str) -> None:
-        """Nobody of the agent session listens any more. Raises as :meth:`watch` does."""
+        """Unsubscribe, because no client of the agent session listens any more. Raises as :meth:`watch` does."""
         await self._listening.unwatch(principal, agent_session, uri)
 
     def health(self) -> list[UpstreamHealth]:
+        """The current state of every upstream."""
         return [
             UpstreamHealth(
                 *(name, link.state, link.since, link.reason),
-                None if link.by_caller else len(link.catalogue.of(Kind.TOOLS)),
+                None if link.by_caller else len(link.catalogue.of(OfferKind.TOOLS)),
             )
             for name, link in self._links.items()
         ]
@@ -223,24 +226,24 @@ class Upstreams:
         if link.by_caller and authorization is None and caller.links.opened(link) is None:
             return
 
-        async def told() -> dict[str, Any]:
+        async def request() -> dict[str, Any]:
             session = await self._session(link, caller)
             async with self._dropped_if_gone(link, caller, session):
-                await tell(session, None if authorization is None else _told(link, caller))
+                await tell(session, None if authorization is None else _authorization(link, caller))
             return {}
 
         try:
             with link.busy():
                 async with agent.serving():
-                    await once_more(link, told, repeatable=True)
-        except UpstreamRefusedError as refused:
+                    await once_more(link, request, repeatable=True)
+        except UpstreamRefusedError as error:
             raise InvalidParameterError(
-                f"Upstream {link.spec.name} refuses: {refused}.", field="uri", upstream=link.spec.name
-            ) from refused
+                f"Upstream {link.spec.name} refuses: {error}.", field="uri", upstream=link.spec.name
+            ) from error
 
-    async def _leave(self, kept: Mapping[str, str]) -> None:
+    async def _leave(self, values: Mapping[str, str]) -> None:
         for link in list(self._links.values()):
-            if (resume := kept.get(stored_as(link))) is not None:
+            if (resume := values.get(stored_as(link))) is not None:
                 with suppress(UpstreamError):
                     session = await link.connector.open(link.spec, resume=resume)
                     await session.close(end=True)
@@ -265,19 +268,19 @@ class Upstreams:
             raise
 
     def _doubt(self, link: Link, caller: CallerOf) -> None:
-        """See whether it is still there; for this caller, where it is told who calls."""
+        """Check whether the upstream is up; with this caller's credentials if it needs them."""
         if not link.by_caller:
             link.doubt()
             return
-        for kind in Kind:
+        for kind in OfferKind:
             caller.links.outdated(link, kind)
         self._roster.background.start(self._look(link, caller))
 
     async def _look(self, link: Link, caller: CallerOf) -> None:
         if self._links.get(link.spec.name) is link:
-            # Whoever asks next is told what became of it.
+            # The next caller gets the result.
             with suppress(CwmError):
-                await self._offers(link, Kind.TOOLS, caller, hurried=False)
+                await self._offers(link, OfferKind.TOOLS, caller, hurried=False)
 
     async def _session(self, link: Link, caller: CallerOf) -> UpstreamSession:
         await link.settled()
@@ -286,7 +289,9 @@ class Upstreams:
                 raise UpstreamAwayError(link.reason or f"it is {link.state}")
             return link.session
         agent = caller.agent
-        session = await caller.links.session(link, _told(link, caller), self._news.hearing(link, agent))
+        session = await caller.links.session(
+            link, _authorization(link, caller), self._news.hearing(link, agent)
+        )
         self._listening.keep_up(link, agent)
         return session
 
@@ -296,35 +301,35 @@ class Upstreams:
         else:
             caller.links.drop(link, session)
 
-    async def _offers(self, link: Link, kind: Kind, caller: CallerOf, *, hurried: bool) -> Offers | str:
-        """Its offers, or why there are none."""
+    async def _offers(self, link: Link, kind: OfferKind, caller: CallerOf, *, hurried: bool) -> Offers | str:
+        """The upstream's offers, or the reason why there are none."""
         async with caller.agent.serving():
             await link.settled()
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
-        agent, told = caller.agent, _told(link, caller)
-        if (known := caller.links.known(link, kind)) is not None:
-            return known
+        agent, authorization = caller.agent, _authorization(link, caller)
+        if (fresh := caller.links.fresh_offers(link, kind)) is not None:
+            return fresh
 
         async def learn() -> Offers:
             with link.busy():
                 async with agent.serving():
-                    return await caller.links.offers(link, kind, told, hearing)
+                    return await caller.links.offers(link, kind, authorization, hearing)
 
         hearing = self._news.hearing(link, agent)
         attempts = caller.links.attempts(link, partial(self._news.changed_for, agent))
         with link.busy():
             async with agent.serving():
-                return await attempts.offers(kind, told, learn, hurried=hurried)
+                return await attempts.offers(kind, authorization, learn, hurried=hurried)
 
-    async def _find(self, caller: CallerOf, kind: Kind, exposed: str, upstream: str) -> Offer | None:
+    async def _find(self, caller: CallerOf, kind: OfferKind, exposed: str, upstream: str) -> Offer | None:
         link = self._links.get(upstream)
         if link is None:
             return None
         offers = await self._offers(link, kind, caller, hurried=False)
         if isinstance(offers, str):
-            known = link.catalogue.of(kind)
-            if known and exposed not in known:
+            catalogue = link.catalogue.of(kind)
+            if catalogue and exposed not in catalogue:
                 return None
             raise UpstreamUnavailableError(
                 f"Upstream {upstream} is not there: {offers}.", upstream=upstream, reason=offers
@@ -332,6 +337,6 @@ class Upstreams:
         return offers.get(exposed)
 
 
-def _told(link: Link, caller: CallerOf) -> str | None:
-    """Empty for a caller who shows nothing: another's is not to be shown in its place."""
+def _authorization(link: Link, caller: CallerOf) -> str | None:
+    """The caller's credentials, empty if it sent none, so that nobody else's are used. None if the upstream needs none."""
     return caller.authorization or "" if link.by_caller else None

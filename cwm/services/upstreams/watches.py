@@ -1,4 +1,4 @@
-"""Who wants to hear of which resources in one session with an upstream."""
+"""The resource subscriptions in one upstream session, by listener."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cwm.ports.upstream import UpstreamError, UpstreamRefusedError, UpstreamSess
 
 
 class Watches:
-    """The upstream is asked once for each resource, however many listen, and again in a new session."""
+    """Subscribes once for each resource, however many listeners it has, and again in a new session."""
 
     __slots__ = ("_is_missed", "_listeners", "_missed")
 
@@ -25,14 +25,14 @@ class Watches:
         return list(self._listeners)
 
     def add(self, uri: str, listener: str) -> bool:
-        """True for the first who listens to it."""
+        """Add a listener; True if it is the first of the URI."""
         listeners = self._listeners.setdefault(uri, set())
         first = not listeners
         listeners.add(listener)
         return first
 
     def remove(self, uri: str, listener: str) -> bool:
-        """True when nobody listens to it any more."""
+        """Remove a listener; True if it was the last of the URI."""
         listeners = self._listeners.get(uri, set())
         if listener not in listeners:
             return False
@@ -44,23 +44,23 @@ class Watches:
         return True
 
     def forget(self, listener: str) -> list[str]:
-        """What nobody listens to any more once this one is gone."""
+        """Remove a listener everywhere; returns the URIs that have no listener any more."""
         return [uri for uri in self.uris() if self.remove(uri, listener)]
 
     def missed(self, uri: str) -> None:
-        """The upstream was asked for it and did not answer; whoever listens to it waits for :meth:`ask_again`."""
+        """The upstream did not answer the subscription; :meth:`ask_again` repeats it."""
         if uri in self._listeners:
             self._missed.add(uri)
             self._is_missed.set()
 
     async def renew(self, session: UpstreamSession) -> None:
-        """Ask a new session for what the old one was asked."""
+        """Subscribe to everything again in a new session."""
         self._missed.clear()
         for uri in self.uris():
             await self.ask(session, uri)
 
     async def ask_again(self, session: UpstreamSession) -> None:
-        """Ask this session for what it did not answer, until it does. Does not return."""
+        """Repeat the subscriptions that were not answered. Runs until cancelled."""
         backoff = Backoff()
         while True:
             await self._is_missed.wait()
@@ -73,7 +73,7 @@ class Watches:
                 backoff.reset()
 
     async def ask(self, session: UpstreamSession, uri: str) -> None:
-        """Unless nobody listens any more; what it refuses is not heard of."""
+        """Subscribe to a URI that still has listeners. If the upstream refuses, there will be no notifications."""
         if uri not in self._listeners:
             return
         try:

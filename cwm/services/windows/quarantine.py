@@ -21,7 +21,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 from cwm.services.kv.release import Release, debt_of
 from cwm.services.kv.verify import Verify
-from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.sessions.salt_scopes import SaltScopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Quarantine:
     registry: Registry
     engine: Engine
     directory: EngineDirectory
-    scopes: Scopes
+    scopes: SaltScopes
     verify: Verify
     journal: Journal
     release: Release

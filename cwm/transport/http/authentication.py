@@ -11,8 +11,7 @@ from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from cwm.domain.access import NOTHING, OF_AN_AGENT, spelled
-from cwm.domain.access import Scope as Permission
+from cwm.domain.access import NOTHING, OF_AN_AGENT, AccessScope, spelled
 from cwm.domain.errors import CwmError, InsufficientScopeError, InvalidParameterError, SecurityError
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
@@ -27,11 +26,11 @@ _JSON: Final = (b"content-type", b"application/json")
 _OPEN: Final = frozenset({"/healthz", DESCRIPTION_PATH, METADATA_PATH, METADATA_PATH + MCP_PATH})
 _FOR_STRANGERS_TOO: Final = frozenset({"/readyz"})
 _METRICS: Final = "/metrics"
-_NEEDED: Final[Mapping[str, frozenset[Permission]]] = {
-    "/reconcile": frozenset({Permission.ADMIN}),
-    _METRICS: frozenset({Permission.ADMIN}),
-    "/v1/chat/completions": frozenset({Permission.SESSIONS_WRITE}),
-    "/v1/completions": frozenset({Permission.SESSIONS_WRITE}),
+_NEEDED: Final[Mapping[str, frozenset[AccessScope]]] = {
+    "/reconcile": frozenset({AccessScope.ADMIN}),
+    _METRICS: frozenset({AccessScope.ADMIN}),
+    "/v1/chat/completions": frozenset({AccessScope.SESSIONS_WRITE}),
+    "/v1/completions": frozenset({AccessScope.SESSIONS_WRITE}),
 }
 
 

@@ -1,4 +1,4 @@
-"""The MCP face: the tools and resources over streamable HTTP of both protocol eras, or over stdio."""
+"""Builds the MCP face: tools and resources over streamable HTTP or stdio, for both protocol eras."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from cwm.transport.mcp.upstreams.rounds import state_security
 PATH: Final = "/mcp"
 
 _INSTRUCTIONS: Final = """\
-CWM keeps the context windows of a language model: every session that runs through it, token for token.
-session_create opens a session, session_generate speaks in it. window_freeze saves its context under a
-name, window_thaw continues from there in a new session without computing it again, window_clone branches it.
-window_list and window_status show what there is. context_set keeps what one agent learned for the others of
-its workspace or tenant, context_get and context_list find it before it is looked up again. A tool result too
-large for a context comes as a preview with a handle and a cursor: result_query finds things in it, result_read
-reads on. A tool that fails answers {code, message, retryable, context}."""
+CWM records conversations with a language model, token for token, so that they can be saved and continued.
+session_create opens a session, session_generate takes a turn in it. window_freeze saves the session's context as
+a named window, window_thaw continues from the window in a new session without computing it again, window_clone
+gives a window a second name. window_list and window_status show what there is. context_set stores what one agent
+learned for the others of its workspace or tenant; use context_get and context_list before you look something up
+again. A tool result too large for your context comes as a preview with a handle and a cursor: result_query
+searches the stored result, result_read reads on. A tool that fails answers {code, message, retryable, context}."""
 
 
 def build_mcp(
@@ -72,21 +72,21 @@ def build_mcp(
     interest: ResourceInterest | None = None,
     tracer: Tracer = UNTRACED,
 ) -> McpFace:
-    """The server with everything on it. What ``FASTMCP_*`` could change is said here, so that it cannot.
+    """The complete MCP server. It sets every option that a ``FASTMCP_*`` variable could change, so that none can.
 
-    ``secrets`` seal what an upstream has to remember between two rounds of a call: the first seals, all open.
-    ``interest`` instead of the upstreams is told which resources clients want to hear of.
+    ``secrets`` seal the state that an upstream needs between two rounds of a call: the first seals, all open.
+    ``interest`` gets the resources that clients subscribe to; the upstreams by default.
     """
-    # Its spans would be second ones, and tell what exceptions say.
+    # FastMCP's spans would duplicate CWM's, and contain exception messages.
     fastmcp.settings.telemetry_mode = "off"
-    sessions, asked = agency.agents.store, interest or upstreams
+    session_store, resource_interest = agency.agents.store, interest or upstreams
     tools: dict[str, Tool] = {}
     face = McpFace(
         services,
         agency,
         metrics,
-        EventStreams(agency.agents, changes, asked, admit=limits.listening),
-        Subscriptions(sessions, changes, asked, agency),
+        EventStreams(agency.agents, changes, resource_interest, admit=limits.listening),
+        Subscriptions(session_store, changes, resource_interest, agency),
         tools,
         name="cwm",
         instructions=_INSTRUCTIONS,
@@ -104,15 +104,15 @@ def build_mcp(
         ],
         on_duplicate="error",
         mask_error_details=True,
-        # The schema is the promise: "yes" is no boolean, least of all for force.
+        # Arguments must match the schema: "yes" is not a boolean, least of all for force.
         strict_input_validation=True,
-        # Ours are inline already; those of others are not ours to rewrite.
+        # CWM's schemas are inline already; those of upstreams are not CWM's to rewrite.
         dereference_schemas=False,
         client_log_level="error",
         tasks=False,
     )
     face.watch_messages(Messages(tracer, agency))
-    for each in (
+    for own_tool in (
         *window_tools(),
         *session_tools(),
         *system_tools(),
@@ -120,11 +120,11 @@ def build_mcp(
         *context_tools(),
         *result_tools(),
     ):
-        face.add_tool(each)
-    for each_resource in resources():
-        face.add_resource(each_resource)
-    for each_template in (*context_templates(), *resource_templates()):
-        face.add_template(each_template)
+        face.add_tool(own_tool)
+    for resource in resources():
+        face.add_resource(resource)
+    for template in (*context_templates(), *resource_templates()):
+        face.add_template(template)
     UpstreamLists(face, upstreams, agency).install()
     Limited(face, limits, agency).install()
     face.watch_messages(Measures(metrics))
@@ -133,7 +133,10 @@ def build_mcp(
 
 
 def mcp_app(face: McpFace) -> StarletteWithLifespan:
-    """Serve ``/mcp``. Mount it last at ``/``, enter its lifespan and put :class:`~cwm.transport.http.front.Front` before it."""
+    """The app that serves ``/mcp``.
+
+    Mount it last at ``/``, enter its lifespan, and put :class:`~cwm.transport.http.front.Front` before it.
+    """
     app = face.http_app(
         path=PATH,
         transport="http",
@@ -151,12 +154,12 @@ def mcp_app(face: McpFace) -> StarletteWithLifespan:
         ],
         json_response=False,
         stateless_http=True,
-        # Bypass (decision 0028): the front has checked Host and Origin, for every route.
+        # Bypass (decision 0028): the front checks Host and Origin for every route.
         host_origin_protection=False,
         session_idle_timeout="auto",
     )
-    # It would cut the answers of running calls at the signal; ``end_streams`` ends those that only listen.
+    # It would cut off the answers of running calls at the signal; ``end_streams`` ends only the streams of listeners.
     AppStatus.enable_automatic_graceful_drain = False
-    # FastMCP takes this one from its own environment, and it would publish tracebacks.
+    # FastMCP sets this from its own environment, and it would publish tracebacks.
     app.debug = False
     return app

@@ -1,4 +1,4 @@
-"""The MCP server, and how a tool learns who calls it."""
+"""The MCP server, and the dependency that gives a tool its caller."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cwm.transport.mcp.requests.call import current_call
 
 
 class McpFace(FastMCP[Any]):
-    """A FastMCP server that carries what its tools ask of the gateway, and tells clients what changes.
+    """A FastMCP server with the services that its tools use and the streams that notify clients of changes.
 
-    ``tools`` are those that were added, for whoever finds them by their names.
+    ``tools`` collects the added tools by name, for the layers that look them up.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class McpFace(FastMCP[Any]):
         return added
 
     def watch_messages(self, middleware: ServerMiddleware[Any]) -> None:
-        """Have ``middleware`` see every message first."""
+        """Add ``middleware`` as the outermost one, which sees every message first."""
         self._mcp_server.middleware.insert(0, middleware)
 
     def end_streams(self) -> None:
-        """Let go of every client that only listens, so that a stopping gateway need not wait for them."""
+        """End the streams of all listeners, so that a stopping gateway need not wait for them."""
         self.streams.close()
         self.subscriptions.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and whom they can ask."""
+    """The caller of a tool, and the services that the tool uses."""
 
     principal: Principal
     agent: ContextManager
@@ -83,8 +83,8 @@ async def _caller() -> Caller:
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
     call = current_call()
-    asking = await (face.agency.caller(sdk_context(request)) if call is None else call.caller())
-    agent = asking.agent
+    caller = await (face.agency.caller(sdk_context(request)) if call is None else call.caller())
+    agent = caller.agent
     return Caller(agent.principal, agent, face.agency.agents, face.services, face.metrics)
 
 

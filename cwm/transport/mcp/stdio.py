@@ -1,4 +1,4 @@
-"""MCP over standard input and output, of both protocol eras: the client's first request says which."""
+"""MCP over standard input and output, for both protocol eras: the client's first request determines which."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 async def serve_stdio(face: McpFace) -> None:
-    """Serve the client of this process until it closes standard input or leaves, or until cancelled.
+    """Serve the client of this process until it closes standard input, disconnects, or the task is cancelled.
 
-    Cancelled, it ends as if the client had closed standard input.
+    Cancellation ends it as if the client had closed standard input.
     """
     ORIGIN.set(Origin(Face.STDIO))
     with _closable_stdin() as close:
-        serving = asyncio.create_task(face.run_stdio_async(show_banner=False))
+        server = asyncio.create_task(face.run_stdio_async(show_banner=False))
         try:
-            await asyncio.wait({serving})
+            await asyncio.wait({server})
         finally:
             close()
-            await _ended(serving)
+            await _wait_for_end(server)
 
 
-async def _ended(serving: asyncio.Task[None]) -> None:
+async def _wait_for_end(server: asyncio.Task[None]) -> None:
     try:
-        await serving
+        await server
     except* (BrokenPipeError, ConnectionResetError):
         structlog.get_logger("cwm.mcp").info("stdio_client_left")
 
@@ -45,8 +45,8 @@ async def _ended(serving: asyncio.Task[None]) -> None:
 def _closable_stdin() -> Iterator[Callable[[], None]]:
     """Standard input that this process can end.
 
-    A thread that waits for a client's next word cannot be cancelled. So the server reads from a pipe, and what
-    waits for the client is a thread that nobody waits for.
+    A thread that reads from the client cannot be cancelled. So the server reads from a pipe instead, and a daemon
+    thread, which nobody waits for, copies the client's input into it.
     """
     client = os.dup(_STDIN)
     outlet, inlet = os.pipe()
@@ -65,13 +65,13 @@ def _pump(client: int, inlet: int) -> None:
 
 
 def _end(inlet: int) -> None:
-    """The number stays taken: whoever got it next would be written to, or closed, in the pipe's place."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, inlet, inheritable=False)
-    os.close(nowhere)
+    """End the pipe but keep its descriptor number in use: a file that got the number next would be written to or closed."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, inlet, inheritable=False)
+    os.close(null)
 
 
 def _write(inlet: int, chunk: bytes) -> None:
-    left = memoryview(chunk)
-    while left:
-        left = left[os.write(inlet, left) :]
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(inlet, rest) :]

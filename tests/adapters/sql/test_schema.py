@@ -18,7 +18,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.rows import session_values, window_values
 from cwm.adapters.sql.tables import metadata
 from cwm.adapters.sql.window_list import search as window_search
-from cwm.adapters.sql.window_list.search import Effort
+from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import search_values
 from cwm.domain.errors import StorageReadError, StorageWriteError
 from cwm.domain.window import WindowQuery, WindowSort
@@ -152,9 +152,9 @@ async def test_windows_of_an_older_schema_are_found_as_before(empty_database_url
             found = await registry.windows("acme", query)
             assert ([window.name for window in found.windows], found.total) == (["old"], 1)
             # As a list of a great many would look for it.
-            effort = Effort(gathered=0, walked=0)
+            limits = RowLimits(gathered=0, walked=0)
             again = await database.read(
-                partial(window_search.find, tenant="acme", query=query, effort=effort)
+                partial(window_search.find, tenant="acme", query=query, limits=limits)
             )
             assert again.windows == found.windows
         await registry.remove_window(found.windows[0], found.windows[0].created_at)

@@ -81,9 +81,17 @@ def test_durations_are_milliseconds(meter: PrometheusMeter, monkeypatch: pytest.
     assert value(samples, "cwm_operation_duration_ms_bucket", operation="window_freeze", le="100.0") == 0
 
 
-def test_percentiles_are_of_the_latest_durations_only(meter: PrometheusMeter) -> None:
-    for elapsed in [1_000_000.0] * 10 + [float(n) for n in range(1, 1025)]:
-        meter._recent.add("window_freeze", elapsed)
+def test_percentiles_are_of_the_latest_durations_only(
+    meter: PrometheusMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durations = [1_000.0] * 10 + [n / 1000 for n in range(1, 1025)]
+    clock = iter([seconds for duration in durations for seconds in (0.0, duration)])
+    monkeypatch.setattr(
+        "cwm.adapters.telemetry.prometheus.time", SimpleNamespace(perf_counter=lambda: next(clock))
+    )
+    for _ in durations:
+        with meter.operation("window_freeze"):
+            pass
     samples = meter.samples()
     assert value(samples, "cwm_operation_duration_ms_p50", operation="window_freeze") == 512
     assert value(samples, "cwm_operation_duration_ms_p99", operation="window_freeze") == 1014

@@ -109,7 +109,7 @@ def test_words_that_were_met_are_forgotten_in_time(counter: BpeTokenCounter) -> 
     kept = []
     for seed in range(20):
         counter.count(token_corpus.text("base64", 100_000, seed=100 + seed))
-        kept.append(counter._loaded().cache_len)
+        kept.append(counter.load().cache_len)
     assert max(kept[10:]) <= 1.1 * max(kept[:10])
 
 
@@ -120,7 +120,7 @@ def test_threads_that_load_at_once_share_one_vocabulary() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({id(counter._loaded()) for counter in counters}) == 1
+    assert len({id(counter.load()) for counter in counters}) == 1
 
 
 def test_another_vocabulary_counts_otherwise() -> None:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from cwm.adapters.upstream.exchange import TokenExchanger
 from cwm.domain.errors import UpstreamUnavailableError
-from cwm.domain.upstream import Credentials, Kind, TokenExchange
+from cwm.domain.upstream import Credentials, OfferKind, TokenExchange
 from cwm.ports.upstream import UpstreamAwayError
 from tests.adapters.upstream.bad_server import BadServer, bad_server
 from tests.services.replicas_of import ANN, BOB, Shared, replica
@@ -140,7 +140,7 @@ async def test_without_a_token_to_exchange_the_upstream_is_absent_and_is_not_ask
         spec = server.spec(credentials=Credentials.EXCHANGE, exchange=endpoint.exchange)
         async with replica(Shared(), [spec]) as one:
             caller = await one.caller(None, ANN, authorization)
-            offering = await one.upstreams.offering(caller, Kind.TOOLS)
+            offering = await one.upstreams.offering(caller, OfferKind.TOOLS)
             assert offering.absent.keys() == {"bad"}
             with pytest.raises(UpstreamUnavailableError) as raised:
                 await one.call(caller, "bad_do")

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.upstream.session import SdkSession
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.ports.upstream import (
     Heard,
     UpstreamAwayError,
@@ -93,7 +93,7 @@ async def test_a_bad_answer_fails_its_request_and_no_other(
 ) -> None:
     async with bad_server() as server, opened(server) as session:
         server.on["tools/list"] = server.holding
-        held = asyncio.create_task(session.definitions(Kind.TOOLS))
+        held = asyncio.create_task(session.definitions(OfferKind.TOOLS))
         await server.began.wait()
         server.on["tools/call"] = replying(lambda: reply)
         with pytest.raises(failure) as raised:
@@ -322,7 +322,7 @@ async def test_what_a_server_asks_before_it_answers_is_declined_and_what_it_tell
     async with bad_server() as server, opened(server, heard.append) as session:
         server.on.update({"tools/call": asking, "POST": answered})
         assert await call(session) == "done"
-    assert Kind.TOOLS in heard
+    assert OfferKind.TOOLS in heard
 
 
 async def test_progress_that_comes_with_an_answer_is_told_in_order_and_before_it() -> None:
@@ -375,7 +375,7 @@ async def test_a_stream_of_its_own_that_ends_makes_everything_be_looked_up_and_i
 
     async with bad_server(GET=ending) as server, opened(server, heard.append):
         await again.wait()
-        assert set(heard) == set(Kind)
+        assert set(heard) == set(OfferKind)
 
 
 async def test_two_hundred_pages_are_one_list() -> None:
@@ -387,14 +387,14 @@ async def test_two_hundred_pages_are_one_list() -> None:
 
     async with bad_server() as server, opened(server) as session:
         server.on["tools/list"] = page
-        assert len({tool["name"] for tool in await session.definitions(Kind.TOOLS)}) == 1000
+        assert len({tool["name"] for tool in await session.definitions(OfferKind.TOOLS)}) == 1000
 
 
 async def test_a_list_that_is_never_told_fails_after_the_time_to_connect() -> None:
     async with bad_server() as server, opened(server, connect_seconds=0.5) as session:
         server.on["tools/list"] = server.holding
         with pytest.raises(UpstreamSlowError):
-            await session.definitions(Kind.TOOLS)
+            await session.definitions(OfferKind.TOOLS)
 
 
 async def greet_without_session(_: Request, message: dict[str, Any]) -> Response:
@@ -409,10 +409,10 @@ async def greet_without_session(_: Request, message: dict[str, Any]) -> Response
 async def test_a_list_that_the_upstream_does_not_know_is_empty_and_one_that_cannot_be_found_fails() -> None:
     async with bad_server(initialize=greet_without_session) as server, opened(server) as session:
         server.on["tools/list"] = replying(lambda: JSONResponse(error(None, "Method not found", -32601), 404))
-        assert await session.definitions(Kind.TOOLS) == ()
+        assert await session.definitions(OfferKind.TOOLS) == ()
         server.on["tools/list"] = replying(lambda: PlainTextResponse("404 page not found", 404))
         with pytest.raises(UpstreamRefusedError):
-            await session.definitions(Kind.TOOLS)
+            await session.definitions(OfferKind.TOOLS)
 
 
 @pytest.mark.parametrize("as_stream", [False, True])

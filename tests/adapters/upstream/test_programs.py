@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.upstream.session import SdkSession
-from cwm.domain.upstream import Kind, UpstreamSpec
+from cwm.domain.upstream import OfferKind, UpstreamSpec
 from cwm.ports.upstream import UpstreamAwayError, UpstreamLostError, UpstreamSlowError
 from tests.adapters.upstream.programs import open_files, processes_with, spec
 from tests.eventually import eventually
@@ -46,7 +46,7 @@ async def test_a_program_that_prints_junk_is_understood_all_the_same() -> None:
     junk = "print('starting up...'); print('{\"half\": '); print('[1, 2]', flush=True)\n"
     with capture_logs() as logs:
         async with opened(spec(junk + "serve()")) as session:
-            assert [tool["name"] for tool in await session.definitions(Kind.TOOLS)] == ["do"]
+            assert [tool["name"] for tool in await session.definitions(OfferKind.TOOLS)] == ["do"]
             assert await call(session) == "done"
     assert [entry["text"] for entry in logs if entry["event"] == "upstream_said"] == [
         "starting up...",

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from cwm.adapters.upstream.http import _IDLE_CONNECTIONS
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import TooManyAgentSessionsError
-from cwm.domain.upstream import Kind
+from cwm.domain.upstream import OfferKind
 from cwm.services.agents.agents import Agents
 from cwm.services.agents.context_manager import ContextManager
 from tests.adapters.upstream.bad_server import bad_server
@@ -214,7 +214,7 @@ async def test_a_thousand_agent_sessions_leave_nothing_at_an_upstream(how: str) 
     async with bad_server() as server:
         limit = 20 if how == "limit" else 10_000
         async with replica(shared, [server.spec()], limit=limit) as one:
-            await one.upstreams.offering(await one.caller(None), Kind.TOOLS)
+            await one.upstreams.offering(await one.caller(None), OfferKind.TOOLS)
             tasks, files = len(asyncio.all_tasks()), open_files()
             ids = [handle async for handle in thousand(one, shared, "bad_do", 1000)]
             assert len(server.sessions) == 1001

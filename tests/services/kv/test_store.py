@@ -114,7 +114,7 @@ def store(tier: LosingTier, engine: FlushedEngine | None = None) -> Store:
         cast("KvTier", tier),
         directory,
         MovingClock(),
-        timeout_seconds=20,
+        timeout_seconds=5,
     )
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.domain.results import ABOUT_TYPE, Part, PartKind
-from cwm.services.results.answers import Answer, _counted, count, parts_of
+from cwm.services.results.answers import ToolAnswer, _counted, count, parts_of
 from cwm.services.results.preview.fitting import dumped
 
 
@@ -30,13 +30,13 @@ def text(said: str) -> dict[str, Any]:
     return {"type": "text", "text": said}
 
 
-async def tokens(answer: Answer) -> int:
+async def tokens(answer: ToolAnswer) -> int:
     return (await count(answer, Characters())).tokens
 
 
 async def test_texts_and_texts_of_resources_are_counted() -> None:
     resource = {"type": "resource", "resource": {"uri": "a:b", "text": "abc"}}
-    assert await tokens(Answer([text("12345"), resource])) == 8
+    assert await tokens(ToolAnswer([text("12345"), resource])) == 8
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_texts_and_texts_of_resources_are_counted() -> None:
 async def test_structured_content_that_a_text_says_is_neither_counted_nor_kept_again(
     said: str, structured: dict[str, Any]
 ) -> None:
-    answer = Answer([text(said)], structured)
+    answer = ToolAnswer([text(said)], structured)
     assert await tokens(answer) == len(said)
     assert [part.body.decode() for part in parts_of(answer)] == [said]
 
@@ -68,7 +68,7 @@ async def test_structured_content_that_a_text_says_is_neither_counted_nor_kept_a
 async def test_structured_content_that_says_more_is_counted_and_kept(
     said: str, structured: dict[str, Any]
 ) -> None:
-    answer = Answer([text(said)], structured)
+    answer = ToolAnswer([text(said)], structured)
     assert await tokens(answer) > len(said)
     assert json.loads(parts_of(answer)[-1].body) == structured
 
@@ -77,23 +77,23 @@ async def test_a_picture_counts_as_what_models_see_of_it_and_other_bytes_as_text
     data = base64.b64encode(b"x" * 300_000).decode()
     picture = {"type": "image", "data": data, "mimeType": "image/png"}
     blob = {"type": "resource", "resource": {"uri": "a:b", "blob": data}}
-    assert await tokens(Answer([picture])) == 1_600
-    assert await tokens(Answer([blob])) == 300_000
+    assert await tokens(ToolAnswer([picture])) == 1_600
+    assert await tokens(ToolAnswer([blob])) == 300_000
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer([text("x" * 60_000)] * 2),
-        Answer([{"type": "resource", "resource": {"uri": "a:b", "text": "x" * 60_000}}] * 2),
-        Answer([{"type": "resource_link", "uri": "a:b", "name": "n", "description": "x" * 200_000}]),
-        Answer([text("ok")], {"rows": [{"id": n, "name": "x" * 50} for n in range(3_000)]}),
-        Answer([text("ok")], {"rows": [[n] for n in range(50_000)]}),
-        Answer([text("ok")], {"x" * 200_000: 1}),
+        ToolAnswer([text("x" * 60_000)] * 2),
+        ToolAnswer([{"type": "resource", "resource": {"uri": "a:b", "text": "x" * 60_000}}] * 2),
+        ToolAnswer([{"type": "resource_link", "uri": "a:b", "name": "n", "description": "x" * 200_000}]),
+        ToolAnswer([text("ok")], {"rows": [{"id": n, "name": "x" * 50} for n in range(3_000)]}),
+        ToolAnswer([text("ok")], {"rows": [[n] for n in range(50_000)]}),
+        ToolAnswer([text("ok")], {"x" * 200_000: 1}),
     ],
     ids=["texts", "embedded resources", "a link", "structured content", "numbers", "a key"],
 )
-async def test_what_is_long_holds_nobody_up_while_it_is_counted(answer: Answer) -> None:
+async def test_what_is_long_holds_nobody_up_while_it_is_counted(answer: ToolAnswer) -> None:
     counted_in = set()
 
     class Counting(Characters):
@@ -104,13 +104,17 @@ async def test_what_is_long_holds_nobody_up_while_it_is_counted(answer: Answer) 
     await count(answer, Counting())
     assert threading.get_ident() not in counted_in
     counted_in.clear()
-    await count(Answer([text("ok")], {"rows": [{"id": 1}]}), Counting())
+    await count(ToolAnswer([text("ok")], {"rows": [{"id": 1}]}), Counting())
     assert counted_in == {threading.get_ident()}
 
 
 @pytest.mark.parametrize(
     "spell",
-    [lambda rows: _counted(Answer([], rows), Characters()), lambda rows: parts_of(Answer([], rows)), dumped],
+    [
+        lambda rows: _counted(ToolAnswer([], rows), Characters()),
+        lambda rows: parts_of(ToolAnswer([], rows)),
+        dumped,
+    ],
     ids=["to be counted", "to be kept", "to be shown"],
 )
 def test_what_is_long_is_spelled_in_pieces_between_which_others_run(spell: Callable[[Any], object]) -> None:
@@ -130,7 +134,7 @@ def test_what_is_long_is_spelled_in_pieces_between_which_others_run(spell: Calla
 
 
 async def test_a_long_text_is_counted_as_a_short_one_is() -> None:
-    assert await tokens(Answer([text("x" * 250_000)])) == 250_000
+    assert await tokens(ToolAnswer([text("x" * 250_000)])) == 250_000
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -173,7 +177,7 @@ def made_again(part: Part, shell: dict[str, Any]) -> dict[str, Any]:
 def test_every_item_can_be_made_again_from_its_part_and_what_is_said_about_it(
     items: list[dict[str, Any]], meta: dict[str, Any]
 ) -> None:
-    parts = parts_of(Answer(items, meta=meta))
+    parts = parts_of(ToolAnswer(items, meta=meta))
     about: dict[str, Any] = {}
     if len(parts) > len(items):
         assert parts[-1].media_type == ABOUT_TYPE
@@ -195,25 +199,25 @@ def test_every_item_can_be_made_again_from_its_part_and_what_is_said_about_it(
 def test_what_a_list_or_very_many_items_say_about_themselves_is_kept() -> None:
     meta = {"example.org/a": 1}
     rows = [{"id": 1}, {"id": 2}]
-    listed = Answer(
+    listed = ToolAnswer(
         [{**text(json.dumps(row)), "annotations": {"priority": 1.0}} for row in rows],
         {"result": rows},
         meta=meta,
     )
-    many = Answer([text("a")] * 1_000, meta=meta)
+    many = ToolAnswer([text("a")] * 1_000, meta=meta)
     assert json.loads(parts_of(listed)[1].body) == listed.content
     for answer in (listed, many):
         assert json.loads(parts_of(answer)[-1].body) == {"_meta": meta}
 
 
 def test_only_objects_and_arrays_are_json_parts() -> None:
-    kinds = [part.kind for part in parts_of(Answer([text(' {"a": 1}'), text("[1"), text("5"), text("")]))]
+    kinds = [part.kind for part in parts_of(ToolAnswer([text(' {"a": 1}'), text("[1"), text("5"), text("")]))]
     assert kinds == [PartKind.JSON, PartKind.TEXT, PartKind.TEXT, PartKind.TEXT]
 
 
 async def test_a_list_that_is_there_twice_is_counted_and_kept_once() -> None:
     rows = [{"id": number, "name": f"é {number}"} for number in range(100)]
-    answer = Answer(
+    answer = ToolAnswer(
         [text(json.dumps(row, ensure_ascii=False, separators=(",", ":"))) for row in rows], {"result": rows}
     )
     assert await tokens(answer) == sum(len(item["text"]) for item in answer.content)
@@ -222,13 +226,13 @@ async def test_a_list_that_is_there_twice_is_counted_and_kept_once() -> None:
 
 
 def test_a_list_whose_texts_are_spelled_otherwise_is_kept_both_ways() -> None:
-    answer = Answer([text('{"a": 1}'), text('{ "a": 2 }')], {"result": [{"a": 1}, {"a": 2}]})
+    answer = ToolAnswer([text('{"a": 1}'), text('{ "a": 2 }')], {"result": [{"a": 1}, {"a": 2}]})
     listed, spelled = parts_of(answer)
     assert json.loads(listed.body) == answer.structured
     assert json.loads(spelled.body) == answer.content
 
 
 def test_very_many_items_are_one_part() -> None:
-    answer = Answer([text(str(number)) for number in range(1_000)], {"a": 1})
+    answer = ToolAnswer([text(str(number)) for number in range(1_000)], {"a": 1})
     (part,) = parts_of(answer)
     assert json.loads(part.body) == {"content": answer.content, "structuredContent": {"a": 1}}

@@ -6,7 +6,7 @@ import pytest
 
 from cwm.adapters.sql.database import Database
 from cwm.domain.engine import Tier
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Durability
 from tests.fakes.engine import FakeEngine
 from tests.fakes.kv_tier import LOWER, FakeKvTier
@@ -53,7 +53,7 @@ async def test_of_what_l1_does_not_let_go_of_the_directory_decides_unless_someth
     await cwm.window()
     cwm.kv_tier.l1_is_read = True
     steps = await look(cwm, after_loss=after_loss)
-    assert [step.outcome for step in steps] == [Outcome.POSTPONED] * after_loss
+    assert [step.outcome for step in steps] == [StepOutcome.POSTPONED] * after_loss
     assert await proven(cwm) is not after_loss
     cwm.kv_tier.l1_is_read = False
     assert await look(cwm, after_loss=after_loss) == []
@@ -72,12 +72,12 @@ async def test_what_the_tier_that_is_asked_first_lost_is_stored_again_after_a_lo
     key = await cwm.key(window)
     cwm.kv_tier.lose(key, set(LOWER) - {comes_from})
     (planned,) = await look(cwm, dry_run=True, after_loss=True)
-    assert (planned.outcome, planned.detail) == (Outcome.PLANNED, f"blocks are left in {comes_from} only")
+    assert (planned.outcome, planned.detail) == (StepOutcome.PLANNED, f"blocks are left in {comes_from} only")
     assert not await proven(cwm)
     assert await look(cwm) == []
     assert await proven(cwm)
     (done,) = await look(cwm, after_loss=True)
-    assert done.outcome is Outcome.DONE
+    assert done.outcome is StepOutcome.DONE
     assert all(tiers >= set(LOWER) for tiers in cwm.kv_tier.stored(window.cache_salt).values())
     assert await cwm.at_rest()
 

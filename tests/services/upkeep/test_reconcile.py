@@ -12,7 +12,7 @@ import pytest
 from cwm.adapters.sql.database import Database
 from cwm.domain.engine import Tier
 from cwm.domain.session import SessionState
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Durability, Retention, Window
 from cwm.services.upkeep.retention import RetentionPolicy
 from tests.fakes.kv_tier import LOWER, Copy
@@ -38,7 +38,7 @@ def looking(sqlite: Database, crashed: Gateway) -> Gateway:
     )
 
 
-def told(steps: list[Step] | None) -> list[tuple[str, str, Outcome]]:
+def told(steps: list[Step] | None) -> list[tuple[str, str, StepOutcome]]:
     assert steps is not None
     return [(step.action, step.subject, step.outcome) for step in steps]
 
@@ -64,9 +64,9 @@ async def test_a_freeze_whose_gateway_is_gone_is_finished(
 ) -> None:
     await crashed.session()
     await crashed.registry.begin_freeze(*await crashed.to_be_frozen("s1", "w1"))
-    assert await looking.reconcile(dry_run=True) == [Step("finish_freeze", "acme", "w1", Outcome.PLANNED)]
+    assert await looking.reconcile(dry_run=True) == [Step("finish_freeze", "acme", "w1", StepOutcome.PLANNED)]
     assert (await window_of(looking)).durability is Durability.PENDING
-    assert told(await looking.reconcile()) == [("finish_freeze", "w1", Outcome.DONE)]
+    assert told(await looking.reconcile()) == [("finish_freeze", "w1", StepOutcome.DONE)]
     window = await window_of(looking)
     assert (window.durability, window.block_count) == (Durability.DURABLE, 3)
     assert await looking.at_rest()
@@ -88,9 +88,9 @@ async def test_a_freeze_that_cannot_be_finished_while_the_engine_is_away_is_fini
     await crashed.session()
     await crashed.registry.begin_freeze(*await crashed.to_be_frozen("s1", "w1"))
     crashed.engine.away = True
-    assert ("finish_freeze", "w1", Outcome.POSTPONED) in told(await looking.reconcile())
+    assert ("finish_freeze", "w1", StepOutcome.POSTPONED) in told(await looking.reconcile())
     crashed.engine.away = False
-    assert told(await looking.reconcile()) == [("finish_freeze", "w1", Outcome.DONE)]
+    assert told(await looking.reconcile()) == [("finish_freeze", "w1", StepOutcome.DONE)]
 
 
 async def test_a_freeze_that_can_never_be_finished_is_a_failed_window_until_it_can(
@@ -100,7 +100,7 @@ async def test_a_freeze_that_can_never_be_finished_is_a_failed_window_until_it_c
     await crashed.session()
     await crashed.registry.begin_freeze(*await crashed.to_be_frozen("s1", "w1"))
     steps = told(await looking.reconcile())
-    assert steps[0] == ("finish_freeze", "w1", Outcome.FAILED)
+    assert steps[0] == ("finish_freeze", "w1", StepOutcome.FAILED)
     assert (await window_of(looking)).durability is Durability.FAILED
     crashed.kv_tier.full.clear()
     await looking.reconcile()
@@ -113,7 +113,7 @@ async def test_a_thaw_whose_gateway_is_gone_no_longer_uses_its_window(
 ) -> None:
     window = await crashed.window()
     await crashed.registry.begin_thaw(window, "s2", crashed.clock.now())
-    assert told(await looking.reconcile()) == [("end_thaw", "w1", Outcome.DONE)]
+    assert told(await looking.reconcile()) == [("end_thaw", "w1", StepOutcome.DONE)]
     assert not (await looking.registry.dependents("acme", "w1")).sessions
     assert await looking.at_rest()
 
@@ -124,8 +124,8 @@ async def test_a_clone_whose_gateway_went_before_it_was_pinned_is_pinned(
     window = await crashed.window()
     copy, _ = await crashed.registry.add_clone(replace(window, name="w2", parent_window="w1"), "w1")
     steps = told(await looking.reconcile())
-    assert steps[0] == ("finish_clone", "w2", Outcome.DONE)
-    assert ("pin", Outcome.DONE) in [(action, outcome) for action, _, outcome in steps]
+    assert steps[0] == ("finish_clone", "w2", StepOutcome.DONE)
+    assert ("pin", StepOutcome.DONE) in [(action, outcome) for action, _, outcome in steps]
     assert set((await looking.kv_tier.pins(copy.cache_salt)).values()) == {2}
     assert await looking.at_rest()
 
@@ -135,7 +135,7 @@ async def test_a_quarantine_whose_gateway_is_gone_is_gone_through_with(
 ) -> None:
     window = await crashed.window()
     await crashed.registry.begin_quarantine(window, crashed.clock.now())
-    assert told(await looking.reconcile())[0] == ("finish_quarantine", "w1", Outcome.DONE)
+    assert told(await looking.reconcile())[0] == ("finish_quarantine", "w1", StepOutcome.DONE)
     await looking.settle()
     assert await looking.reconcile() == []
     again = await window_of(looking)
@@ -154,17 +154,17 @@ async def test_pins_that_were_lost_are_taken_again(cwm: Gateway, times: int) -> 
         await cwm.kv_tier.unpin(key)
     assert not await cwm.at_rest()
     (planned,) = told(await cwm.reconcile(dry_run=True))
-    assert planned[0::2] == ("pin", Outcome.PLANNED)
+    assert planned[0::2] == ("pin", StepOutcome.PLANNED)
     assert await cwm.kv_tier.pins(window.cache_salt) == {}
     (done,) = told(await cwm.reconcile())
-    assert done[0::2] == ("pin", Outcome.DONE)
+    assert done[0::2] == ("pin", StepOutcome.DONE)
     assert await cwm.at_rest()
 
 
 async def test_pins_that_are_too_many_are_given_back(cwm: Gateway) -> None:
     await cwm.kv_tier.pin(await cwm.key(await cwm.window()))
     (done,) = told(await cwm.reconcile())
-    assert done[0::2] == ("unpin", Outcome.DONE)
+    assert done[0::2] == ("unpin", StepOutcome.DONE)
     assert await cwm.at_rest()
 
 
@@ -173,7 +173,7 @@ async def test_pins_that_no_window_explains_are_told_and_left(cwm: Gateway) -> N
     key = await cwm.key(window)
     await cwm.kv_tier.pin(type(key)(key.root, 1, tuple(range(300, 333)), key.cache_salt))
     (told_of,) = told(await cwm.reconcile())
-    assert told_of == ("unowned_pins", window.cache_salt, Outcome.FAILED)
+    assert told_of == ("unowned_pins", window.cache_salt, StepOutcome.FAILED)
 
 
 async def test_pins_in_motion_are_compared_later(sqlite: Database, cwm: Gateway) -> None:
@@ -182,7 +182,7 @@ async def test_pins_in_motion_are_compared_later(sqlite: Database, cwm: Gateway)
     await other.replicas.beat()
     await other.registry.add_clone(replace(window, name="w2", parent_window="w1"), "w1")
     (postponed,) = told(await cwm.reconcile())
-    assert postponed == ("repair_pins", window.cache_salt, Outcome.POSTPONED)
+    assert postponed == ("repair_pins", window.cache_salt, StepOutcome.POSTPONED)
 
 
 @pytest.mark.parametrize("copy", [None, Copy.BROKEN])
@@ -196,9 +196,9 @@ async def test_a_guaranteed_window_that_lost_a_block_is_stored_again(cwm: Gatewa
         cwm.kv_tier.damage(key, 2, copy)
     cwm.engine.restart()
     (planned,) = await cwm.reconcile(dry_run=True) or []
-    assert (planned.outcome, planned.detail) == (Outcome.PLANNED, "1 of 3 blocks are gone")
+    assert (planned.outcome, planned.detail) == (StepOutcome.PLANNED, "1 of 3 blocks are gone")
     (done,) = told(await cwm.reconcile())
-    assert done == ("store_again", "w1", Outcome.DONE)
+    assert done == ("store_again", "w1", StepOutcome.DONE)
     assert (await window_of(cwm)).durability is Durability.DURABLE
     await cwm.kv_tier.drop_l1(key)
     assert (await cwm.kv_tier.prefetch(key)).complete
@@ -245,7 +245,7 @@ async def test_while_lmcache_is_away_everything_is_postponed_and_nothing_fails(c
     cwm.kv_tier.away = True
     steps = await cwm.reconcile()
     assert steps
-    assert {step.outcome for step in steps} == {Outcome.POSTPONED}
+    assert {step.outcome for step in steps} == {StepOutcome.POSTPONED}
     cwm.kv_tier.away = False
     assert await cwm.reconcile() == []
 
@@ -272,9 +272,9 @@ async def test_what_has_had_its_time_ends_and_what_is_worth_it_is_kept_first(sql
     await cwm.open_session(ANN, "empty")
     cwm.clock.at += timedelta(seconds=90)
     steps = told(await cwm.reconcile())
-    assert ("delete_window", "w1", Outcome.DONE) in steps
-    assert ("freeze_session", "s2", Outcome.DONE) in steps
-    assert ("expire_session", "empty", Outcome.DONE) in steps
+    assert ("delete_window", "w1", StepOutcome.DONE) in steps
+    assert ("freeze_session", "s2", StepOutcome.DONE) in steps
+    assert ("expire_session", "empty", StepOutcome.DONE) in steps
     assert await cwm.registry.window("acme", "w1") is None
     kept = await cwm.registry.session("acme", "s2")
     assert kept is not None
@@ -282,7 +282,7 @@ async def test_what_has_had_its_time_ends_and_what_is_worth_it_is_kept_first(sql
     assert await cwm.at_rest()
     cwm.clock.at += timedelta(seconds=180)
     steps = told(await cwm.reconcile())
-    assert ("delete_session", "empty", Outcome.DONE) in steps
+    assert ("delete_session", "empty", StepOutcome.DONE) in steps
     assert [action for action, _, _ in steps].count("delete_window") == 1, "the window that was kept"
     assert await cwm.at_rest()
     await cwm.settle()

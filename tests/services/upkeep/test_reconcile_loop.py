@@ -15,7 +15,7 @@ from cwm.adapters.sql.leases import SqlLeases
 from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.intent import Intent
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.ports.engine import Completion, Generation
 from cwm.services.replicas import Replicas
 from cwm.services.upkeep.patrol import Patrol
@@ -55,7 +55,7 @@ class Looks(Patrol):
     ) -> list[Step]:
         self.asked.put_nowait((after_loss, before))
         self.away -= 1
-        return [Step("store_again", "", "w1", Outcome.POSTPONED)] if self.away >= 0 else []
+        return [Step("store_again", "", "w1", StepOutcome.POSTPONED)] if self.away >= 0 else []
 
     async def next(self) -> tuple[bool, datetime]:
         return await asyncio.wait_for(self.asked.get(), 10)
@@ -222,7 +222,7 @@ async def test_what_a_gateway_takes_up_again_is_nobody_elses_to_undo(database: D
     assert not await cwm.replicas.abandoned(intent)
     assert cwm.engine.gate is not None
     cwm.engine.gate.set()
-    assert [step.outcome for step in await going_on or []] == [Outcome.DONE]
+    assert [step.outcome for step in await going_on or []] == [StepOutcome.DONE]
     assert await cwm.at_rest()
 
 

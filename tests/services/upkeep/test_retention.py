@@ -12,7 +12,7 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.domain.errors import StorageReadError
 from cwm.domain.names import require_window_name
 from cwm.domain.session import Session, SessionState
-from cwm.domain.upkeep import Outcome, Step
+from cwm.domain.upkeep import Step, StepOutcome
 from cwm.domain.window import Chunk
 from cwm.services.upkeep.retention import RetentionPolicy
 from tests.contracts.nouns import IDS, LATER, NOW, a_session, freeze, stored
@@ -70,7 +70,7 @@ def looking(
 
 
 def done(steps: Sequence[Step]) -> list[str]:
-    return [step.subject for step in steps if step.outcome is Outcome.DONE]
+    return [step.subject for step in steps if step.outcome is StepOutcome.DONE]
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ async def test_a_window_that_changed_while_it_was_being_deleted_is_looked_at_aga
     cwm = looking(database, Changing)
     await freeze(cwm.registry, "w", "a", expires_at=LATER)
     (postponed,) = await cwm.retain(dry_run=False)
-    assert (postponed.outcome, "changed meanwhile" in postponed.detail) == (Outcome.POSTPONED, True)
+    assert (postponed.outcome, "changed meanwhile" in postponed.detail) == (StepOutcome.POSTPONED, True)
     assert done(await cwm.retain(dry_run=False)) == ["w"]
     assert await cwm.registry.window("acme", "w") is None
 

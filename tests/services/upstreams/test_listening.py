@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from cwm.adapters.upstream import session
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import AgentSessionNotFoundError, EngineTimeoutError, UpstreamUnavailableError
-from cwm.domain.upstream import Credentials, Kind, Selection, UpstreamSpec
+from cwm.domain.upstream import Credentials, OfferKind, Selection, UpstreamSpec
 from cwm.ports.upstream import UpstreamSession
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import CallerOf
@@ -293,7 +293,7 @@ async def test_what_an_upstream_that_is_told_who_calls_does_not_answer_its_next_
         replica(shared, [server.spec("notes", credentials=Credentials.FORWARD)]) as one,
     ):
         caller = await one.caller(await shared.store.begin(ANN), authorization="Bearer ann")
-        await one.upstreams.offering(caller, Kind.RESOURCES)
+        await one.upstreams.offering(caller, OfferKind.RESOURCES)
         await one.upstreams.watch(ANN, caller.agent.agent_session, URI)
         answered = answers(server)
         server.sessions.clear()

@@ -15,7 +15,7 @@ from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.domain.tool_policy import CachePolicy, ToolPolicies, ToolPolicy
 from cwm.domain.upstream import Offer
 from cwm.services.agents.context_manager import ContextManager
-from cwm.services.upstreams.shared_answers import Answer, SharedAnswers
+from cwm.services.upstreams.shared_answers import SharedAnswers, UpstreamAnswer
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 from tests.eventually import eventually
 from tests.services.context_of import ANN, replica
@@ -52,10 +52,10 @@ async def test_a_write_ends_what_is_shared_under_any_pattern(answers: SharedAnsw
     answers.policies = sharing(pattern)
     text = "before"
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return {"content": text}
 
-    async def read() -> Answer:
+    async def read() -> UpstreamAnswer:
         return (await answers.call(CALLER, READING, answers.policies.of(TOOL).cache, {}, ask)).answer
 
     assert await read() == {"content": "before"}
@@ -68,7 +68,7 @@ async def test_a_write_ends_what_is_shared_under_any_pattern(answers: SharedAnsw
 async def test_an_answer_is_given_again_as_the_upstream_spelled_it(answers: SharedAnswers) -> None:
     answer = {"structuredContent": {"z": 1.0, "a": {"é": [1e3, None], "b": "🙂"}}, "content": []}
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return answer
 
     given = [
@@ -83,7 +83,7 @@ async def test_a_tool_that_says_that_it_answers_otherwise_each_time_is_asked_eac
 ) -> None:
     answers.policies, asked = sharing("files_*"), 0
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         nonlocal asked
         asked += 1
         return {"content": asked}
@@ -108,7 +108,7 @@ async def test_only_the_first_write_ends_an_epoch_where_no_pattern_can_name_the_
 ) -> None:
     answers.policies = sharing(pattern)
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return {}
 
     epochs = []
@@ -124,10 +124,10 @@ async def test_what_was_written_while_nothing_was_shared_ends_what_was_kept_befo
     here, there = replicas
     text = "before"
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return {"content": text}
 
-    async def read(by: SharedAnswers) -> Answer:
+    async def read(by: SharedAnswers) -> UpstreamAnswer:
         return (await by.call(CALLER, READING, by.policies.of(TOOL).cache, {}, ask)).answer
 
     for text in ("first", "second"):
@@ -151,10 +151,10 @@ async def test_what_gateways_wrote_that_were_started_to_share_nothing_ends_what_
     other.policies = ToolPolicies()
     text = "before"
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return {"content": text}
 
-    async def read() -> Answer:
+    async def read() -> UpstreamAnswer:
         return (await sharing_one.call(CALLER, READING, sharing_one.policies.of(TOOL).cache, {}, ask)).answer
 
     assert await read() == {"content": "before"}
@@ -172,10 +172,10 @@ async def test_a_write_ends_the_epoch_that_is_when_it_has_ended_whatever_was_sha
     began, go_on = asyncio.Event(), asyncio.Event()
     text = "before"
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return {"content": text}
 
-    async def write() -> Answer:
+    async def write() -> UpstreamAnswer:
         began.set()
         await go_on.wait()
         return {}
@@ -198,15 +198,15 @@ async def test_a_write_ends_the_epoch_that_is_when_it_has_ended_whatever_was_sha
 async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswers) -> None:
     asked, giving_up, given_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def ask_for_long() -> Answer:
+    async def ask_for_long() -> UpstreamAnswer:
         asked.set()
         try:
-            return await asyncio.Future[Answer]()
+            return await asyncio.Future[UpstreamAnswer]()
         finally:
             giving_up.set()
             await given_up.wait()
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         return {"content": "asked anew"}
 
     async with asyncio.timeout(10):
@@ -230,7 +230,7 @@ async def test_a_call_that_is_being_given_up_is_not_joined(answers: SharedAnswer
 async def test_who_waits_for_an_answer_that_another_asked_for_is_busy(answers: SharedAnswers) -> None:
     go_on = asyncio.Event()
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         await go_on.wait()
         return {}
 
@@ -250,14 +250,14 @@ async def test_a_call_that_was_given_up_takes_nothing_from_the_one_that_is_joine
     asked_anew, go_on = asyncio.Event(), asyncio.Event()
     calls = 0
 
-    async def ask_for_long() -> Answer:
+    async def ask_for_long() -> UpstreamAnswer:
         asked.set()
         try:
-            return await asyncio.Future[Answer]()
+            return await asyncio.Future[UpstreamAnswer]()
         finally:
             await given_up.wait()
 
-    async def ask() -> Answer:
+    async def ask() -> UpstreamAnswer:
         nonlocal calls
         calls += 1
         asked_anew.set()

@@ -24,7 +24,7 @@ from cwm.domain.errors import (
     OutcomeUnknownError,
     UpstreamUnavailableError,
 )
-from cwm.domain.upstream import Credentials, Kind, Override, Selection, UpstreamSpec
+from cwm.domain.upstream import Credentials, OfferKind, Override, Selection, UpstreamSpec
 from cwm.services.upstreams.link import LinkState
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
 from tests.adapters.upstream.programs import processes_with
@@ -72,7 +72,7 @@ async def test_two_replicas_that_open_at_once_end_up_in_one_session() -> None:
             handle = await shared.store.begin(ANN)
             callers = [(each, await each.caller(handle)) for each in (one, other)]
             for each, caller in callers:
-                await each.upstreams.offering(caller, Kind.TOOLS)
+                await each.upstreams.offering(caller, OfferKind.TOOLS)
             await asyncio.gather(*(each.call(caller, "bad_do") for each, caller in callers))
             assert opened(server) == 4
             # One of each replica that tells what there is, and the one that both use.
@@ -179,7 +179,7 @@ async def test_an_upstream_that_hangs_holds_up_no_other() -> None:
         hangs.on["initialize"] = hangs.holding
         slow, fast = hangs.spec("slow", connect_seconds=0.5), well.spec("fast")
         async with replica(shared, [slow, fast]) as one:
-            offering = await one.upstreams.offering(await one.caller(None), Kind.TOOLS)
+            offering = await one.upstreams.offering(await one.caller(None), OfferKind.TOOLS)
             assert set(offering.offers) == {"fast_do"}
             assert set(offering.absent) == {"slow"}
 
@@ -194,7 +194,7 @@ async def test_one_upstream_that_hangs_for_a_caller_holds_up_no_other_of_that_ca
         ]
         async with replica(shared, specs) as one:
             caller = await one.caller(None, authorization="Bearer a")
-            listing = asyncio.create_task(one.upstreams.offering(caller, Kind.TOOLS))
+            listing = asyncio.create_task(one.upstreams.offering(caller, OfferKind.TOOLS))
             await hangs.began.wait()
             assert await one.call(caller, "fast_do") == "done"
             assert not listing.done()
@@ -307,7 +307,7 @@ async def test_of_two_things_with_one_name_the_first_appears() -> None:
         specs = [server.spec("a", tools=clash), server.spec("a-b"), server.spec("c", tools=both)]
         async with replica(shared, specs) as one:
             caller = await one.caller(None)
-            offers = (await one.upstreams.offering(caller, Kind.TOOLS)).offers
+            offers = (await one.upstreams.offering(caller, OfferKind.TOOLS)).offers
             assert {e: (o.upstream, o.own_name) for e, o in offers.items()} == {
                 "a_b_do": ("a", "do"),
                 "a_other": ("a", "other"),
@@ -332,7 +332,7 @@ async def test_an_upstream_that_knows_no_templates_offers_all_the_rest(*, legacy
         replica(Shared(), [UpstreamSpec("plain", url=f"{url}/mcp")]) as one,
     ):
         caller = await one.caller(None)
-        offered = [await one.upstreams.offering(caller, kind) for kind in sorted(Kind)]
+        offered = [await one.upstreams.offering(caller, kind) for kind in sorted(OfferKind)]
         assert [each.absent for each in offered] == [{}] * 4
         names = {name for each in offered for name in each.offers}
         assert names == {"plain_do", "notes://plain/today"}
@@ -346,7 +346,7 @@ async def test_a_tool_list_that_changes_under_load_is_followed() -> None:
         grown = one.call(callers[0], "notes_grow")
         assert (await asyncio.gather(grown, *calls))[1:] == [str(n) for n in range(100)]
         link = one.upstreams._links["notes"]
-        await eventually(lambda: "notes_grown" in link.catalogue.of(Kind.TOOLS))
+        await eventually(lambda: "notes_grown" in link.catalogue.of(OfferKind.TOOLS))
         assert await one.call(callers[1], "notes_grown") == "grown"
 
 
@@ -498,7 +498,7 @@ async def test_what_expired_before_its_upstream_session_was_kept_ends_that_when_
     shared, client = Shared(), connect(redis_url)
     shared.store = RedisAgentSessions(client, 60)
     async with bad_server() as server, replica(shared, [server.spec()]) as one:
-        await one.upstreams.offering(await one.caller(None), Kind.TOOLS)
+        await one.upstreams.offering(await one.caller(None), OfferKind.TOOLS)
         handle = await shared.store.begin(ANN)
 
         async def greet(_: Request, message: dict[str, Any]) -> Response:

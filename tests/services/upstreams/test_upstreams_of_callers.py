@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from cwm.domain.backoff import LONGEST_SECONDS
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import OutcomeUnknownError, UpstreamUnavailableError
-from cwm.domain.upstream import Credentials, Kind
+from cwm.domain.upstream import Credentials, OfferKind
 from cwm.services.agents.context_manager import state_key
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import CallerOf
@@ -28,7 +28,7 @@ OF_CALLERS: dict[str, Any] = {"credentials": Credentials.FORWARD, "connect_secon
 
 
 async def tools(one: Replica, caller: CallerOf) -> set[str]:
-    return set((await one.upstreams.offering(caller, Kind.TOOLS)).offers)
+    return set((await one.upstreams.offering(caller, OfferKind.TOOLS)).offers)
 
 
 def hang(server: BadServer) -> asyncio.Event:
@@ -64,7 +64,7 @@ async def test_one_that_hangs_is_waited_for_once_and_comes_back_by_itself() -> N
             assert health == {"slow": LinkState.AWAY, "fast": LinkState.READY}
 
             shared.clock.seconds += LONGEST_SECONDS
-            offering = await one.upstreams.offering(ann, Kind.TOOLS)
+            offering = await one.upstreams.offering(ann, OfferKind.TOOLS)
             assert (set(offering.offers), set(offering.absent)) == ({"fast_do"}, {"slow"})
             assert asked(hangs) == 2
             told.clear()
@@ -104,7 +104,7 @@ async def test_credentials_that_are_refused_say_nothing_of_the_upstream_and_othe
         server.on["initialize"] = greet
         async with replica(shared, [server.spec(**OF_CALLERS)]) as one:
             stale = await one.upstreams.offering(
-                await one.caller(None, authorization="Bearer stale"), Kind.TOOLS
+                await one.caller(None, authorization="Bearer stale"), OfferKind.TOOLS
             )
             assert stale.absent == {"bad": "it refuses our credentials (HTTP 401)"}
             assert one.upstreams.health()[0].state is LinkState.READY

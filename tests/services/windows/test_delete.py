@@ -43,6 +43,17 @@ async def test_blocks_of_another_window_stay_with_its_pins(cwm: Gateway) -> None
     assert await cwm.at_rest()
 
 
+async def test_only_blocks_of_no_other_window_are_deleted_and_counted(cwm: Gateway) -> None:
+    window = await cwm.window()
+    await cwm.session("s2", f"{TEXT[:64]} and goes on in its own way, as a window of its own.")
+    other = (await cwm.freeze(ANN, "s2", "w2")).window
+    deleted = await cwm.delete(ANN, "w1")
+    assert (deleted.blocks_deleted, deleted.space_freed_bytes) == (1, window.total_size_bytes // 3)
+    hashes = cwm.kv_tier.expected_hashes(await cwm.key(other)) or ()
+    assert set(cwm.kv_tier.stored(window.cache_salt)) == set(hashes)
+    assert await cwm.at_rest()
+
+
 async def test_blocks_that_a_live_session_shares_stay_and_those_behind_them_go(cwm: Gateway) -> None:
     await cwm.open_session(ANN, "live")
     await cwm.says("live", f"{TEXT[:64]} and goes on in its own way.")

@@ -23,7 +23,7 @@ from cwm.domain.session import SessionState
 from cwm.domain.window import Durability, Retention
 from tests.fakes.kv_tier import LOWER, Copy
 from tests.services.replicas_of import ANN, BOB
-from tests.services.windows_of import Gateway, gateway
+from tests.services.windows_of import TEXT, Gateway, gateway
 
 
 async def state(cwm: Gateway, session_id: str = "s1") -> SessionState:
@@ -172,8 +172,11 @@ async def test_an_engine_that_became_another_while_it_was_asked_stores_nothing(c
     assert (await cwm.freeze(ANN, "s1", "w1")).window.identity.fingerprint == "fp-2"
 
 
-async def test_an_lmcache_that_is_away_is_not_as_if_there_were_none(cwm: Gateway) -> None:
-    await cwm.session()
+@pytest.mark.parametrize("known", [False, True])
+async def test_an_lmcache_that_is_away_is_not_as_if_there_were_none(cwm: Gateway, *, known: bool) -> None:
+    cwm.kv_tier.away = not known
+    await cwm.open_session(ANN, "s1")
+    await cwm.says("s1", TEXT)
     cwm.kv_tier.away = True
     with pytest.raises(EngineConnectionError):
         await cwm.freeze(ANN, "s1", "w1")

@@ -166,6 +166,15 @@ async def test_none_of_another_engines_kv_is_used_and_the_warning_names_what_cha
     assert thawed.receipt.evidence.reason == "another engine froze the window"
 
 
+async def test_an_engine_that_became_another_while_it_was_asked_ends_the_thaw(cwm: Gateway) -> None:
+    await cwm.window()
+    cwm.engine.fingerprint = "fp-2"
+    with pytest.raises(EngineResponseError, match="changed while"):
+        await cwm.thaw(ANN, "w1", "s2")
+    assert await cwm.registry.session("acme", "s2") is None
+    assert (await cwm.thaw(ANN, "w1", "s2")).receipt.engine_changes
+
+
 async def test_a_template_that_changed_is_taken_only_where_the_caller_says_so(cwm: Gateway) -> None:
     await cwm.window()
     cwm.engine.template = "another"
@@ -230,8 +239,10 @@ async def test_a_session_whose_continuation_fails_is_ended_and_may_be_asked_for_
 async def test_a_continuation_that_would_be_refused_is_refused_before_the_thaw(sqlite: Database) -> None:
     cwm = gateway(sqlite, rules=LimitRules(principal_tokens=(Rate(100, 3_600),)))
     await cwm.window()
+    asked = len(cwm.engine.requests)
     with pytest.raises(TokenBudgetError):
         await cwm.thaw(ANN, "w1", "s2", "and then?")
+    assert len(cwm.engine.requests) == asked
     assert await cwm.registry.session("acme", "s2") is None
     assert (await cwm.thaw(ANN, "w1", "s2")).session.id == "s2", "without one it is no turn"
     await cwm.settle()

@@ -71,7 +71,7 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolReply:
     """A tool's result as either SDK reads it."""
 
     is_error: bool
@@ -98,7 +98,7 @@ class Agent:
     client: Any
     tenant: str
 
-    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> ToolReply:
         if isinstance(self.client, FastMcpClient):
             result = await self.client.call_tool_mcp(tool, arguments or {})
         else:
@@ -106,7 +106,9 @@ class Agent:
         assert isinstance(result, CallToolResult)
         first = result.content[0]
         assert isinstance(first, TextContent)
-        return Answer(bool(result.is_error), first.text, result.structured_content, dict(result.meta or {}))
+        return ToolReply(
+            bool(result.is_error), first.text, result.structured_content, dict(result.meta or {})
+        )
 
 
 @asynccontextmanager

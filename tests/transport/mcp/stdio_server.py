@@ -26,7 +26,7 @@ PIECES = ["one ", "two ", "three"]
 
 async def say(context: Context) -> str:
     progress = Progress(context, len(PIECES))
-    async with progress.told():
+    async with progress.notifications():
         for tokens, piece in enumerate(PIECES, start=1):
             await progress(piece, tokens)
     return "".join(PIECES)

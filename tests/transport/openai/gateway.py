@@ -38,7 +38,7 @@ from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.sessions.open_session import OpenSession
-from cwm.services.sessions.salt_scopes import Scopes
+from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.pass_through import PassThrough
 from cwm.services.turns.turns import Turns
 from cwm.settings import ABSENT, Engine
@@ -143,7 +143,7 @@ async def gateway(
         meter = TallyMeter()
         journal = Journal(audit, clock, meter, InProcessChanges())
         turns = Turns(registry, audit, clock)
-        scopes = Scopes(registry, clock)
+        scopes = SaltScopes(registry, clock)
         counts = LimitsRequestCounts(InProcessStorage)
         limits = Limits(
             rules,

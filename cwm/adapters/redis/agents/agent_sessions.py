@@ -1,7 +1,7 @@
-"""Agent sessions that several gateways share: one hash a key, which Redis drops when it is idle.
+"""Agent sessions that several gateways share: one hash per key, which expires when it is idle.
 
-Its fields are ``owner`` and, for each name that is remembered, ``=<name>``. What it leaves is kept beside it, in a
-hash of the same fields, and by when it may have expired, in a sorted set of keys: whoever looks then finds out.
+Its fields are ``owner`` and ``=<name>`` for each stored name. State that must outlast it is copied to a second hash
+with the same fields; a sorted set has the keys by expiry, so that a gateway later finds the expired ones.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cwm.domain.principal import Principal
 
 _DUE: Final = "agent-sessions-due"
 _AT_ONCE: Final = 1000
-# When no gateway looks for so long, none will.
+# After this time without a look, no gateway is expected to collect the state.
 _LEFT_FOR_MS: Final = 7 * 24 * 3600 * 1000
-# Longer than anybody asks again.
+# Longer than a client retries.
 _ENDED_MS: Final = 20_000
 
 _NOW: Final = """
@@ -39,7 +39,7 @@ _TOUCH: Final = """
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
-# Once more where the answer was lost: whoever ended it says farewell to what it had open.
+# A retry after a lost response succeeds again: the caller that ended the session closes what it had open.
 _END: Final = """
 local ended = redis.call('DEL', KEYS[1])
 redis.call('DEL', KEYS[2])
@@ -101,7 +101,7 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
 
 class RedisAgentSessions:
-    """``recent`` answers for Redis where it can."""
+    """The port ``AgentSessions`` on Redis; ``recent`` saves a request for a session seen a moment ago."""
 
     def __init__(self, client: redis.Redis, ttl_seconds: float, recent: RecentlySeen | None = None) -> None:
         self._client = client
@@ -209,7 +209,7 @@ def _field(name: str) -> str:
 
 
 def _written(owner: Principal) -> str:
-    """The same text for the same principal, and for no other."""
+    """A text that is unique to the principal."""
     return json.dumps([owner.tenant, owner.subject])
 
 

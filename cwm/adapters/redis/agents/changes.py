@@ -1,4 +1,4 @@
-"""Changes that several gateways tell each other, by Redis pub/sub."""
+"""Publishes changes to other gateways, and receives theirs, over Redis pub/sub."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _log = structlog.get_logger("cwm.changes")
 
 
 class RedisChanges:
-    """Listeners of the same process are told directly: they hear once, also while Redis is away.
+    """Delivers changes directly to listeners of this process, exactly once, even while Redis is down.
 
-    What others publish is heard while ``read`` runs. After a break it goes on; what was published meanwhile
-    is lost.
+    Other gateways' changes arrive while ``read`` runs. After an outage it continues; changes published meanwhile
+    are lost.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self.connected = asyncio.Event()
-        """Set while others are heard."""
+        """Set while other gateways' changes arrive."""
         self._client = client
         self._me = uuid4().hex
         self._here = InProcessChanges()
@@ -56,7 +56,7 @@ class RedisChanges:
         return self._here.subscribe(listener)
 
     async def read(self) -> None:
-        """Hear what other gateways publish, until cancelled; after ever longer pauses where nothing is heard any more."""
+        """Receive other gateways' changes until cancelled; after a failure, retry with growing pauses."""
         backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
@@ -76,7 +76,7 @@ class RedisChanges:
             while True:
                 message = await subscription.get_message(timeout=_LOOK_SECONDS)
                 if message is None:
-                    # Also finds out that a connection that went silent is dead.
+                    # Detects a dead connection that sends nothing.
                     await subscription.ping()
                 elif message["type"] == "subscribe":
                     self.connected.set()
@@ -90,5 +90,5 @@ class RedisChanges:
                 known = {name: value for name, value in told.items() if name in _FIELDS}
                 self._here.tell(Change(**{**known, "kind": ChangeKind(told["kind"])}))
         except (ValueError, TypeError, KeyError, AttributeError):
-            # Another version's, or nobody's; neither may end the reading.
+            # A message of another version or program must not end the reading.
             _log.warning("change_not_understood")

@@ -1,4 +1,4 @@
-"""Agent sessions that Redis knew a moment ago: a busy one is not asked after with every call."""
+"""Caches agent sessions that Redis confirmed a moment ago, so that a busy session needs no request per call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.principal import Principal
 
 _SECONDS: Final = 1.0
-# Longer than that takes from how long it lasts, nobody notices.
+# At most this share of the lifetime, because a call that is answered here does not extend the lifetime in Redis.
 _OF_ITS_LIFE: Final = 0.1
 
 _Session = tuple[str, Principal]
@@ -19,10 +19,10 @@ _Session = tuple[str, Principal]
 
 # Bypass (decision 0028): a session that was seen within a second is not looked up in Redis.
 class RecentlySeen:
-    """For a second, and only while the ends that other gateways tell are heard.
+    """Caches for one second, and only while changes of other gateways arrive.
 
-    An end is told before whoever asked for it is answered, so that a session is forgotten here as soon as the news
-    has come; where it is lost, a second later.
+    A gateway publishes the end of a session before it answers the request that ended it, so a session is dropped here
+    as soon as that change arrives; if the change is lost, a second later.
     """
 
     def __init__(self, changes: RedisChanges, ttl_seconds: float) -> None:
@@ -37,11 +37,11 @@ class RecentlySeen:
         return self._connected.is_set() and time.monotonic() < until
 
     def ends(self) -> int:
-        """How many were heard of: to be asked before Redis is."""
+        """The number of ended sessions so far; read it before asking Redis."""
         return self._ends
 
     def seen(self, session_id: str, owner: Principal, ends: int) -> None:
-        """Redis knows it. Of no use where an end was heard since there were so many: it may be this one's."""
+        """Cache a session that Redis confirmed; not if a session has ended since ``ends``, as it may be this one."""
         if ends != self._ends or not self._connected.is_set():
             return
         now = time.monotonic()

@@ -1,8 +1,8 @@
-"""Contents in Redis: what its scripts have in common.
+"""Lua scripts of contents in Redis.
 
-Of each content there are its bytes and the sorted set of its holders by when they end; of each tenant the
-contents by when their last hold ends, their sizes, and the sum of those. Scripts name keys that they find out
-about, so the store is one Redis and not a cluster of them. All times are milliseconds since 1970.
+Each content has its bytes, and a sorted set of holders by the end of their hold. Each tenant has a sorted set of
+contents by the end of their last hold, a hash of their sizes, and the sum of the sizes. Scripts compute the names of
+keys, so the store must be a single Redis, not a cluster. All times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ TENANTS_KEY: Final = key_of_every_tenant("content-tenants")
 
 
 def _tenant_key(kind: str, *digest: str) -> str:
-    """The Lua of ``tenant_key``, where ``t`` is a ``room`` and a digest needs no escaping."""
+    """``tenant_key`` as a Lua expression, with ``t`` from ``room`` and a digest that needs no escaping."""
     head = tenant_key(kind, "").removesuffix(":")
     return " .. ".join([f"'{head}:'", *(f"{name} .. ':'" for name in digest), "t"])
 
 
-# Redis itself forgets what no gateway came to sweep.
+# An expiry in Redis itself, for contents that no gateway sweeps.
 _GRACE_MS: Final = 3_600_000
 
 FUNCTIONS: Final = f"""

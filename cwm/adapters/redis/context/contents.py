@@ -21,7 +21,7 @@ _SWEPT_AT_ONCE: Final = 256
 
 
 class RedisContentStore:
-    """``cwm.ports.content_store.ContentStore``. Ends are judged by Redis' own clock, or by ``clock``."""
+    """The port ``ContentStore``. Redis's own clock decides what has ended, or ``clock``."""
 
     def __init__(self, client: redis.Redis, clock: Clock | None = None) -> None:
         self._client = client
@@ -100,7 +100,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def ending(expires_at: datetime | None) -> str:
-    """As a score: the end of a hold, or never."""
+    """The score of a hold: its end in milliseconds, or infinity."""
     return "+inf" if expires_at is None else str(milliseconds(expires_at))
 
 

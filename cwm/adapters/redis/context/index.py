@@ -15,13 +15,22 @@ from cwm.adapters.redis.context.contents import milliseconds, reading, writing
 from cwm.adapters.redis.keys import room, tenant_prefix
 from cwm.domain.contents import over_quota
 from cwm.domain.errors import ContextConflictError
-from cwm.domain.shared_context import Entry, Head, Refusal, Scope, Snapshot, Write, conflict, scope_by_key
+from cwm.domain.shared_context import (
+    ContextScope,
+    Entry,
+    Head,
+    Refusal,
+    Snapshot,
+    Write,
+    conflict,
+    scope_by_key,
+)
 from cwm.ports.clock import Clock
 from cwm.ports.context_index import Bytes, Delta, Written
 
 
 class RedisContextIndex:
-    """``cwm.ports.context_index.ContextIndex``. Without ``clock`` Redis' own says what has expired."""
+    """The port ``ContextIndex``. Without ``clock``, Redis's own clock decides what has expired."""
 
     def __init__(self, client: redis.Redis, clock: Clock | None = None) -> None:
         self._client = client
@@ -35,11 +44,11 @@ class RedisContextIndex:
         self._trim = client.register_script(context_scripts.TRIM)
         self._forget = client.register_script(context_scripts.FORGET)
 
-    async def head(self, scope: Scope) -> Head:
+    async def head(self, scope: ContextScope) -> Head:
         async with reading():
             return _head(await self._head(args=[_prefix(scope), self._now()]))
 
-    async def since(self, scope: Scope, version: int) -> Delta:
+    async def since(self, scope: ContextScope, version: int) -> Delta:
         async with reading():
             head, rows, deleted, whole = await self._since(args=[_prefix(scope), self._now(), version])
         at = _head(head)
@@ -47,13 +56,13 @@ class RedisContextIndex:
         entries = [*map(_entry, rows), *(_deletion(key, int(float(by)), at.now) for key, by in gone)]
         return Delta(at, tuple(entries), bool(whole))
 
-    async def past(self, scope: Scope, key: str, version: int) -> Entry | None:
+    async def past(self, scope: ContextScope, key: str, version: int) -> Entry | None:
         async with reading():
             row, now = await self._past(args=[_prefix(scope), self._now(), key, version])
         entry = _entry(row) if row else None
         return entry if entry is not None and entry.is_there(_moment(now)) else None
 
-    async def state(self, scope: Scope, version: int) -> list[Entry]:
+    async def state(self, scope: ContextScope, version: int) -> list[Entry]:
         async with reading():
             rows, now = await self._state(args=[_prefix(scope), self._now(), version])
         at = _moment(now)
@@ -62,7 +71,7 @@ class RedisContextIndex:
 
     async def write(
         self,
-        scope: Scope,
+        scope: ContextScope,
         writes: Sequence[Write],
         author: str,
         *,
@@ -95,7 +104,7 @@ class RedisContextIndex:
         return Written(_head(head), tuple(map(_entry, rows)), tuple(gone))
 
     async def take_snapshot(
-        self, scope: Scope, label: str, author: str, most: int
+        self, scope: ContextScope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
         async with writing():
             taken, dropped = await self._snapshot(
@@ -107,14 +116,14 @@ class RedisContextIndex:
             )
         return _snapshot_of(taken), list(dropped)
 
-    async def snapshots(self, scope: Scope) -> list[Snapshot]:
+    async def snapshots(self, scope: ContextScope) -> list[Snapshot]:
         async with reading():
             kept = await self._client.hvals(f"{_prefix(scope)}snapshots")
         return sorted(
             (_snapshot_of(str(one)) for one in kept), key=lambda one: (one.version, one.taken_at, one.label)
         )
 
-    async def trim(self, scope: Scope) -> list[str]:
+    async def trim(self, scope: ContextScope) -> list[str]:
         gone: list[str] = []
         more = True
         async with writing():
@@ -125,21 +134,21 @@ class RedisContextIndex:
                 gone.extend(further)
         return gone
 
-    async def forget(self, scope: Scope) -> None:
+    async def forget(self, scope: ContextScope) -> None:
         async with writing():
             await self._forget(
                 args=[_prefix(scope), room(scope.tenant), scope.key, self._now(), _name(scope)]
             )
 
-    async def private_scopes_of_every_tenant(self, written_before: datetime) -> list[Scope]:
+    async def private_scopes_of_every_tenant(self, written_before: datetime) -> list[ContextScope]:
         found = await self._scopes(f"({milliseconds(written_before)}")
         return [scope for scope in found if scope.is_private]
 
-    async def scopes(self, tenant: str) -> list[Scope]:
+    async def scopes(self, tenant: str) -> list[ContextScope]:
         found = await self._scopes("+inf")
         return sorted((scope for scope in found if scope.tenant == tenant), key=lambda scope: scope.key)
 
-    async def _scopes(self, written_up_to: str) -> list[Scope]:
+    async def _scopes(self, written_up_to: str) -> list[ContextScope]:
         async with reading():
             found = await self._client.zrangebyscore(context_scripts.SCOPES_KEY, "-inf", written_up_to)
         return [scope_by_key(*json.loads(str(one))) for one in found]
@@ -148,17 +157,17 @@ class RedisContextIndex:
         return "" if self._clock is None else str(milliseconds(self._clock.now()))
 
 
-def _prefix(scope: Scope) -> str:
+def _prefix(scope: ContextScope) -> str:
     return tenant_prefix("context", scope.tenant, scope.key)
 
 
 def _request() -> str:
-    """By which a request that is sent again is known."""
+    """An id by which the scripts recognize a request that is sent again."""
     return uuid4().hex
 
 
-def _name(scope: Scope) -> str:
-    """By which it is found among all."""
+def _name(scope: ContextScope) -> str:
+    """The scope's member in the sorted set of all scopes."""
     return json.dumps([scope.tenant, scope.key])
 
 

@@ -1,7 +1,7 @@
 """Records of stored results that several gateways share.
 
-Three kinds of keys: a record (JSON) for each result; for each owner a sorted set of ``<handle>:<size>`` and
-one of the keys of all records, both by when they expire. A record outlives its result for a while, for whoever sweeps.
+Three kinds of keys: a JSON record per result; per owner a sorted set of ``<handle>:<size>``; and one sorted set of the
+keys of all records. Both sets are ordered by expiry. A record outlives its result by a day, so that a sweep can read it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ return redis.call('DEL', KEYS[1])
 
 
 class RedisResultRecords:
-    """``cwm.ports.results.ResultRecords`` on Redis or Valkey."""
+    """The port ``ResultRecords`` on Redis or Valkey."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

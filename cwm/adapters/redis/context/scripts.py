@@ -1,11 +1,10 @@
-"""Shared context in Redis: what happens in one step.
+"""Lua scripts of shared context in Redis; each runs as one atomic step.
 
-Under the prefix of a scope: ``head`` (version, floor), ``keys`` (what each key is now, as JSON), ``log`` (keys by
-the version that wrote or deleted them), ``deleted`` (those that are not there), ``ends`` (by when they expire),
-``past:<key>`` (what it was, by version), ``superseded`` and ``shown`` (``<version>:<key>`` by the version that
-superseded it; ``shown`` are those that only a snapshot keeps), ``snapshots`` (by label, as JSON), ``done:<request>``
-(what was answered, for a moment: who did not hear it asks again). All scopes stand in one sorted set by when they
-were written.
+Keys under the prefix of a scope: ``head`` (version, floor), ``keys`` (each key's current entry, as JSON), ``log`` (keys
+by the version that last wrote or deleted them), ``deleted`` (deleted keys), ``ends`` (keys by expiry), ``past:<key>``
+(the key's earlier entries by version), ``superseded`` and ``shown`` (``<version>:<key>`` by the version that superseded
+it; ``shown`` has entries that only a snapshot needs), ``snapshots`` (by label, as JSON), ``done:<request>`` (a response,
+stored briefly for a client that lost it and sends the request again). One sorted set has all scopes by their last write.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from cwm.adapters.redis.keys import key_of_every_tenant
 
 SCOPES_KEY: Final = key_of_every_tenant("context-scopes")
 
-# A scope is cleaned up with every so many of its writes, so much at a time.
+# Every 16th write of a scope cleans it up, at most 256 entries of each kind.
 _VACUUM_EVERY: Final = 16
 _VACUUMED_AT_ONCE: Final = 256
-# A value never ends before its key.
+# Keeps a value longer than its key, so that it never ends before it.
 _GRACE_MS: Final = 60_000
-# Longer than a client waits for an answer and then for that to its second try.
+# Longer than a client waits for a response and then for the response to its retry.
 _ANSWERED_MS: Final = 20_000
 
 _HEAD: Final = """

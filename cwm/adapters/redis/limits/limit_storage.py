@@ -1,4 +1,4 @@
-"""Storage of the ``limits`` library in Redis that checks all limits of a request in one round trip."""
+"""A Redis storage of the ``limits`` library that counts a request against several limits in one round trip."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ return 0
 
 
 class LimitStorage(RedisStorage):
-    """The library's own script decides for each rate in turn whether it has room, and counts."""
+    """Runs the library's own script for one limit in turn for each limit; that script decides and counts."""
 
     def __init__(self, trips: Trips, uri: str, **options: Any) -> None:
         super().__init__(uri, **options)
@@ -43,7 +43,7 @@ class LimitStorage(RedisStorage):
         self._admit = Script(_ADMIT % bridge.SCRIPT_ACQUIRE_SLIDING_WINDOW.decode())
 
     async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
-        """Count one for each key, limit and seconds, up to the first without room: which that is, or None."""
+        """Count one request for each (key, limit, seconds) in order; stop at the first that is full, and return its index."""
         return await self.admit("", 0, (), entries)
 
     async def admit(

@@ -1,4 +1,4 @@
-"""Requests and tokens that several gateways count together."""
+"""Counts of requests and tokens that several gateways share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def redis_request_counts(client: redis.Redis, trips: Trips) -> LimitsRequestCounts:
-    """What a request counts against is one script: it is counted once, on whatever replica.
+    """Counts a request against all its limits in one script, so that it counts once across replicas.
 
-    ``client`` must not send anything again: a script whose answer was lost may have counted.
+    ``client`` must not retry: a script whose response was lost may have counted.
     """
 
     def storage() -> Any:

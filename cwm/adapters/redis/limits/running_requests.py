@@ -1,6 +1,6 @@
-"""Requests that run on any of several gateways: one sorted set a limit, of requests by when they lapse.
+"""Running requests of several gateways: one sorted set per limit, with the requests by expiry.
 
-A gateway renews its own, unless they ended meanwhile; those of one that died lapse.
+A gateway renews its own requests while they run; those of a gateway that died expire.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cwm.adapters.redis.connection import told_as
 from cwm.adapters.redis.keys import digest_key
 from cwm.adapters.redis.limits.trips import Script, Trips
 from cwm.domain.errors import StorageWriteError
-from cwm.domain.limits import Bucket, Place
+from cwm.domain.limits import Bucket, ConcurrencyLimit
 
 _LAPSE_SECONDS: Final = 60
 _RENEW_SECONDS: Final = 15
@@ -41,11 +41,11 @@ class RedisRunningRequests:
         self._trips = trips
         self._counts = counts
         self._lapse_ms = round(lapse_seconds * 1000)
-        self._running: dict[str, Sequence[Place]] = {}
+        self._running: dict[str, Sequence[ConcurrencyLimit]] = {}
 
     async def begin(
-        self, request: str, places: Sequence[Place], buckets: Sequence[Bucket] = ()
-    ) -> Place | tuple[Bucket, float] | None:
+        self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
+    ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
         taken = [(_key(place), place.most) for place in places]
         counted = [entry(bucket) for bucket in buckets]
         async with _writing():
@@ -57,13 +57,13 @@ class RedisRunningRequests:
         self._running[request] = places
         return None
 
-    async def end(self, request: str, places: Sequence[Place]) -> None:
+    async def end(self, request: str, places: Sequence[ConcurrencyLimit]) -> None:
         self._running.pop(request, None)
         async with _writing():
             await self._trips.tell([("ZREM", _key(place), request) for place in places])
 
     async def keep(self) -> None:
-        """Renew what runs here, four times before it would lapse, until cancelled."""
+        """Renew this gateway's requests until cancelled, four times per lifetime."""
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
             with suppress(StorageWriteError):
@@ -77,7 +77,7 @@ class RedisRunningRequests:
                 await self._trips.run(_RENEW, keys, [self._lapse_ms, *requests])
 
 
-def _key(place: Place) -> str:
+def _key(place: ConcurrencyLimit) -> str:
     return digest_key("running", place.key)
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from cwm.adapters.sql.database import Database
-from cwm.adapters.sql.failures import told_as
+from cwm.adapters.sql.failures import coded_errors
 from cwm.adapters.sql.rows import AUDIT_RECORD, record_of, record_values
 from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.transactions import reading
@@ -61,7 +61,7 @@ class SqlAuditLog:
         tail.waiting.append((event, done))
         if tail.writing is None:
             tail.writing = asyncio.create_task(self._write(tail))
-        with told_as(StorageWriteError):
+        with coded_errors(StorageWriteError):
             await done
 
     @reading
@@ -109,13 +109,13 @@ class SqlAuditLog:
     async def _write_batch(self, tail: _Tail, batch: Sequence[_Waiting]) -> None:
         try:
             await self._append(tail, [event for event, _ in batch])
-        except BaseException as failed:
+        except BaseException as error:
             # The batch may have been written: the next one reads the end of the chain.
             tail.place = None
             for _, done in batch:
                 if not done.done():
-                    done.set_exception(failed if isinstance(failed, Exception) else _StoppedError())
-            if not isinstance(failed, Exception):
+                    done.set_exception(error if isinstance(error, Exception) else _StoppedError())
+            if not isinstance(error, Exception):
                 raise
         else:
             for _, done in batch:
@@ -143,7 +143,7 @@ class SqlAuditLog:
         if tail.place is None:
             tail.place = await self.database.read(lambda connection: _end(connection, tail.tenant))
         record = self.keys.link(event, tail.place)
-        added = await self.database.write_at_once(lambda connection: _add_unless_taken(connection, record))
+        added = await self.database.write_at_once(lambda connection: _add_if_free(connection, record))
         tail.place = record.place if added else None
         return added
 
@@ -175,7 +175,7 @@ def _end(connection: Connection, tenant: str) -> Place:
     return Place() if row is None else Place(row.seq, row.digest)
 
 
-def _add_unless_taken(connection: Connection, record: AuditRecord) -> bool:
+def _add_if_free(connection: Connection, record: AuditRecord) -> bool:
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    adding = dialect.insert(audit_log).values(record_values(record)).on_conflict_do_nothing()
-    return connection.execute(adding).rowcount == 1
+    insertion = dialect.insert(audit_log).values(record_values(record)).on_conflict_do_nothing()
+    return connection.execute(insertion).rowcount == 1

@@ -34,7 +34,7 @@ class SqlAuditTrail:
     @reading
     def tenants(self, connection: Connection) -> list[str]:
         """All tenants with records. Skips through the index from tenant to tenant, because each has many records."""
-        found: list[str] = []
+        tenants: list[str] = []
         for table in (audit_log, audit_anchors, audit_checkpoints):
             after: str | None = None
             while True:
@@ -44,21 +44,21 @@ class SqlAuditTrail:
                 ).scalar_one()
                 if after is None:
                     break
-                found.append(after)
-        return sorted(set(found))
+                tenants.append(after)
+        return sorted(set(tenants))
 
     @reading
     def page(
         self, connection: Connection, tenant: str, after: int, limit: int, wanted: AuditFilter = _ALL
     ) -> Sequence[AuditRecord]:
-        following = _wanted(tenant, wanted).where(_log.seq > after).order_by(_log.seq).limit(limit)
+        following = _selection(tenant, wanted).where(_log.seq > after).order_by(_log.seq).limit(limit)
         return [record_of(row) for row in connection.execute(following)]
 
     @reading
     def newest(
         self, connection: Connection, tenant: str, limit: int, wanted: AuditFilter = _ALL
     ) -> Sequence[AuditRecord]:
-        last_first = _wanted(tenant, wanted).order_by(_log.seq.desc()).limit(limit)
+        last_first = _selection(tenant, wanted).order_by(_log.seq.desc()).limit(limit)
         return [record_of(row) for row in connection.execute(last_first)]
 
     @reading
@@ -84,8 +84,8 @@ class SqlAuditTrail:
             "key_id": checkpoint.key_id,
             "signature": checkpoint.signature,
         }
-        further = _instead(connection, audit_checkpoints, values, "seq")
-        return connection.execute(further).rowcount == 1
+        statement = _insert_or_advance(connection, audit_checkpoints, values, "seq")
+        return connection.execute(statement).rowcount == 1
 
     @writing
     def prune(self, connection: Connection, tenant: str, before: datetime, limit: int) -> int:
@@ -93,7 +93,7 @@ class SqlAuditTrail:
 
         Stops at a damaged record: an anchor after it would vouch for a record that cannot be checked any more.
         """
-        first = _wanted(tenant, _ALL).order_by(_log.seq).limit(limit + 1)
+        first = _selection(tenant, _ALL).order_by(_log.seq).limit(limit + 1)
         front = [record_of(row) for row in connection.execute(first)]
         begins = _anchor(connection, tenant)
         check, past = ChainCheck(self.keys, begins), begins.pruned
@@ -121,12 +121,12 @@ class SqlAuditTrail:
             "key_id": anchor.key_id,
             "signature": anchor.signature,
         }
-        connection.execute(_instead(connection, audit_anchors, values, "pruned_through"))
-        gone = connection.execute(delete(audit_log).where(_log.tenant == tenant, _log.seq <= past.seq))
-        return gone.rowcount
+        connection.execute(_insert_or_advance(connection, audit_anchors, values, "pruned_through"))
+        deletion = connection.execute(delete(audit_log).where(_log.tenant == tenant, _log.seq <= past.seq))
+        return deletion.rowcount
 
 
-def _wanted(tenant: str, wanted: AuditFilter) -> Select[Any]:
+def _selection(tenant: str, wanted: AuditFilter) -> Select[Any]:
     conditions: list[ColumnElement[bool]] = [_log.tenant == tenant]
     if wanted.since is not None:
         conditions.append(_log.timestamp >= wanted.since)
@@ -150,10 +150,10 @@ def _anchor(connection: Connection, tenant: str) -> Anchor:
     return Anchor(tenant, pruned, row.carried_through, row.key_id, row.signature)
 
 
-def _instead(connection: Connection, table: Any, values: dict[str, Any], counted: str) -> Any:
-    """Insert the row, or replace the tenant's row if that has a smaller value in ``counted``."""
+def _insert_or_advance(connection: Connection, table: Any, values: dict[str, Any], column: str) -> Any:
+    """Insert the row, or replace the tenant's row if that has a smaller value in ``column``."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    adding = dialect.insert(table).values(values)
-    return adding.on_conflict_do_update(
-        index_elements=["tenant"], set_=values, where=table.c[counted] < adding.excluded[counted]
+    insertion = dialect.insert(table).values(values)
+    return insertion.on_conflict_do_update(
+        index_elements=["tenant"], set_=values, where=table.c[column] < insertion.excluded[column]
     )

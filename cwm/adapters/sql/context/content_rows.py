@@ -18,7 +18,7 @@ from cwm.domain.contents import over_quota
 _DIALECTS: Final[Mapping[str, Any]] = {"sqlite": sqlite, "postgresql": postgresql}
 
 
-def _held_by(dialect: Any) -> Any:
+def _upsert_holder(dialect: Any) -> Any:
     row = dialect.insert(content_holders)
     return row.on_conflict_do_update(
         index_elements=["tenant", "digest", "holder"], set_={"expires_at": row.excluded.expires_at}
@@ -45,15 +45,15 @@ _COUNT: Final = (
     .where(content_usage.c.tenant == bindparam("of_tenant"))
     .values(used_bytes=content_usage.c.used_bytes + bindparam("more"))
 )
-_IS_THERE: Final = select(contents.c.digest).where(_THIS_CONTENT)
-_WHAT_IS_THERE: Final = select(
+_EXISTS: Final = select(contents.c.digest).where(_THIS_CONTENT)
+_CURRENT: Final = select(
     contents.c.size_bytes, (contents.c.stored == bindparam("bytes")).label("is_same")
 ).where(_THIS_CONTENT)
 _ADD: Final = insert(contents)
 _REPLACE: Final = (
     update(contents).where(_THIS_CONTENT).values(stored=bindparam("bytes"), size_bytes=bindparam("size"))
 )
-_ADD_HOLDER: Final = {name: _held_by(dialect) for name, dialect in _DIALECTS.items()}
+_ADD_HOLDER: Final = {name: _upsert_holder(dialect) for name, dialect in _DIALECTS.items()}
 _DROP_HOLDER: Final = delete(content_holders).where(
     _ITS_HOLDERS, content_holders.c.holder == bindparam("of_holder")
 )
@@ -87,7 +87,7 @@ def lock(connection: Connection, tenant: str) -> int:
 
 
 def is_there(connection: Connection, tenant: str, digest: str) -> bool:
-    return connection.execute(_IS_THERE, {"of_tenant": tenant, "of_digest": digest}).first() is not None
+    return connection.execute(_EXISTS, {"of_tenant": tenant, "of_digest": digest}).first() is not None
 
 
 def put(
@@ -96,20 +96,20 @@ def put(
     """Store ``stored`` if it is not there; the caller adds a holder in the same transaction. Raises CWM-4003."""
     which = {"of_tenant": tenant, "of_digest": digest, "bytes": stored}
     used = lock(connection, tenant)
-    there = connection.execute(_WHAT_IS_THERE, which).first()
-    if there is not None and there.is_same:
+    current = connection.execute(_CURRENT, which).first()
+    if current is not None and current.is_same:
         return
-    if quota_bytes is not None and used - _size(there) + len(stored) > quota_bytes:
+    if quota_bytes is not None and used - _size(current) + len(stored) > quota_bytes:
         drop_ended(connection, tenant, at)
-        used, there = lock(connection, tenant), connection.execute(_WHAT_IS_THERE, which).first()
-        if used - _size(there) + len(stored) > quota_bytes:
-            raise over_quota(used - _size(there), len(stored), quota_bytes)
-    if there is None:
+        used, current = lock(connection, tenant), connection.execute(_CURRENT, which).first()
+        if used - _size(current) + len(stored) > quota_bytes:
+            raise over_quota(used - _size(current), len(stored), quota_bytes)
+    if current is None:
         row = {"tenant": tenant, "digest": digest, "stored": stored, "size_bytes": len(stored)}
         connection.execute(_ADD, row)
     else:
         connection.execute(_REPLACE, {**which, "size": len(stored)})
-    _count(connection, tenant, len(stored) - _size(there))
+    _count(connection, tenant, len(stored) - _size(current))
 
 
 def add_holder(
@@ -145,23 +145,23 @@ def drop_ended(connection: Connection, tenant: str, at: datetime) -> list[str]:
 
 
 def _drop(
-    connection: Connection, tenant: str, digests: Iterable[str], statement: Any, also: Mapping[str, Any]
+    connection: Connection, tenant: str, digests: Iterable[str], statement: Any, parameters: Mapping[str, Any]
 ) -> list[str]:
-    gone, freed = [], 0
+    dropped, freed = [], 0
     for digest in sorted(digests):
         which = {"of_tenant": tenant, "of_digest": digest}
-        size = connection.execute(statement, {**which, **also}).scalar_one_or_none()
+        size = connection.execute(statement, {**which, **parameters}).scalar_one_or_none()
         if size is not None:
-            gone.append(digest)
+            dropped.append(digest)
             freed += int(size)
             connection.execute(_DROP_HOLDERS, which)
     if freed:
         _count(connection, tenant, -freed)
-    return gone
+    return dropped
 
 
-def _size(there: Row[Any] | None) -> int:
-    return 0 if there is None else int(there.size_bytes)
+def _size(row: Row[Any] | None) -> int:
+    return 0 if row is None else int(row.size_bytes)
 
 
 def _count(connection: Connection, tenant: str, more: int) -> None:

@@ -47,15 +47,19 @@ class SqlContentStore:
 
     @reading
     def get(self, connection: Connection, tenant: str, digest: str) -> Content | None:
-        found = select(contents.c.stored).where(contents.c.tenant == tenant, contents.c.digest == digest)
-        stored = connection.execute(found).scalar_one_or_none()
+        query = select(contents.c.stored).where(contents.c.tenant == tenant, contents.c.digest == digest)
+        stored = connection.execute(query).scalar_one_or_none()
         ends = select(content_holders.c.expires_at).where(
             content_holders.c.tenant == tenant, content_holders.c.digest == digest
         )
-        held = [end for end in connection.execute(ends).scalars() if end is None or end > self._clock.now()]
-        if stored is None or not held:
+        current_ends = [
+            end for end in connection.execute(ends).scalars() if end is None or end > self._clock.now()
+        ]
+        if stored is None or not current_ends:
             return None
-        return Content(bytes(stored), None if None in held else max(end for end in held if end))
+        return Content(
+            bytes(stored), None if None in current_ends else max(end for end in current_ends if end)
+        )
 
     @writing
     def release(self, connection: Connection, tenant: str, digest: str, holder: str) -> bool:
@@ -70,15 +74,15 @@ class SqlContentStore:
 
     @reading
     def used_bytes(self, connection: Connection, tenant: str) -> int:
-        used = select(content_usage.c.used_bytes).where(content_usage.c.tenant == tenant)
-        return int(connection.execute(used).scalar_one_or_none() or 0)
+        query = select(content_usage.c.used_bytes).where(content_usage.c.tenant == tenant)
+        return int(connection.execute(query).scalar_one_or_none() or 0)
 
     @writing
     def vacuum_of_every_tenant(self, connection: Connection) -> int:
         now = self._clock.now()
-        ended = select(content_holders.c.tenant).where(content_holders.c.expires_at <= now).distinct()
-        gone = 0
-        for tenant in sorted(connection.execute(ended).scalars()):
+        tenants = select(content_holders.c.tenant).where(content_holders.c.expires_at <= now).distinct()
+        count = 0
+        for tenant in sorted(connection.execute(tenants).scalars()):
             content_rows.lock(connection, tenant)
-            gone += len(content_rows.drop_ended(connection, tenant, now))
-        return gone
+            count += len(content_rows.drop_ended(connection, tenant, now))
+        return count

@@ -19,9 +19,9 @@ from cwm.adapters.sql.transactions import glancing, reading, writing
 from cwm.domain.errors import ContextConflictError
 from cwm.domain.shared_context import (
     SESSION,
+    ContextScope,
     Entry,
     Head,
-    Scope,
     Snapshot,
     Write,
     conflict,
@@ -53,32 +53,32 @@ class SqlContextIndex:
         self._clock = clock
 
     @glancing
-    def head(self, connection: Connection, scope: Scope) -> Head:
+    def head(self, connection: Connection, scope: ContextScope) -> Head:
         return context_rows.head(connection, scope, self._clock)
 
     @reading
-    def since(self, connection: Connection, scope: Scope, version: int) -> Delta:
+    def since(self, connection: Connection, scope: ContextScope, version: int) -> Delta:
         head = context_rows.head(connection, scope, self._clock)
         whole = not head.floor <= version <= head.version
-        wanted = select(*ENTRY).where(context_rows.was_there(scope, head.version))
+        query = select(*ENTRY).where(context_rows.was_there(scope, head.version))
         if whole:
-            wanted = wanted.where(entries.c.digest.is_not(None))
+            query = query.where(entries.c.digest.is_not(None))
         else:
-            wanted = wanted.where(entries.c.version > version)
-        return Delta(head, tuple(entry_of(row) for row in connection.execute(wanted)), whole)
+            query = query.where(entries.c.version > version)
+        return Delta(head, tuple(entry_of(row) for row in connection.execute(query)), whole)
 
     @reading
-    def past(self, connection: Connection, scope: Scope, key: str, version: int) -> Entry | None:
+    def past(self, connection: Connection, scope: ContextScope, key: str, version: int) -> Entry | None:
         now = context_rows.head(connection, scope, self._clock).now
-        wanted = select(*ENTRY).where(context_rows.was_there(scope, version), entries.c.key == key)
-        row = connection.execute(wanted).one_or_none()
+        query = select(*ENTRY).where(context_rows.was_there(scope, version), entries.c.key == key)
+        row = connection.execute(query).one_or_none()
         entry = None if row is None else entry_of(row)
         return entry if entry is not None and entry.is_there(now) else None
 
     @reading
-    def state(self, connection: Connection, scope: Scope, version: int) -> list[Entry]:
+    def state(self, connection: Connection, scope: ContextScope, version: int) -> list[Entry]:
         now = context_rows.head(connection, scope, self._clock).now
-        wanted = (
+        query = (
             select(*ENTRY)
             .where(
                 context_rows.was_there(scope, version),
@@ -87,13 +87,13 @@ class SqlContextIndex:
             )
             .order_by(entries.c.key)
         )
-        return [entry_of(row) for row in connection.execute(wanted)]
+        return [entry_of(row) for row in connection.execute(query)]
 
     @writing
     def write(
         self,
         connection: Connection,
-        scope: Scope,
+        scope: ContextScope,
         writes: Sequence[Write],
         author: str,
         *,
@@ -110,89 +110,91 @@ class SqlContextIndex:
         changing = [write for write in writes if write.digest or _is_there(current.get(write.key), head.now)]
         if not changing:
             return Written(head, ())
-        moved = Head(head.version + 1, max(head.floor, head.version + 1 - keep), head.now)
-        written = [_entry(write, moved, author) for write in changing]
+        new_head = Head(head.version + 1, max(head.floor, head.version + 1 - keep), head.now)
+        new_entries = [_entry(write, new_head, author) for write in changing]
         if new is not None:
             content_rows.put(connection, scope.tenant, new.digest, new.stored, new.quota_bytes, head.now)
         # Hold new contents before the clean-up: it may drop the last other holder of the same content.
-        for entry in written:
+        for entry in new_entries:
             _hold(connection, scope, entry)
-        gone: list[str] = []
-        if moved.version % _VACUUM_EVERY == 0:
-            gone, _ = self._vacuum(connection, scope, moved)
-        known = [write.key for write in changing if write.key in current]
-        context_rows.supersede(connection, scope, known, moved.version)
-        _add(connection, scope, written)
-        context_rows.move_head(connection, scope, moved)
-        return Written(moved, tuple(written), tuple(gone))
+        dropped_digests: list[str] = []
+        if new_head.version % _VACUUM_EVERY == 0:
+            dropped_digests, _ = self._vacuum(connection, scope, new_head)
+        current_keys = [write.key for write in changing if write.key in current]
+        context_rows.supersede(connection, scope, current_keys, new_head.version)
+        _add(connection, scope, new_entries)
+        context_rows.move_head(connection, scope, new_head)
+        return Written(new_head, tuple(new_entries), tuple(dropped_digests))
 
     @writing
     def take_snapshot(
-        self, connection: Connection, scope: Scope, label: str, author: str, most: int
+        self, connection: Connection, scope: ContextScope, label: str, author: str, most: int
     ) -> tuple[Snapshot, list[str]]:
         head = context_rows.locked(connection, scope, self._clock)
-        kept = _snapshots(connection, scope)
-        if any(snapshot.label == label for snapshot in kept):
+        snapshots = _snapshots(connection, scope)
+        if any(snapshot.label == label for snapshot in snapshots):
             raise ContextConflictError(
                 "There is a snapshot of that label already.", label=label, reason="label"
             )
-        dropped = [snapshot.label for snapshot in kept[: max(0, len(kept) + 1 - most)]]
-        for old in dropped:
+        old_labels = [snapshot.label for snapshot in snapshots[: max(0, len(snapshots) + 1 - most)]]
+        for old_label in old_labels:
             connection.execute(
                 delete(context_snapshots).where(
-                    of_scope(context_snapshots, scope), context_snapshots.c.label == old
+                    of_scope(context_snapshots, scope), context_snapshots.c.label == old_label
                 )
             )
-        taken = Snapshot(label, head.version, author, head.now)
+        new_snapshot = Snapshot(label, head.version, author, head.now)
         connection.execute(
             insert(context_snapshots).values(
                 tenant=scope.tenant,
                 scope=scope.key,
                 label=label,
-                version=taken.version,
+                version=new_snapshot.version,
                 author=author,
-                taken_at=taken.taken_at,
+                taken_at=new_snapshot.taken_at,
             )
         )
-        return taken, dropped
+        return new_snapshot, old_labels
 
     @reading
-    def snapshots(self, connection: Connection, scope: Scope) -> list[Snapshot]:
+    def snapshots(self, connection: Connection, scope: ContextScope) -> list[Snapshot]:
         return _snapshots(connection, scope)
 
     @writing
-    def trim(self, connection: Connection, scope: Scope) -> list[str]:
+    def trim(self, connection: Connection, scope: ContextScope) -> list[str]:
         head = context_rows.locked(connection, scope, self._clock)
-        trimmed = Head(head.version, head.version, head.now)
-        context_rows.move_head(connection, scope, trimmed)
-        gone, more = self._vacuum(connection, scope, trimmed)
+        new_head = Head(head.version, head.version, head.now)
+        context_rows.move_head(connection, scope, new_head)
+        dropped_digests, more = self._vacuum(connection, scope, new_head)
         while more:
-            further, more = self._vacuum(connection, scope, trimmed)
-            gone += further
-        return gone
+            further, more = self._vacuum(connection, scope, new_head)
+            dropped_digests += further
+        return dropped_digests
 
     @writing
-    def forget(self, connection: Connection, scope: Scope) -> None:
+    def forget(self, connection: Connection, scope: ContextScope) -> None:
         head = context_rows.locked(connection, scope, self._clock)
         content_rows.lock(connection, scope.tenant)
-        held = select(*ENTRY).where(of_scope(entries, scope), entries.c.digest.is_not(None))
-        _release(connection, scope, [entry_of(row) for row in connection.execute(held)], head.now)
+        query = select(*ENTRY).where(of_scope(entries, scope), entries.c.digest.is_not(None))
+        _release(connection, scope, [entry_of(row) for row in connection.execute(query)], head.now)
         for table in (entries, context_snapshots, scopes):
             connection.execute(delete(table).where(of_scope(table, scope)))
 
     @reading
-    def private_scopes_of_every_tenant(self, connection: Connection, written_before: datetime) -> list[Scope]:
-        wanted = select(scopes.c.tenant, scopes.c.scope).where(
+    def private_scopes_of_every_tenant(
+        self, connection: Connection, written_before: datetime
+    ) -> list[ContextScope]:
+        query = select(scopes.c.tenant, scopes.c.scope).where(
             scopes.c.scope.like(f"{SESSION}:%"), scopes.c.written_at < written_before
         )
-        return [scope_by_key(row.tenant, row.scope) for row in connection.execute(wanted)]
+        return [scope_by_key(row.tenant, row.scope) for row in connection.execute(query)]
 
     @reading
-    def scopes(self, connection: Connection, tenant: str) -> list[Scope]:
-        wanted = select(scopes.c.scope).where(scopes.c.tenant == tenant).order_by(scopes.c.scope)
-        return [scope_by_key(tenant, key) for key in connection.execute(wanted).scalars()]
+    def scopes(self, connection: Connection, tenant: str) -> list[ContextScope]:
+        query = select(scopes.c.scope).where(scopes.c.tenant == tenant).order_by(scopes.c.scope)
+        return [scope_by_key(tenant, key) for key in connection.execute(query).scalars()]
 
-    def _vacuum(self, connection: Connection, scope: Scope, head: Head) -> tuple[list[str], bool]:
+    def _vacuum(self, connection: Connection, scope: ContextScope, head: Head) -> tuple[list[str], bool]:
         """Delete entries that no request can read any more; return the deleted contents, and whether there were entries."""
         content_rows.lock(connection, scope.tenant)
         unneeded = context_rows.drop_unneeded(connection, scope, head, _VACUUMED_AT_ONCE)
@@ -227,7 +229,7 @@ def _entry(write: Write, head: Head, author: str) -> Entry:
     )
 
 
-def _add(connection: Connection, scope: Scope, written: Sequence[Entry]) -> None:
+def _add(connection: Connection, scope: ContextScope, new_entries: Sequence[Entry]) -> None:
     rows = [
         {
             "tenant": scope.tenant,
@@ -243,12 +245,12 @@ def _add(connection: Connection, scope: Scope, written: Sequence[Entry]) -> None
             "written_at": entry.written_at,
             "expires_at": entry.expires_at,
         }
-        for entry in written
+        for entry in new_entries
     ]
     connection.execute(_ADD, rows)
 
 
-def _hold(connection: Connection, scope: Scope, entry: Entry) -> None:
+def _hold(connection: Connection, scope: ContextScope, entry: Entry) -> None:
     if entry.digest is None:
         return
     until = None if entry.expires_at is None else entry.expires_at + _GRACE
@@ -256,19 +258,23 @@ def _hold(connection: Connection, scope: Scope, entry: Entry) -> None:
     content_rows.add_holder(connection, scope.tenant, entry.digest, holder, until)
 
 
-def _release(connection: Connection, scope: Scope, unneeded: Sequence[Entry], now: datetime) -> list[str]:
-    held = [entry for entry in unneeded if entry.digest is not None]
-    for entry in held:
+def _release(
+    connection: Connection, scope: ContextScope, unneeded: Sequence[Entry], now: datetime
+) -> list[str]:
+    with_content = [entry for entry in unneeded if entry.digest is not None]
+    for entry in with_content:
         content_rows.drop_holder(
             connection, scope.tenant, str(entry.digest), holder_of(scope, entry.key, entry.version)
         )
-    return content_rows.drop_unheld(connection, scope.tenant, {str(entry.digest) for entry in held}, now)
+    return content_rows.drop_unheld(
+        connection, scope.tenant, {str(entry.digest) for entry in with_content}, now
+    )
 
 
-def _snapshots(connection: Connection, scope: Scope) -> list[Snapshot]:
-    wanted = (
+def _snapshots(connection: Connection, scope: ContextScope) -> list[Snapshot]:
+    query = (
         select(context_snapshots)
         .where(of_scope(context_snapshots, scope))
         .order_by(context_snapshots.c.version, context_snapshots.c.taken_at, context_snapshots.c.label)
     )
-    return [context_rows.snapshot_of(row) for row in connection.execute(wanted)]
+    return [context_rows.snapshot_of(row) for row in connection.execute(query)]

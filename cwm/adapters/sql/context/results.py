@@ -33,10 +33,10 @@ class SqlResultRecords:
 
     @glancing
     def find(self, connection: Connection, tenant: str, handle: str) -> StoredResult | None:
-        found = select(stored_results).where(
+        query = select(stored_results).where(
             stored_results.c.tenant == tenant, stored_results.c.handle == handle
         )
-        row = connection.execute(found).one_or_none()
+        row = connection.execute(query).one_or_none()
         return None if row is None else _result_of(row)
 
     @reading
@@ -46,8 +46,8 @@ class SqlResultRecords:
     @reading
     def expired_of_every_tenant(self, connection: Connection, at: datetime, limit: int) -> list[StoredResult]:
         expires_at = stored_results.c.expires_at
-        due = select(stored_results).where(expires_at <= at).order_by(expires_at).limit(limit)
-        return [_result_of(row) for row in connection.execute(due)]
+        query = select(stored_results).where(expires_at <= at).order_by(expires_at).limit(limit)
+        return [_result_of(row) for row in connection.execute(query)]
 
     @writing
     def forget(self, connection: Connection, result: StoredResult) -> None:

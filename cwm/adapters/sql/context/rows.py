@@ -26,7 +26,7 @@ from cwm.adapters.sql.rows import at_a_time
 from cwm.adapters.sql.tables.shared_context import context_entries as entries
 from cwm.adapters.sql.tables.shared_context import context_scopes as scopes
 from cwm.adapters.sql.tables.shared_context import context_snapshots as snapshots
-from cwm.domain.shared_context import Entry, Head, Scope, Snapshot
+from cwm.domain.shared_context import ContextScope, Entry, Head, Snapshot
 from cwm.ports.clock import Clock
 
 ENTRY: Final = tuple(
@@ -92,11 +92,11 @@ def snapshot_of(row: Row[Any]) -> Snapshot:
     return Snapshot(row.label, row.version, row.author, row.taken_at)
 
 
-def of_scope(table: Any, scope: Scope) -> ColumnElement[bool]:
+def of_scope(table: Any, scope: ContextScope) -> ColumnElement[bool]:
     return and_(table.c.tenant == scope.tenant, table.c.scope == scope.key)
 
 
-def was_there(scope: Scope, version: int) -> ColumnElement[bool]:
+def was_there(scope: ContextScope, version: int) -> ColumnElement[bool]:
     """Entries that were the latest of their key at ``version``."""
     return and_(
         of_scope(entries, scope),
@@ -109,65 +109,71 @@ def not_expired(at: datetime) -> ColumnElement[bool]:
     return or_(entries.c.expires_at.is_(None), entries.c.expires_at > at)
 
 
-def head(connection: Connection, scope: Scope, clock: Clock | None, *, lock: bool = False) -> Head:
+def head(connection: Connection, scope: ContextScope, clock: Clock | None, *, lock: bool = False) -> Head:
     """The scope's head, with the time of ``clock``, or else of Postgres, or else of this machine."""
     own_time = clock is None and connection.dialect.name == "postgresql"
-    wanted = _HEADS[own_time, lock]
-    row = connection.execute(wanted, _which(scope)).one_or_none()
+    query = _HEADS[own_time, lock]
+    row = connection.execute(query, _which(scope)).one_or_none()
     if row is not None and own_time:
         return Head(row.version, row.floor, row.now.astimezone(UTC))
     now = datetime.now(UTC) if clock is None else clock.now()
     return Head(0, 0, now) if row is None else Head(row.version, row.floor, now)
 
 
-def locked(connection: Connection, scope: Scope, clock: Clock | None) -> Head:
+def locked(connection: Connection, scope: ContextScope, clock: Clock | None) -> Head:
     """The head of a scope, created if missing, and locked against other writers until the transaction ends."""
-    found = head(connection, scope, clock, lock=True)
-    if found.version:
-        return found
+    scope_head = head(connection, scope, clock, lock=True)
+    if scope_head.version:
+        return scope_head
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    first = {"tenant": scope.tenant, "scope": scope.key, "version": 0, "floor": 0, "written_at": found.now}
+    first = {
+        "tenant": scope.tenant,
+        "scope": scope.key,
+        "version": 0,
+        "floor": 0,
+        "written_at": scope_head.now,
+    }
     connection.execute(dialect.insert(scopes).values(first).on_conflict_do_nothing())
     return head(connection, scope, clock, lock=True)
 
 
-def move_head(connection: Connection, scope: Scope, moved: Head) -> None:
-    to = {"to_version": moved.version, "to_floor": moved.floor, "at": moved.now}
+def move_head(connection: Connection, scope: ContextScope, new_head: Head) -> None:
+    to = {"to_version": new_head.version, "to_floor": new_head.floor, "at": new_head.now}
     connection.execute(_MOVE_HEAD, {**_which(scope), **to})
 
 
-def current(connection: Connection, scope: Scope, keys: Sequence[str]) -> dict[str, Entry]:
+def current(connection: Connection, scope: ContextScope, keys: Sequence[str]) -> dict[str, Entry]:
     """The keys' current entries, including deletions and expired ones."""
-    found: dict[str, Entry] = {}
-    for some in at_a_time(keys):
-        rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": some})
-        found |= {row.key: entry_of(row) for row in rows}
-    return found
+    by_key: dict[str, Entry] = {}
+    for batch in at_a_time(keys):
+        rows = connection.execute(_CURRENT, {**_which(scope), "of_keys": batch})
+        by_key |= {row.key: entry_of(row) for row in rows}
+    return by_key
 
 
-def supersede(connection: Connection, scope: Scope, keys: Sequence[str], version: int) -> None:
-    for some in at_a_time(keys):
-        connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": some, "by_version": version})
+def supersede(connection: Connection, scope: ContextScope, keys: Sequence[str], version: int) -> None:
+    for batch in at_a_time(keys):
+        connection.execute(_SUPERSEDE, {**_which(scope), "of_keys": batch, "by_version": version})
 
 
-def drop_unneeded(connection: Connection, scope: Scope, head: Head, most: int) -> list[Entry]:
+def drop_unneeded(connection: Connection, scope: ContextScope, head: Head, most: int) -> list[Entry]:
     """Delete entries that no request can read any more, at most ``most`` of each kind, and return them."""
-    when = {"floor": head.floor, "at": head.now, "most": most}
-    found = [
+    limits = {"floor": head.floor, "at": head.now, "most": most}
+    unneeded = [
         entry_of(row)
-        for wanted in _FIND_UNNEEDED
-        for row in connection.execute(wanted, {**_which(scope), **when})
+        for query in _FIND_UNNEEDED
+        for row in connection.execute(query, {**_which(scope), **limits})
     ]
-    if found:
-        rows = [{**_which(scope), "of_key": entry.key, "of_version": entry.version} for entry in found]
+    if unneeded:
+        rows = [{**_which(scope), "of_key": entry.key, "of_version": entry.version} for entry in unneeded]
         connection.execute(_DROP, rows)
-    return found
+    return unneeded
 
 
-def holder_of(scope: Scope, key: str, version: int) -> str:
+def holder_of(scope: ContextScope, key: str, version: int) -> str:
     """The holder's name of an entry's content."""
     return f"context:{scope.key}:{version}:{key}"
 
 
-def _which(scope: Scope) -> dict[str, Any]:
+def _which(scope: ContextScope) -> dict[str, Any]:
     return {"of_tenant": scope.tenant, "of_scope": scope.key}

@@ -58,10 +58,10 @@ class FreezeRecords:
     ) -> Intent:
         parent_uid = _uid_of_parent(connection, window)
         snapshot_id = snapshots.keep(connection, window.tenant, token_ids)
-        frozen = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
+        pending = add(connection, window, snapshot_id=snapshot_id, parent_uid=parent_uid)
         _freeze_session(connection, window, session_revision, session_created_at)
-        intent = begin(connection, intent_about(frozen, Operation.FREEZE, self.holder, window.created_at))
-        window_terms.count(connection, frozen, 1)
+        intent = begin(connection, intent_about(pending, Operation.FREEZE, self.holder, window.created_at))
+        window_terms.count(connection, pending, 1)
         return intent
 
     @writing
@@ -75,7 +75,7 @@ class FreezeRecords:
         quota_bytes: int | None = None,
     ) -> Window:
         """Make the window durable; if another replica did so meanwhile, return that window."""
-        durable = (
+        statement = (
             update(windows)
             .where(is_pending(window))
             .values(
@@ -90,17 +90,17 @@ class FreezeRecords:
             )
             .returning(*WINDOW)
         )
-        row = connection.execute(durable).one_or_none()
+        row = connection.execute(statement).one_or_none()
         if row is None:
             return _finished(connection, window)
-        finished = window_of(row)
-        window_terms.resize(connection, finished)
-        refer(connection, finished, stored.chunks)
-        require_quota(connection, finished, quota_bytes)
+        durable_window = window_of(row)
+        window_terms.resize(connection, durable_window)
+        refer(connection, durable_window, stored.chunks)
+        require_quota(connection, durable_window, quota_bytes)
         if canary is not None:
-            snapshots.put(connection, canaries, _canary_values(finished, canary))
+            snapshots.put(connection, canaries, _canary_values(durable_window, canary))
         end(connection, window.tenant, window.name)
-        return finished
+        return durable_window
 
     @writing
     def fail_freeze(
@@ -112,13 +112,13 @@ class FreezeRecords:
         debt: Debt | None = None,
     ) -> Intent | None:
         """Mark the freeze as failed, if it is still the same window and still pending."""
-        failed = (
+        statement = (
             update(windows)
             .where(is_pending(window))
             .values(durability=Durability.FAILED.value, failure=reason, updated_at=at, pinned=False)
             .returning(*WINDOW)
         )
-        row = connection.execute(failed).one_or_none()
+        row = connection.execute(statement).one_or_none()
         if row is None:
             return None
         end(connection, window.tenant, window.name)
@@ -138,7 +138,7 @@ class FreezeRecords:
         if row is None or row.durability != Durability.PENDING.value or not same_content(row, window):
             return None
         tenant, window = window.tenant, window_of(row)
-        owed = owe(connection, window, debt, self.holder, window.created_at)
+        release = owe(connection, window, debt, self.holder, window.created_at)
         remove(connection, window)
         connection.execute(
             update(sessions)
@@ -154,7 +154,7 @@ class FreezeRecords:
             )
         )
         window_terms.count(connection, window, -1)
-        return owed
+        return release
 
     @writing
     def begin_quarantine(self, connection: Connection, window: Window, at: datetime) -> Intent | None:
@@ -179,7 +179,7 @@ class FreezeRecords:
     ) -> tuple[Window, Intent, Intent | None] | None:
         """Make the window pending again under another salt, and drop its chunk references in the same transaction."""
         tenant, name = window.tenant, window.name
-        pending = (
+        statement = (
             update(windows)
             .where(is_still(window))
             .values(
@@ -193,14 +193,14 @@ class FreezeRecords:
             )
             .returning(*WINDOW)
         )
-        row = connection.execute(pending).one_or_none()
+        row = connection.execute(statement).one_or_none()
         if row is None:
             return None
-        again = window_of(row)
+        pending_window = window_of(row)
         forget_references(connection, tenant, name)
         end(connection, tenant, name)
-        freezing = begin(connection, intent_about(again, Operation.FREEZE, self.holder, at))
-        return again, freezing, owe(connection, window, debt, self.holder, at)
+        freezing = begin(connection, intent_about(pending_window, Operation.FREEZE, self.holder, at))
+        return pending_window, freezing, owe(connection, window, debt, self.holder, at)
 
 
 def _freeze_session(
@@ -208,20 +208,20 @@ def _freeze_session(
 ) -> None:
     """Mark a live session as frozen; an expired session stays expired. Raises SessionNotActiveError."""
     same = () if created_at is None else (sessions.c.created_at == created_at,)
-    unmoved = (
+    conditions = (
         *same,
         sessions.c.tenant == window.tenant,
         sessions.c.id == window.session_id,
         sessions.c.revision == revision,
         sessions.c.salt_scope == window.salt_scope,
     )
-    frozen = (
+    statement = (
         update(sessions)
-        .where(*unmoved, sessions.c.state.in_(LIVE_STATES))
+        .where(*conditions, sessions.c.state.in_(LIVE_STATES))
         .values(state=SessionState.FROZEN.value, frozen_at=window.created_at, updated_at=window.created_at)
     )
-    expired = select(sessions.c.id).where(*unmoved, sessions.c.state == SessionState.EXPIRED.value)
-    if connection.execute(frozen).rowcount != 1 and connection.execute(expired).one_or_none() is None:
+    expired = select(sessions.c.id).where(*conditions, sessions.c.state == SessionState.EXPIRED.value)
+    if connection.execute(statement).rowcount != 1 and connection.execute(expired).one_or_none() is None:
         raise SessionNotActiveError(
             f"Session '{window.session_id}' moved on or is no longer active; look at it and freeze again.",
             session_id=window.session_id,

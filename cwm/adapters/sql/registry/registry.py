@@ -28,8 +28,8 @@ class SqlRegistry(SessionRecords, FreezeRecords, WindowRecords, ScopeRecords, In
     @reading
     def totals(self, connection: Connection, tenant: str) -> Totals:
         """The tenant's totals; sessions by state include states with 0 sessions."""
-        named = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
-        count = connection.execute(named).scalar_one()
+        query = select(func.count()).select_from(windows).where(windows.c.tenant == tenant)
+        count = connection.execute(query).scalar_one()
         chunks, chunk_bytes = _distinct_chunks(connection, tenant)
         return Totals(count, _sessions_by_state(connection, tenant), chunks, chunk_bytes)
 
@@ -44,8 +44,8 @@ def _sessions_by_state(connection: Connection, tenant: str) -> dict[str, int]:
         .where(sessions.c.tenant == tenant)
         .group_by(sessions.c.state)
     )
-    counted = {row.state: row.sessions for row in connection.execute(by_state)}
-    return {state.value: counted.get(state.value, 0) for state in SessionState}
+    counts = {row.state: row.sessions for row in connection.execute(by_state)}
+    return {state.value: counts.get(state.value, 0) for state in SessionState}
 
 
 def _distinct_chunks(connection: Connection, tenant: str) -> tuple[int, int]:

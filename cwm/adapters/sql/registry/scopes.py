@@ -23,7 +23,7 @@ class ScopeRecords:
 
     @reading
     def current_scope(self, connection: Connection, tenant: str, base: str) -> str:
-        return _named(base, _epoch(connection, tenant, base))
+        return _name(base, _epoch(connection, tenant, base))
 
     @writing
     def retire_scope(self, connection: Connection, tenant: str, salt_scope: str) -> str:
@@ -31,11 +31,11 @@ class ScopeRecords:
         _lock(connection, tenant, "pg_advisory_xact_lock")
         base = salt_scope.partition(_MARK)[0]
         epoch = _epoch(connection, tenant, base)
-        if salt_scope == _named(base, epoch):
+        if salt_scope == _name(base, epoch):
             epoch += 1
             put(connection, salt_epochs, {"tenant": tenant, "base": base, "epoch": epoch})
-        successor = _named(base, epoch)
-        moved = (
+        successor = _name(base, epoch)
+        statement = (
             update(sessions)
             .where(
                 sessions.c.tenant == tenant,
@@ -44,7 +44,7 @@ class ScopeRecords:
             )
             .values(salt_scope=successor)
         )
-        connection.execute(moved)
+        connection.execute(statement)
         return successor
 
 
@@ -55,7 +55,7 @@ def in_force_until_committed(connection: Connection, tenant: str, salt_scope: st
     """
     _lock(connection, tenant, "pg_advisory_xact_lock_shared")
     base = salt_scope.partition(_MARK)[0]
-    return _named(base, _epoch(connection, tenant, base))
+    return _name(base, _epoch(connection, tenant, base))
 
 
 def _lock(connection: Connection, tenant: str, function: str) -> None:
@@ -66,9 +66,9 @@ def _lock(connection: Connection, tenant: str, function: str) -> None:
 
 
 def _epoch(connection: Connection, tenant: str, base: str) -> int:
-    found = select(salt_epochs.c.epoch).where(salt_epochs.c.tenant == tenant, salt_epochs.c.base == base)
-    return connection.execute(found).scalar_one_or_none() or 0
+    query = select(salt_epochs.c.epoch).where(salt_epochs.c.tenant == tenant, salt_epochs.c.base == base)
+    return connection.execute(query).scalar_one_or_none() or 0
 
 
-def _named(base: str, epoch: int) -> str:
+def _name(base: str, epoch: int) -> str:
     return f"{base}{_MARK}{epoch}" if epoch else base

@@ -93,8 +93,8 @@ def head_of(token_ids: Sequence[int]) -> str | None:
 
 def uid_of(tenant: str, window_name: str) -> ScalarSelect[Any]:
     """The uid of the window that currently has this name."""
-    named = and_(windows.c.tenant == tenant, windows.c.name == window_name)
-    return select(windows.c.uid).where(named).scalar_subquery()
+    condition = and_(windows.c.tenant == tenant, windows.c.name == window_name)
+    return select(windows.c.uid).where(condition).scalar_subquery()
 
 
 class SessionRecords:
@@ -118,10 +118,10 @@ class SessionRecords:
             values["thawed_from_uid"] = uid_of(session.tenant, session.thawed_from)
         try:
             connection.execute(insert(sessions).values(values))
-        except IntegrityError as taken:
+        except IntegrityError as error:
             raise SessionAlreadyExistsError(
                 f"There is a session '{session.id}' already.", session_id=session.id
-            ) from taken
+            ) from error
         put(connection, session_tokens, _tokens_values(session.tenant, session.id, token_ids))
         if intent_id is not None:
             end_one(connection, session.tenant, intent_id)
@@ -129,8 +129,8 @@ class SessionRecords:
 
     @writing
     def touch_session(self, connection: Connection, session: Session, at: datetime) -> bool:
-        touched = update(sessions).where(_is_still_live(session)).values(updated_at=at)
-        return connection.execute(touched).rowcount == 1
+        statement = update(sessions).where(_is_still_live(session)).values(updated_at=at)
+        return connection.execute(statement).rowcount == 1
 
     @writing
     def expire_session(self, connection: Connection, session: Session, at: datetime) -> bool:
@@ -139,8 +139,8 @@ class SessionRecords:
             sessions.c.revision == session.revision,
             sessions.c.updated_at == session.updated_at,
         )
-        expired = update(sessions).where(idle).values(state=SessionState.EXPIRED.value, updated_at=at)
-        return connection.execute(expired).rowcount == 1
+        statement = update(sessions).where(idle).values(state=SessionState.EXPIRED.value, updated_at=at)
+        return connection.execute(statement).rowcount == 1
 
     @writing
     def remove_session(
@@ -164,20 +164,22 @@ class SessionRecords:
         mine = and_(session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id)
         connection.execute(delete(session_tokens).where(mine))
         change = update(sessions).where(_is(tenant, session_id))
-        kept = {name: value for name, value in session.metadata.items() if name.startswith(OWN)}
+        own_metadata = {name: value for name, value in session.metadata.items() if name.startswith(OWN)}
         connection.execute(
-            change.values(state=SessionState.DELETED.value, head=None, token_count=0, metadata=kept)
+            change.values(state=SessionState.DELETED.value, head=None, token_count=0, metadata=own_metadata)
         )
-        named = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
-        if connection.execute(named).first() is None:
+        references = select(windows.c.name).where(
+            windows.c.tenant == tenant, windows.c.session_id == session_id
+        )
+        if connection.execute(references).first() is None:
             connection.execute(delete(sessions).where(_is(tenant, session_id)))
         if not debt:
             return None
-        owed = Intent(
+        release = Intent(
             tenant, uuid4().hex, Operation.RELEASE, "", cache_salt, self.holder, at, session_id, debt=debt
         )
-        connection.execute(insert(intents).values(intent_values(owed)))
-        return owed
+        connection.execute(insert(intents).values(intent_values(release)))
+        return release
 
     @glancing
     def session(
@@ -187,14 +189,14 @@ class SessionRecords:
 
     @reading
     def session_tokens(self, connection: Connection, tenant: str, session_id: str) -> TokenIds:
-        stored = select(session_tokens).where(
+        query = select(session_tokens).where(
             session_tokens.c.tenant == tenant, session_tokens.c.session_id == session_id
         )
-        row = connection.execute(stored).one_or_none()
-        known = row is not None or find_session(connection, tenant, session_id)
+        row = connection.execute(query).one_or_none()
+        exists = row is not None or find_session(connection, tenant, session_id)
         if row is not None:
             return restore(row.packed, row.digest, row.token_count, session_id=session_id)
-        if known:
+        if exists:
             raise StorageCorruptionError("The token ids of a session are gone.", session_id=session_id)
         raise SessionNotFoundError(f"There is no session '{session_id}'.", session_id=session_id)
 
@@ -210,7 +212,7 @@ class SessionRecords:
         revision: int | None = None,
         created_at: datetime | None = None,
     ) -> Session | None:
-        changed = {
+        values = {
             "at_revision": revision,
             "made_at": created_at,
             "to_token_count": len(token_ids),
@@ -221,10 +223,10 @@ class SessionRecords:
         }
         tokens = _tokens_values(tenant, session_id, token_ids)
         if connection.dialect.name == "postgresql":
-            kept = {f"kept_{name}": value for name, value in tokens.items()}
-            row = connection.execute(_turn_with_tokens(), {**changed, **kept}).one_or_none()
+            token_values = {f"kept_{name}": value for name, value in tokens.items()}
+            row = connection.execute(_turn_with_tokens(), {**values, **token_values}).one_or_none()
         else:
-            row = connection.execute(_TURN, changed).one_or_none()
+            row = connection.execute(_TURN, values).one_or_none()
             if row is not None:
                 put(connection, session_tokens, tokens)
         return None if row is None else session_of(row)
@@ -253,7 +255,7 @@ class SessionRecords:
             )
             .exists()
         )
-        sharing = (
+        query = (
             select(sessions.c.id)
             .where(
                 sessions.c.tenant == tenant,
@@ -265,15 +267,15 @@ class SessionRecords:
         )
         if len(head) < HEAD_TOKENS:
             return []
-        return list(connection.execute(sharing).scalars())
+        return list(connection.execute(query).scalars())
 
 
 def find_session(
     connection: Connection, tenant: str, session_id: str, *, any_state: bool = False
 ) -> Session | None:
     """The session; None for a deleted one, unless ``any_state``."""
-    found = _FOUND if any_state else _FOUND_UNDELETED
-    row = connection.execute(found, _this(tenant, session_id)).one_or_none()
+    query = _FOUND if any_state else _FOUND_UNDELETED
+    row = connection.execute(query, _this(tenant, session_id)).one_or_none()
     return None if row is None else session_of(row)
 
 
@@ -300,8 +302,8 @@ def _turn_with_tokens() -> Executable:
     turn = _TURN.cte("turn")
     content = [c for c in session_tokens.c if not c.primary_key]
     values = [bindparam(f"kept_{column.name}", type_=column.type) for column in content]
-    kept = upsert("postgresql", session_tokens, select(turn.c.tenant, turn.c.id, *values))
-    return select(turn).add_cte(kept.cte("kept"))
+    token_row = upsert("postgresql", session_tokens, select(turn.c.tenant, turn.c.id, *values))
+    return select(turn).add_cte(token_row.cte("kept"))
 
 
 def _tokens_values(tenant: str, session_id: str, token_ids: Sequence[int]) -> dict[str, Any]:

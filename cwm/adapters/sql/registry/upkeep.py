@@ -97,11 +97,11 @@ class UpkeepRecords:
         by_state = select(sessions.c.state, func.count()).group_by(sessions.c.state)
         by_durability = select(windows.c.durability, func.count()).group_by(windows.c.durability)
         return Stock(
-            _counted(connection, by_state, SessionState), _counted(connection, by_durability, Durability)
+            _counts(connection, by_state, SessionState), _counts(connection, by_durability, Durability)
         )
 
 
-def _counted(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
+def _counts(connection: Connection, by: Select[Any], names: type[StrEnum]) -> dict[str, int]:
     """Counts by name; 0 for names without rows."""
-    found: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
-    return {name.value: found.get(name.value, 0) for name in names}
+    counts: dict[str, int] = {row[0]: row[1] for row in connection.execute(by)}
+    return {name.value: counts.get(name.value, 0) for name in names}

@@ -126,12 +126,12 @@ def end(connection: Connection, tenant: str, window_name: str) -> None:
 
 def end_one(connection: Connection, tenant: str, intent_id: str) -> None:
     """End one intent, and delete the tokens that only it needed."""
-    ended = (
+    statement = (
         delete(intents)
         .where(intents.c.tenant == tenant, intents.c.id == intent_id)
         .returning(intents.c.snapshot_id)
     )
-    snapshot_id = connection.execute(ended).scalar_one_or_none()
+    snapshot_id = connection.execute(statement).scalar_one_or_none()
     if snapshot_id is not None:
         snapshots.lock(connection, tenant, snapshot_id)
         snapshots.drop_unused(connection, tenant, snapshot_id)
@@ -146,10 +146,10 @@ def add(connection: Connection, window: Window, *, snapshot_id: str, parent_uid:
     }
     try:
         row = connection.execute(insert(windows).values(values).returning(*WINDOW)).one()
-    except IntegrityError as taken:
+    except IntegrityError as error:
         raise WindowAlreadyExistsError(
             f"There is a window '{window.name}' already.", window_name=window.name
-        ) from taken
+        ) from error
     terms.enlist(connection, window)
     return window_of(row)
 
@@ -175,11 +175,11 @@ def referred_to(
     connection: Connection, tenant: str, cache_salt: str, hashes: Sequence[str], *, but_by: str = ""
 ) -> set[str]:
     """Those of ``hashes`` that windows other than ``but_by`` refer to."""
-    found: set[str] = set()
-    for some in at_a_time(hashes):
-        which = {"of_tenant": tenant, "of_salt": cache_salt, "of_hashes": some, "but_by": but_by}
-        found.update(connection.execute(_REFERRED_TO, which).scalars())
-    return found
+    referred: set[str] = set()
+    for batch in at_a_time(hashes):
+        which = {"of_tenant": tenant, "of_salt": cache_salt, "of_hashes": batch, "but_by": but_by}
+        referred.update(connection.execute(_REFERRED_TO, which).scalars())
+    return referred
 
 
 def share_references(connection: Connection, tenant: str, source: str, clone: str) -> None:
@@ -193,8 +193,8 @@ def share_references(connection: Connection, tenant: str, source: str, clone: st
 
 
 def forget_references(connection: Connection, tenant: str, name: str) -> None:
-    stale = and_(chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == name)
-    connection.execute(delete(chunk_refs).where(stale))
+    condition = and_(chunk_refs.c.tenant == tenant, chunk_refs.c.window_name == name)
+    connection.execute(delete(chunk_refs).where(condition))
 
 
 def remove(connection: Connection, window: Window) -> None:
@@ -212,14 +212,14 @@ def remove(connection: Connection, window: Window) -> None:
 
 def forget_ended_session(connection: Connection, tenant: str, session_id: str) -> None:
     """Delete a frozen or deleted session, with its tokens, once its last window is deleted: nothing can restore it."""
-    left = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
-    ended = delete(sessions).where(
+    remaining = select(windows.c.name).where(windows.c.tenant == tenant, windows.c.session_id == session_id)
+    statement = delete(sessions).where(
         sessions.c.tenant == tenant,
         sessions.c.id == session_id,
         sessions.c.state.in_(_ENDED),
-        ~left.exists(),
+        ~remaining.exists(),
     )
-    connection.execute(ended)  # its tokens are deleted by cascade
+    connection.execute(statement)  # its tokens are deleted by cascade
 
 
 def require_quota(connection: Connection, window: Window, quota_bytes: int | None) -> None:

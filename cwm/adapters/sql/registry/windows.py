@@ -69,12 +69,12 @@ class WindowRecords:
                 f"Window '{source}' changed meanwhile; look at it and clone it again.", window_name=source
             )
         uid = uid_of(clone.tenant, source)
-        added = add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
+        stored_clone = add(connection, clone, snapshot_id=row.snapshot_id, parent_uid=uid)
         share_references(connection, clone.tenant, source, clone.name)
-        require_quota(connection, added, quota_bytes)
-        intent = begin(connection, intent_about(added, Operation.CLONE, self.holder, clone.created_at))
-        window_terms.count(connection, added, 1)
-        return added, intent
+        require_quota(connection, stored_clone, quota_bytes)
+        intent = begin(connection, intent_about(stored_clone, Operation.CLONE, self.holder, clone.created_at))
+        window_terms.count(connection, stored_clone, 1)
+        return stored_clone, intent
 
     @writing
     def remove_window(
@@ -84,17 +84,17 @@ class WindowRecords:
         row = window_row(connection, tenant, name, lock=True)
         if row is None:
             raise not_found(name)
-        found = window_of(row)
-        if not same_content(row, window) or _owed_by(found) != _owed_by(window):
+        current = window_of(row)
+        if not same_content(row, window) or _cache_facts(current) != _cache_facts(window):
             raise StorageReadError(
                 f"Window '{name}' changed meanwhile; look at it and delete it again.", window_name=name
             )
-        window = found
-        owed = owe(connection, window, debt, self.holder, at)
+        window = current
+        release = owe(connection, window, debt, self.holder, at)
         remove(connection, window)
         forget_ended_session(connection, tenant, window.session_id)
         window_terms.count(connection, window, -1)
-        return owed
+        return release
 
     @writing
     def proven(self, connection: Connection, window: Window, at: datetime) -> None:
@@ -117,12 +117,12 @@ class WindowRecords:
 
     @reading
     def canary(self, connection: Connection, tenant: str, snapshot_id: str, cache_salt: str) -> Canary | None:
-        kept = select(canaries.c.content).where(
+        query = select(canaries.c.content).where(
             canaries.c.tenant == tenant,
             canaries.c.snapshot_id == snapshot_id,
             canaries.c.cache_salt == cache_salt,
         )
-        content = connection.execute(kept).scalar_one_or_none()
+        content = connection.execute(query).scalar_one_or_none()
         return None if content is None else Canary.from_dict(content)
 
     @reading
@@ -169,6 +169,6 @@ class WindowRecords:
         return guaranteed_bytes(connection, tenant)
 
 
-def _owed_by(window: Window) -> tuple[datetime, Durability, bool]:
+def _cache_facts(window: Window) -> tuple[datetime, Durability, bool]:
     """Besides the content, the fields that decide what the window has in the cache, and identify this very window."""
     return window.created_at, window.durability, window.pinned

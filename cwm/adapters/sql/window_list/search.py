@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Row, Select
 
 from cwm.adapters.sql.rows import window_of
 from cwm.adapters.sql.window_list import terms
-from cwm.adapters.sql.window_list.statements import ESCAPE, Kind, Statements, statements_of
+from cwm.adapters.sql.window_list.statements import ESCAPE, QueryShape, Statements, statements_of
 from cwm.domain.names import MAX_DESCRIPTION_CHARS, is_storable
 from cwm.domain.window import WindowList, WindowQuery, WindowSort
 
@@ -36,7 +36,7 @@ _LONGEST_SEARCHABLE: Final = 3 * (MAX_DESCRIPTION_CHARS + 200)
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class RowLimits:
     """Limits on the rows of a list: ``counted`` to count, ``gathered`` to sort, ``walked`` to check one by one.
 
     A walk also counts matches, up to ``seen`` beyond the offset. ``looked_up`` replaces ``walked`` if each row needs a
@@ -53,30 +53,32 @@ class Effort:
     walked_on: int = 20_000
 
 
-EFFORT: Final = Effort()
+ROW_LIMITS: Final = RowLimits()
 
 
-def find(connection: Connection, tenant: str, query: WindowQuery, effort: Effort = EFFORT) -> WindowList:
+def find(
+    connection: Connection, tenant: str, query: WindowQuery, limits: RowLimits = ROW_LIMITS
+) -> WindowList:
     """One page of the tenant's windows."""
     if not _can_match(query):
         return WindowList([], 0, has_more=False)
-    held = terms.counted(connection, tenant, _terms(query))
-    if not all(held.values()):
+    counts = terms.counts(connection, tenant, _terms(query))
+    if not all(counts.values()):
         return WindowList([], 0, has_more=False)
-    return _Search(connection, tenant, query, held, effort).found()
+    return _Search(connection, tenant, query, counts, limits).page()
 
 
 @dataclass(frozen=True)
 class _Search:
-    """One search. ``held`` is the number of the tenant's windows with each term of the query, and in all."""
+    """One search. ``counts`` is the number of the tenant's windows with each term of the query, and in all."""
 
     connection: Connection
     tenant: str
     query: WindowQuery
-    held: dict[str, int]
-    effort: Effort
+    counts: dict[str, int]
+    limits: RowLimits
 
-    def found(self) -> WindowList:
+    def page(self) -> WindowList:
         if self._statements.is_indexed:
             return self._indexed()
         if self._few:
@@ -87,45 +89,45 @@ class _Search:
         """The page, read from an index that contains exactly the matches."""
         total = self._known_total
         counted = self._count(self._statements.counted) if total is None else total
-        exact = total is not None or counted <= self.effort.counted
-        found = self._read(self._statements.indexed)
-        return self._listed(found, min(counted, total or self.effort.counted), exact=exact)
+        exact = total is not None or counted <= self.limits.counted
+        rows = self._read(self._statements.indexed)
+        return self._listed(rows, min(counted, total or self.limits.counted), exact=exact)
 
     def _walked(self) -> WindowList | None:
         """The page, if the first rows in its order contain all of it and one more match."""
-        first = self.effort.looked_up if self._statements.looks_up else self.effort.walked
-        found = self._read(self._statements.walked, {"passed": 0, "walked": first})
-        if len(found) <= self.query.limit:
+        first = self.limits.looked_up if self._statements.looks_up else self.limits.walked
+        rows = self._read(self._statements.walked, {"passed": 0, "walked": first})
+        if len(rows) <= self.query.limit:
             further = self._further
             if further <= first:
                 return None
-            passed = 0 if found or self.query.offset else first
-            found = self._read(self._statements.walked, {"passed": passed, "walked": further - passed})
-        if len(found) <= self.query.limit:
+            passed = 0 if rows or self.query.offset else first
+            rows = self._read(self._statements.walked, {"passed": passed, "walked": further - passed})
+        if len(rows) <= self.query.limit:
             return None
-        return self._listed(found, found[0][-1], exact=self._known_total is not None)
+        return self._listed(rows, rows[0][-1], exact=self._known_total is not None)
 
     @property
     def _further(self) -> int:
         """The number of rows that can be walked in the time of gathering; 0 if they would not contain a page."""
         if self._grams is None:
             return 0
-        windows = self.held[terms.ALL]
-        pieces = self._grams[: len(self._grams) - len(self._named)]
-        matching = terms.about(self.connection, pieces) if pieces else windows
-        matching *= prod(self.held[term] / windows for term in self._named)
-        a_match = self.effort.passed / (2 if self._statements.looks_up else 1)
-        rows = min(int(matching * a_match), self.effort.walked_on)
+        windows = self.counts[terms.ALL]
+        pieces = self._grams[: len(self._grams) - len(self._terms)]
+        matching = terms.estimate(self.connection, pieces) if pieces else windows
+        matching *= prod(self.counts[term] / windows for term in self._terms)
+        a_match = self.limits.passed / (2 if self._statements.looks_up else 1)
+        rows = min(int(matching * a_match), self.limits.walked_on)
         return rows if rows * matching / windows > self.query.offset + self.query.limit else 0
 
     @cached_property
     def _grams(self) -> list[int] | None:
         """The numbers that find matching windows; None if the query has too few."""
-        return terms.asked(self.tenant, self._said, self._named)
+        return terms.search_grams(self.tenant, self._search_text, self._terms)
 
     @property
     def _few(self) -> bool:
-        return min(self.held.values()) <= self.effort.gathered
+        return min(self.counts.values()) <= self.limits.gathered
 
     def _gathered(self) -> WindowList:
         """The page from all matches, collected by the most selective index."""
@@ -135,29 +137,29 @@ class _Search:
             page, count = statements.gathered, statements.gathered_count
         else:
             page, count = statements.gathered_by_grams(dialect), statements.gathered_by_grams_count(dialect)
-        asked = {} if grams is None else {"grams": terms.asked_as(dialect, grams)}
-        found = self._read(page, asked)
-        if not found and (self.query.offset or self.query.after):
-            return self._listed([], self._count(count, asked))
-        return self._listed(found, found[0][-1] if found else 0)
+        parameters = {} if grams is None else {"grams": terms.gram_parameter(dialect, grams)}
+        rows = self._read(page, parameters)
+        if not rows and (self.query.offset or self.query.after):
+            return self._listed([], self._count(count, parameters))
+        return self._listed(rows, rows[0][-1] if rows else 0)
 
     @cached_property
-    def _named(self) -> list[str]:
+    def _terms(self) -> list[str]:
         """The terms of the query, the rarest first."""
-        return sorted((term for term in self.held if term != terms.ALL), key=lambda term: self.held[term])
+        return sorted((term for term in self.counts if term != terms.ALL), key=lambda term: self.counts[term])
 
     @property
-    def _said(self) -> str:
+    def _search_text(self) -> str:
         return (self.query.search or "").casefold()
 
     @cached_property
     def _statements(self) -> Statements:
         query = self.query
         return statements_of(
-            Kind(
+            QueryShape(
                 sort_by=query.sort_by,
                 descending=query.descending,
-                terms=len(self._named),
+                terms=len(self._terms),
                 tags=len(query.tags),
                 model=query.model is not None,
                 search=bool(query.search),
@@ -166,7 +168,7 @@ class _Search:
                 onward=query.after is not None,
                 total_known=self._known_total is not None,
                 # For few windows, reading the span takes longer than checking them.
-                spanned=len(self._named) > 1 and query.sort_by is WindowSort.CREATED_AT and not self._few,
+                spanned=len(self._terms) > 1 and query.sort_by is WindowSort.CREATED_AT and not self._few,
             )
         )
 
@@ -174,20 +176,20 @@ class _Search:
     def _values(self) -> dict[str, Any]:
         """Values of all parameters that a statement may have."""
         query, mark = self.query, self.query.after
-        most = query.offset + max(query.limit + 1, self.effort.seen)
+        most = query.offset + max(query.limit + 1, self.limits.seen)
         values: dict[str, Any] = {
             "tenant": self.tenant,
             "model": query.model,
-            "search": _escaped(self._said),
+            "search": _escaped(self._search_text),
             "created_after": _utc(query.created_after),
             "created_before": _utc(query.created_before),
             "limit": query.limit + 1,
             "offset": min(query.offset, _LAST_OFFSET),
             "total": self._known_total,
-            "counted": self.effort.counted + 1,
+            "counted": self.limits.counted + 1,
             "seen": min(most, _LAST_OFFSET),
         }
-        values |= {f"term_{number}": term for number, term in enumerate(self._named)}
+        values |= {f"term_{number}": term for number, term in enumerate(self._terms)}
         values |= {f"tag_{number}": _escaped(terms.exact(tag)) for number, tag in enumerate(query.tags)}
         if mark is not None:
             values |= {"marked": mark.value, "marked_name": mark.name}
@@ -195,19 +197,19 @@ class _Search:
 
     def _span(self, values: dict[str, Any]) -> dict[str, Any]:
         """The time range in which windows have all terms; it excludes, for example, the time after a model was retired."""
-        if not self._statements.kind.spanned:
+        if not self._statements.shape.spanned:
             return {}
         times = self.connection.execute(self._statements.spans, values).one()
-        here = len(self._named)
+        here = len(self._terms)
         return {"first": max(times[:here]), "last": min(times[here:])}
 
     @property
     def _known_total(self) -> int | None:
         """The exact total if it is stored, which is only so for all windows and for single terms."""
         bounded = self.query.created_after is not None or self.query.created_before is not None
-        if self.query.search or bounded or len(self.held) > 2:
+        if self.query.search or bounded or len(self.counts) > 2:
             return None
-        return min(self.held.values())
+        return min(self.counts.values())
 
     def _read(self, page: Select[Any], more: Mapping[str, Any] = _NOTHING) -> Sequence[Row[Any]]:
         return self.connection.execute(page, {**self._values, **more}).all()
@@ -215,9 +217,9 @@ class _Search:
     def _count(self, count: Select[Any], more: Mapping[str, Any] = _NOTHING) -> int:
         return int(self.connection.execute(count, {**self._values, **more}).scalar_one())
 
-    def _listed(self, found: Sequence[Row[Any]], total: int, *, exact: bool = True) -> WindowList:
-        page = [window_of(row) for row in found[: self.query.limit]]
-        return WindowList(page, total, has_more=len(found) > len(page), total_exact=exact)
+    def _listed(self, rows: Sequence[Row[Any]], total: int, *, exact: bool = True) -> WindowList:
+        page = [window_of(row) for row in rows[: self.query.limit]]
+        return WindowList(page, total, has_more=len(rows) > len(page), total_exact=exact)
 
 
 def _terms(query: WindowQuery) -> list[str]:
@@ -228,8 +230,8 @@ def _terms(query: WindowQuery) -> list[str]:
 def _can_match(query: WindowQuery) -> bool:
     """Whether both databases accept all values of the query."""
     search = (query.search or "").casefold()
-    asked = (search, query.model or "", *query.tags)
-    return len(search) <= _LONGEST_SEARCHABLE and all(map(is_storable, asked))
+    texts = (search, query.model or "", *query.tags)
+    return len(search) <= _LONGEST_SEARCHABLE and all(map(is_storable, texts))
 
 
 def _escaped(text: str) -> str:

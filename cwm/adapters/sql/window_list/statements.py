@@ -36,11 +36,11 @@ _SORTED_BY: Final = {
     WindowSort.TOKEN_COUNT: "token_count",
     WindowSort.SIZE: "total_size_bytes",
 }
-_KINDS_KEPT: Final = 512
+_SHAPES_CACHED: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class QueryShape:
     """The parts of a query that change its statements; all other parts are parameters.
 
     ``terms`` and ``tags`` are numbers of them, ``onward`` means after a mark, ``spanned`` means limited to the time
@@ -64,9 +64,9 @@ class Kind:
         return self.sort_by is WindowSort.CREATED_AT
 
 
-@lru_cache(_KINDS_KEPT)
-def statements_of(kind: Kind) -> Statements:
-    return Statements(kind)
+@lru_cache(_SHAPES_CACHED)
+def statements_of(shape: QueryShape) -> Statements:
+    return Statements(shape)
 
 
 class Statements:
@@ -77,8 +77,8 @@ class Statements:
     ``offset``, ``limit``, ``total``, ``counted``, ``passed``, ``walked``, ``seen``, ``grams``.
     """
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, shape: QueryShape) -> None:
+        self.shape = shape
 
     @cached_property
     def is_indexed(self) -> bool:
@@ -110,7 +110,7 @@ class Statements:
         walked = ordered.limit(_number("walked")).offset(_number("passed")).subquery()
         rows = select(*(walked.c[key] for key in self._keys)).where(walked.c.matches)
         matching = rows.limit(_number("seen")).cte()
-        return self._read(matching, _number("total") if self.kind.total_known else _count(matching))
+        return self._read(matching, _number("total") if self.shape.total_known else _count(matching))
 
     @cached_property
     def gathered(self) -> Select[Any]:
@@ -138,40 +138,40 @@ class Statements:
             .limit(1)
             .scalar_subquery()
             for order in (termed.c.created_at.asc(), termed.c.created_at.desc())
-            for number in range(self.kind.terms)
+            for number in range(self.shape.terms)
         ]
         return select(*ends)
 
     @cached_property
     def _by_grams(self) -> dict[str, tuple[Select[Any], Select[Any]]]:
-        made = {}
+        statements = {}
         for dialect in ("sqlite", "postgresql"):
             rows = self._rows(window_search, placed=False).where(*self._unindexed(window_search))
             matching = rows.where(terms.holding(dialect)).cte()
-            made[dialect] = self._page_of(matching), select(_count(matching))
-        return made
+            statements[dialect] = self._page_of(matching), select(_count(matching))
+        return statements
 
     def _gathered(self) -> FromClause:
-        source = termed if self.kind.terms else window_search
+        source = termed if self.shape.terms else window_search
         return self._rows(source).where(*self._unindexed(source)).cte()
 
     def _page_of(self, matching: FromClause) -> Select[Any]:
         return self._read(matching, _count(matching))
 
-    def _read(self, found: FromClause, *more: ColumnElement[Any]) -> Select[Any]:
+    def _read(self, matching: FromClause, *more: ColumnElement[Any]) -> Select[Any]:
         """The page's windows and the next one, each with the columns ``more``."""
-        chosen = (
-            select(found)
-            .where(*self._after(found))
-            .order_by(*self._order(found))
+        page = (
+            select(matching)
+            .where(*self._after(matching))
+            .order_by(*self._order(matching))
             .limit(_number("limit"))
             .offset(_number("offset"))
             .subquery()
         )
         whole = select(*WINDOW, *more).join(
-            chosen, and_(windows.c.tenant == _TENANT, windows.c.name == chosen.c.name)
+            page, and_(windows.c.tenant == _TENANT, windows.c.name == page.c.name)
         )
-        return whole.order_by(*self._order(chosen))
+        return whole.order_by(*self._order(page))
 
     @cached_property
     def _source(self) -> Table:
@@ -180,8 +180,8 @@ class Statements:
         A row of ``window_search`` has everything that a query checks, while a row of a term needs look-ups; but in the
         order of time ``window_terms`` is faster, because the list can begin where the term does.
         """
-        alone = self.kind.terms == 1 and not self.kind.search
-        return termed if alone or (self.kind.by_time and self.kind.terms) else window_search
+        alone = self.shape.terms == 1 and not self.shape.search
+        return termed if alone or (self.shape.by_time and self.shape.terms) else window_search
 
     def _rows(self, source: Table, *, placed: bool = True) -> Select[Any]:
         """The sort keys of the source's rows.
@@ -193,49 +193,49 @@ class Statements:
         rows = select(*columns).where(tenant == _TENANT)
         if source is termed:
             rows = rows.where(termed.c.term == _term(0))
-            if self.kind.spanned:
+            if self.shape.spanned:
                 rows = rows.where(
                     termed.c.created_at >= bindparam("first"), termed.c.created_at <= bindparam("last")
                 )
-        return rows.where(*self._bounds(source)) if self.kind.by_time else rows
+        return rows.where(*self._bounds(source)) if self.shape.by_time else rows
 
     def _bounds(self, of: FromClause) -> list[ColumnElement[bool]]:
         clauses = []
-        if self.kind.created_after:
+        if self.shape.created_after:
             clauses.append(of.c.created_at > bindparam("created_after"))
-        if self.kind.created_before:
+        if self.shape.created_before:
             clauses.append(of.c.created_at < bindparam("created_before"))
         return clauses
 
     def _unindexed(self, of: FromClause) -> list[ColumnElement[bool]]:
         """The conditions that the source's index does not cover, to be checked in each row."""
-        clauses = [] if self.kind.by_time else self._bounds(of)
+        clauses = [] if self.shape.by_time else self._bounds(of)
         if "words" in of.c:
-            if self.kind.model:
+            if self.shape.model:
                 clauses.append(of.c.model == bindparam("model"))
-            clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.kind.tags)]
-            if self.kind.search:
+            clauses += [_contains(of.c.tags, f"tag_{number}") for number in range(self.shape.tags)]
+            if self.shape.search:
                 clauses.append(_contains(of.c.words, "search"))
             return clauses
-        clauses += [_has_term(of, _term(number)) for number in range(1, self.kind.terms)]
-        if self.kind.search:
+        clauses += [_has_term(of, _term(number)) for number in range(1, self.shape.terms)]
+        if self.shape.search:
             clauses.append(_says(of))
         return clauses
 
     @property
     def _keys(self) -> list[str]:
-        return list(dict.fromkeys((_SORTED_BY[self.kind.sort_by], "name")))
+        return list(dict.fromkeys((_SORTED_BY[self.shape.sort_by], "name")))
 
     def _order(self, of: FromClause) -> list[ColumnElement[Any]]:
-        return [of.c[key].desc() if self.kind.descending else of.c[key].asc() for key in self._keys]
+        return [of.c[key].desc() if self.shape.descending else of.c[key].asc() for key in self._keys]
 
     def _after(self, of: FromClause) -> list[ColumnElement[bool]]:
-        if not self.kind.onward:
+        if not self.shape.onward:
             return []
         at = dict(zip(self._keys, ("marked", "marked_name"), strict=False))
         keys = tuple_(*(of.c[key] for key in at))
         place = tuple_(*(bindparam(name, type_=of.c[key].type) for key, name in at.items()))
-        return [keys < place if self.kind.descending else keys > place]
+        return [keys < place if self.shape.descending else keys > place]
 
 
 _TENANT: Final[BindParameter[str]] = bindparam("tenant")
@@ -268,5 +268,5 @@ def _has_term(of: FromClause, term: BindParameter[str]) -> ColumnElement[bool]:
 
 def _says(of: FromClause) -> ColumnElement[bool]:
     same = (window_search.c.tenant == of.c.tenant, window_search.c.name == of.c.name)
-    said = select(window_search.c.id).where(*same, _contains(window_search.c.words, "search"))
-    return said.scalar_subquery().is_not(None)
+    row_id = select(window_search.c.id).where(*same, _contains(window_search.c.words, "search"))
+    return row_id.scalar_subquery().is_not(None)

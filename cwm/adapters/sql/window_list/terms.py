@@ -103,11 +103,11 @@ def words_of(window: Window) -> str:
     return f"{window.name}{_GAP}{window.description}".casefold()
 
 
-def grams_of(tenant: str, words: str, named: Iterable[str]) -> list[int]:
+def grams_of(tenant: str, words: str, terms: Iterable[str]) -> list[int]:
     """Signed 32-bit numbers of terms and of the pieces of words; words shorter than a piece have none."""
     seed = zlib.crc32(tenant.encode())
     pieces = {words[at : at + _GRAM_CHARS] for at in range(len(words) - _GRAM_CHARS + 1)}
-    pieces.update(f"{_TERM}{term}" for term in named)
+    pieces.update(f"{_TERM}{term}" for term in terms)
     return sorted(zlib.crc32(piece.encode("utf-8", "surrogatepass"), seed) - 2**31 for piece in pieces)
 
 
@@ -167,8 +167,8 @@ def delist(connection: Connection, window: Window) -> None:
     connection.execute(delete(window_terms).where(_is_termed(window)))
     if _is_postgres(connection):
         return
-    listed = select(window_search.c.id).where(_is_listed(window))
-    for search_id in connection.execute(listed).scalars():
+    ids = select(window_search.c.id).where(_is_listed(window))
+    for search_id in connection.execute(ids).scalars():
         connection.execute(_DROP_FROM_FTS, gram_values(connection, search_id, window))
 
 
@@ -180,54 +180,54 @@ def count(connection: Connection, window: Window, change: int) -> None:
     """
     rows = [{"tenant": window.tenant, "term": term, "windows": change} for term in (ALL, *terms_of(window))]
     dialect = postgresql if _is_postgres(connection) else sqlite
-    added = dialect.insert(window_counts).values(rows)
-    total = window_counts.c.windows + added.excluded.windows
+    insertion = dialect.insert(window_counts).values(rows)
+    total = window_counts.c.windows + insertion.excluded.windows
     keys = [window_counts.c.tenant, window_counts.c.term]
-    connection.execute(added.on_conflict_do_update(index_elements=keys, set_={"windows": total}))
+    connection.execute(insertion.on_conflict_do_update(index_elements=keys, set_={"windows": total}))
     if change < 0:
-        gone = and_(
+        unused = and_(
             window_counts.c.tenant == window.tenant,
             window_counts.c.term.in_(terms_of(window)),
             window_counts.c.windows <= 0,
         )
-        connection.execute(delete(window_counts).where(gone))
+        connection.execute(delete(window_counts).where(unused))
 
 
-def counted(connection: Connection, tenant: str, terms: Iterable[str]) -> dict[str, int]:
+def counts(connection: Connection, tenant: str, terms: Iterable[str]) -> dict[str, int]:
     """The number of the tenant's windows with each term, 0 included."""
-    asked = [ALL, *terms]
-    rows = connection.execute(_COUNTED, {"of_tenant": tenant, "of_terms": asked})
-    return dict.fromkeys(asked, 0) | {row.term: row.windows for row in rows}
+    all_terms = [ALL, *terms]
+    rows = connection.execute(_COUNTED, {"of_tenant": tenant, "of_terms": all_terms})
+    return dict.fromkeys(all_terms, 0) | {row.term: row.windows for row in rows}
 
 
-def asked(tenant: str, words: str, named: Sequence[str]) -> list[int] | None:
+def search_grams(tenant: str, words: str, terms: Sequence[str]) -> list[int] | None:
     """The numbers of windows that may contain ``words`` and have the terms; None if there are too few to search by."""
     pieces = grams_of(tenant, words, ())
-    if not pieces and len(named) < _TERMS_TO_ASK:
+    if not pieces and len(terms) < _TERMS_TO_ASK:
         return None
     every = max(1, len(pieces) // _MOST_ASKED)
-    return [*pieces[::every], *grams_of(tenant, "", named)]
+    return [*pieces[::every], *grams_of(tenant, "", terms)]
 
 
-def about(connection: Connection, pieces: list[int]) -> float:
+def estimate(connection: Connection, pieces: list[int]) -> float:
     """The estimated number of windows with these pieces of words; 0 if unknown."""
     if _is_postgres(connection):
         return float(connection.execute(_ABOUT_ON_POSTGRES, {"grams": pieces}).scalar_one())
     oldest, newest = _ids_of_every_tenant(connection)
-    asked = {"grams": asked_as("sqlite", pieces), "before": oldest + _SAMPLE}
-    sampled = connection.execute(_SAMPLED_ON_SQLITE, asked).scalar_one()
+    parameters = {"grams": gram_parameter("sqlite", pieces), "before": oldest + _SAMPLE}
+    sampled = connection.execute(_SAMPLED_ON_SQLITE, parameters).scalar_one()
     return float(sampled * max(1.0, (newest - oldest) / _SAMPLE))
 
 
-def asked_as(dialect: str, grams: list[int]) -> Any:
+def gram_parameter(dialect: str, grams: list[int]) -> Any:
     """The numbers in the form of :func:`holding`'s parameter."""
     return grams if dialect == "postgresql" else " AND ".join(f'"{gram}"' for gram in spelled(grams).split())
 
 
 def holding(dialect: str) -> ColumnElement[bool]:
     """Matches rows of ``window_search`` with all numbers of the parameter ``grams``, or with the rarest of them."""
-    found = _FOUND_ON_POSTGRES if dialect == "postgresql" else _FOUND_ON_SQLITE
-    return window_search.c.id.in_(found.columns(window_grams.c.id))
+    ids = _FOUND_ON_POSTGRES if dialect == "postgresql" else _FOUND_ON_SQLITE
+    return window_search.c.id.in_(ids.columns(window_grams.c.id))
 
 
 def spelled(grams: list[int]) -> str:

@@ -1,1 +1,1 @@
-"""Previews: what a result over its budget shows."""
+"""Previews: the shortened form of a result over its budget."""

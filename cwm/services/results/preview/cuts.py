@@ -1,4 +1,4 @@
-"""Cutting a text where no word and no character is torn, and saying how much is gone."""
+"""Cuts a text between words or characters, and states how much is missing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NEAR: Final = 0.15
 _SPACE: Final = re.compile(r"\s")
 
 Span = tuple[int, int]
-"""Where a part of a text starts and ends."""
+"""Start and end of a part of a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """``shown`` of ``total`` units are in ``text``, which says at its cut how many are not."""
+    """A shortened text with ``shown`` of ``total`` units; a note at the cut states how many are missing."""
 
     text: str
     unit: Unit
@@ -30,14 +30,14 @@ class Shortened:
 
 
 def unit_of(text: str) -> Unit:
-    """Words where there are some; characters for scripts that write without spaces, and for encoded data."""
+    """Words, or characters for scripts without spaces and for encoded data."""
     sample = text[:4096]
     words = len(sample.split())
     return Unit.WORDS if len(sample) <= _WORD_LENGTH * max(words, 1) else Unit.CHARACTERS
 
 
 def amount(text: str, unit: Unit) -> int:
-    """How many words, characters or lines."""
+    """The number of words, characters or lines."""
     if unit is Unit.WORDS:
         return len(text.split())
     if unit is Unit.LINES:
@@ -46,12 +46,12 @@ def amount(text: str, unit: Unit) -> int:
 
 
 def counted(number: int, unit: Unit, which: str) -> str:
-    """Such as ``1,234 more words``."""
+    """A note such as ``1,234 more words``."""
     return f"{number:,} {which} {unit if number != 1 else unit.removesuffix('s')}"
 
 
 def cut_after(text: str, limit: int) -> int:
-    """Where to end: at most ``limit`` characters in, after a word if one ends near, else after a whole character."""
+    """The end of a cut of at most ``limit`` characters: after a word if one ends near, else after a whole character."""
     if limit >= len(text):
         return len(text)
     if limit <= 0:
@@ -64,7 +64,7 @@ def cut_after(text: str, limit: int) -> int:
 
 
 def cut_before(text: str, limit: int) -> int:
-    """Where to begin so that at most ``limit`` characters are left."""
+    """The start of a cut that leaves at most the last ``limit`` characters."""
     start = len(text) - limit
     if start <= 0:
         return 0
@@ -79,7 +79,7 @@ def cut_before(text: str, limit: int) -> int:
 
 
 def _whole(text: str, at: int) -> int:
-    """The last place up to ``at`` where no combined character is torn."""
+    """The last position up to ``at`` that is not inside a combined character."""
     for place in range(at, max(at - _LONGEST_CLUSTER, 0), -1):
         if not _inside(text, place):
             return place
@@ -87,7 +87,7 @@ def _whole(text: str, at: int) -> int:
 
 
 def _inside(text: str, at: int) -> bool:
-    """Whether what a reader takes for one character goes on at ``at``."""
+    """Whether ``at`` is inside what a reader sees as one character."""
     before, after = text[at - 1 : at], text[at : at + 1]
     if not before or not after:
         return False

@@ -1,4 +1,4 @@
-"""From showing everything to showing hardly anything: the steps that a preview of JSON goes down until it fits."""
+"""The levels of detail of a JSON preview, from everything to almost nothing; the first that fits is used."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from cwm.services.results.preview.ranks import Rank
 
 DEEPEST: Final = 40
 SPINE: Final = 6
-"""Containers around the outermost lists, which are there at any level."""
+"""Depth of the containers around the outermost lists, which every level shows."""
 RECORD_FIELDS: Final = 64
-"""An object with more keys is a map: its keys are data, and it is paged as a list is."""
+"""An object with more keys is a map: its keys are data, and its entries are paged like those of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much of everything is shown.
+    """How much is shown.
 
-    ``text`` in characters of one text, None for any; ``items`` of an outermost list, ``nested`` of a list
-    in one of its items; ``rank`` of the last fields kept; ``depth`` of containers within an item, and in
-    records outside of lists where it is more than the spine. With ``entries`` the fields of every object
-    are paged too.
+    ``text``: the most characters of one text, None for any number. ``items``: items of an outermost list; ``nested``:
+    of a list in one of its items. ``rank``: the lowest rank of fields shown. ``depth``: of containers within an item,
+    and in records outside of lists if it exceeds the spine. ``entries``: page the fields of every object, too.
     """
 
     text: int | None
@@ -32,8 +31,8 @@ class Detail:
     items: int = 0
 
     def showing(self, *, items: int | None = None, text: int | None = None) -> Detail:
-        shown = self if items is None else replace(self, items=items)
-        return shown if text is None else replace(shown, text=text)
+        detail = self if items is None else replace(self, items=items)
+        return detail if text is None else replace(detail, text=text)
 
 
 LEVELS: Final = (
@@ -51,6 +50,6 @@ LAST: Final = (
     Detail(text=40, nested=1, depth=0, entries=True),
     Detail(text=0, nested=0, depth=0, entries=True),
 )
-"""When not even one item fits at any of the levels above."""
+"""The levels for a value of which no item fits at any level above."""
 PROJECTING: Final = 3
 """The first level at which fields are left out."""

@@ -1,4 +1,4 @@
-"""Finding the most of a value that fits: a few reductions, measured in characters, and hardly more counts than one."""
+"""Finds the most of a value that fits a budget, with reductions measured in characters and few token counts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cwm.services.results.preview.omitted import Omitted
 from cwm.services.results.preview.reduction import Reduction, TooLargeError
 
 _FIRST_GUESS: Final = 3.0
-"""Characters of a token, until a count says better."""
+"""Characters a token, until the first count gives a better figure."""
 _GROWTHS: Final = 3
 _ENOUGH: Final = 0.88
-"""Of a budget: to come closer is not worth another try."""
+"""The share of a budget from which on another try is not worth it."""
 _MARGIN: Final = 0.97
 _STEPS: Final = 8
 _UNBOUNDED: Final = 1 << 60
@@ -25,7 +25,7 @@ _UNBOUNDED: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """``text`` is the value as it is counted. ``fits`` is False for the least there is when that is too much."""
+    """A reduced value, counted as ``text``. ``fits`` is False if even the smallest form is over the budget."""
 
     value: Any
     text: str
@@ -35,7 +35,7 @@ class Fitted:
 
 
 def dumped(value: Any) -> str:
-    """Compact JSON that any UTF-8 encoder takes."""
+    """Compact JSON that can be encoded as UTF-8."""
     text = json_text(value, (",", ":"))
     try:
         text.encode()
@@ -46,7 +46,7 @@ def dumped(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``longest`` is the longest list in it that was cut to a number of items, or could have been."""
+    """A reduced value. ``longest``: length of the longest list whose number of items the detail limits."""
 
     value: Any
     text: str
@@ -55,70 +55,70 @@ class Candidate:
 
 
 def fit(within: Callable[[int], Candidate], budget: int, counter: TokenCounter) -> Fitted:
-    """The largest candidate of at most ``budget`` tokens; ``within`` makes one of at most so many characters."""
+    """The largest candidate of at most ``budget`` tokens; ``within`` makes one of a given number of characters."""
     best: Fitted | None = None
     room, number = int(budget * _FIRST_GUESS), 0
     while True:
         number += 1
         candidate = within(room)
         length, tokens = len(candidate.text), counter.count(candidate.text)
-        found = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
+        fitted = Fitted(candidate.value, candidate.text, tokens, candidate.omitted, tokens <= budget)
         likely = int(budget * length / max(tokens, 1) * _MARGIN**number)
-        if found.fits:
-            best = found
+        if fitted.fits:
+            best = fitted
             if tokens >= _ENOUGH * budget or likely <= room or number > _GROWTHS:
                 return best
             room = likely
         elif best is not None:
             return best
         elif length > room or length <= 1:
-            return found
+            return fitted
         else:
             room = min(likely, length - 1)
 
 
 @dataclass(slots=True)
 class JsonWithin:
-    """Reductions of one JSON value by the characters they take.
+    """Reduces one JSON value to a number of characters.
 
-    ``wanted`` items of a list are worth more than their details: these go first, down to ``levels``' last.
-    ``render`` makes the text that is measured.
+    Details are left out before a list has fewer than ``wanted`` items, down to the last of ``levels``. ``render`` makes
+    the text that is measured.
     """
 
     reduction: Reduction
     wanted: int
     levels: Sequence[Detail] = LEVELS
     render: Callable[[Any], str] = dumped
-    _made: dict[Detail, Candidate] = field(default_factory=dict)
+    _candidates: dict[Detail, Candidate] = field(default_factory=dict)
 
     def __call__(self, room: int) -> Candidate:
-        """The most that takes at most ``room`` characters, or the least there is."""
-        found = self._first_level(room)
-        if found is None:
+        """The largest candidate of at most ``room`` characters, or the smallest possible one."""
+        level = self._first_level(room)
+        if level is None:
             return self._fewer_items(room)
-        detail, candidate = found
+        detail, candidate = level
         detail, candidate = self._more_items(detail, candidate, room)
         return self._more_text(detail, candidate, room)
 
     def _make(self, detail: Detail, room: int) -> Candidate | None:
-        """None when it takes more than ``room``."""
-        made = self._made.get(detail)
-        if made is None:
+        """The candidate at this detail, or None if it is larger than ``room``."""
+        candidate = self._candidates.get(detail)
+        if candidate is None:
             try:
-                made = self._made[detail] = self._reduced(detail, room)
+                candidate = self._candidates[detail] = self._reduced(detail, room)
             except TooLargeError:
                 return None
-        return made if len(made.text) <= room else None
+        return candidate if len(candidate.text) <= room else None
 
     def _first_level(self, room: int) -> tuple[Detail, Candidate] | None:
-        """The level with most detail at which ``wanted`` items fit."""
+        """The most detailed level at which ``wanted`` items fit."""
         low, high = 0, len(self.levels)
         best: tuple[Detail, Candidate] | None = None
         while low < high:
             middle = (low + high) // 2
             detail = self.levels[middle].showing(items=self.wanted)
-            if (made := self._make(detail, room)) is not None:
-                best, high = (detail, made), middle
+            if (candidate := self._make(detail, room)) is not None:
+                best, high = (detail, candidate), middle
             else:
                 low = middle + 1
         return best
@@ -129,8 +129,8 @@ class JsonWithin:
             best: Candidate | None = None
             while high - low > 1:
                 middle = (low + high) // 2
-                if (made := self._make(detail.showing(items=middle), room)) is not None:
-                    best, low = made, middle
+                if (candidate := self._make(detail.showing(items=middle), room)) is not None:
+                    best, low = candidate, middle
                 else:
                     high = middle
             if best is not None:
@@ -159,20 +159,20 @@ class JsonWithin:
         between: tuple[int, int],
         showing: Callable[[int], Detail],
     ) -> tuple[Detail, Candidate]:
-        """Near the largest that fits of a measure of which the first of ``between`` fits, and the second is too much."""
+        """Increase one measure to near the largest that fits: the first of ``between`` fits, the second is too large."""
         low, high = between
-        each, failed = len(candidate.text) / max(low, 1), False
+        unit_size, has_failed = len(candidate.text) / max(low, 1), False
         for _ in range(_STEPS):
             size = len(candidate.text)
             if high - low <= 1 or size >= _ENOUGH * room:
                 break
-            step = low + max(int((room - size) * _MARGIN / max(each, 0.01)), 1)
+            step = low + max(int((room - size) * _MARGIN / max(unit_size, 0.01)), 1)
             if step >= high:
-                step = (low + high) // 2 if failed else high - 1
-            made = self._make(showing(step), room)
-            if made is None:
-                high, failed = step, True
+                step = (low + high) // 2 if has_failed else high - 1
+            larger = self._make(showing(step), room)
+            if larger is None:
+                high, has_failed = step, True
             else:
-                each = (len(made.text) - size) / (step - low)
-                low, detail, candidate = step, showing(step), made
+                unit_size = (len(larger.text) - size) / (step - low)
+                low, detail, candidate = step, showing(step), larger
         return detail, candidate

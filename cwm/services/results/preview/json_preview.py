@@ -1,4 +1,4 @@
-"""The preview of one JSON value: fitted, and valid by its schema."""
+"""The preview of one JSON value: it fits its budget and is valid by its schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WANTED: Final = {
     PreviewKind.HEAD: 1,
     PreviewKind.TAIL: 1,
 }
-"""Items of a list that are worth giving up details of each for."""
+"""How many items of a list are worth more than the details of each."""
 
 Schema = Mapping[str, Any]
 
@@ -38,10 +38,9 @@ def fit_json(
     counter: TokenCounter,
     render: Callable[[Any], str] = dumped,
 ) -> Fitted:
-    """As much of ``value`` as ``budget`` allows, as ``render`` writes it.
+    """As much of ``value`` as ``budget`` allows, measured in the form that ``render`` writes.
 
-    What comes back is valid by ``schema`` if ``value`` is. A policy's fields, none of which the value has,
-    count as none.
+    The result is valid by ``schema`` if ``value`` is. If the value has none of a policy's fields, the fields are ignored.
     """
     shape = Shape(schema, [schema]) if schema is not None else None
 
@@ -52,9 +51,9 @@ def fit_json(
     if policy.fields:
         mask = Mask.of(policy.fields)
         reduction = Reduction(value, shape, mask, policy.preview, policy.keywords)
-        found = _valid(partial(fitted, reduction, LEVELS), reduction, schema, budget, counter)
+        preview = _valid(partial(fitted, reduction, LEVELS), reduction, schema, budget, counter)
         if reduction.matched:
-            return found
+            return preview
     levels = LEVELS[PROJECTING:] if policy.preview is PreviewKind.PROJECT else LEVELS
     reduction = Reduction(value, shape, None, policy.preview, policy.keywords)
     return _valid(partial(fitted, reduction, levels), reduction, schema, budget, counter)
@@ -67,21 +66,21 @@ def _valid(
     budget: int,
     counter: TokenCounter,
 ) -> Fitted:
-    """Less and less is left out where the schema turns out to want it, and in the end nothing."""
-    first = found = fitted()
+    """Restore what the schema turns out to require, step by step, in the end the whole value."""
+    first = preview = fitted()
     if schema is None:
         return first
     validity = Validity(schema)
     for _ in range(_ROUNDS):
-        errors = validity.errors(found.value)
+        errors = validity.errors(preview.value)
         if not errors:
-            return found
+            return preview
         reduction.pin(errors)
         if reduction.pinned_whole:
             break
-        found = fitted()
+        preview = fitted()
     if validity.errors(reduction.value):
-        # What the tool itself returned is not valid: nothing made of it can be asked to be.
+        # The tool's own result is not valid, so the preview need not be.
         return first
     text = dumped(reduction.value)
     tokens = counter.count(text)

@@ -1,4 +1,4 @@
-"""Shortening a text by whole lines: its ends, and lines with a keyword between them."""
+"""Shortens a text to whole lines: its beginning and end, and lines with a keyword between them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _HEAD_SHARE: Final = {Style.HEAD: 1.0, Style.TAIL: 0.0, Style.ENDS: 1 / 3}
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """``count`` lines of a text, and what to look for in them."""
+    """A text of ``count`` lines, and the keyword to look for."""
 
     whole: str
     count: int
     keyword: re.Pattern[str] | None
 
     def shorten(self, limit: int, style: Style) -> Shortened | None:
-        """In at most ``limit`` characters; None where not even one line would be whole."""
+        """Shorten to at most ``limit`` characters; None if not even one whole line fits."""
         room = limit - len(counted(self.count, Unit.LINES, "earlier")) - len("\n… [] …\n")
-        found = list(self._with_keyword(room // 2))
-        room -= sum(end - start + len(_GAP) for start, end in found)
+        hits = list(self._with_keyword(room // 2))
+        room -= sum(end - start + len(_GAP) for start, end in hits)
         first = self._first(int(room * _HEAD_SHARE[style]))
         last = self._last(room - (first[1] if first else 0)) if style is not Style.HEAD else None
         after, before = first[1] if first else -1, last[0] if last else len(self.whole)
-        between = [span for span in found if after < span[0] and span[1] < before]
+        between = [span for span in hits if after < span[0] and span[1] < before]
         spans = list(_joined([first] if first else [], between, [last] if last else []))
         shown = sum(self.whole.count("\n", start, end) + 1 for start, end in spans)
         if not spans or shown >= self.count:
@@ -42,14 +42,14 @@ class Lines:
         return Shortened(self._marked(spans, shown, at_end=last is not None), Unit.LINES, shown, self.count)
 
     def _marked(self, spans: list[Span], shown: int, *, at_end: bool) -> str:
-        """The count stands in the first gap; the others are told by an ellipsis."""
-        left = self.count - shown
+        """The lines with their gaps: the first gap states the number of missing lines, the others are an ellipsis."""
+        missing = self.count - shown
         parts = [self.whole[start:end] for start, end in spans]
         if not at_end:
-            return f"{_GAP.join(parts)}\n… [{counted(left, Unit.LINES, 'more')}]"
+            return f"{_GAP.join(parts)}\n… [{counted(missing, Unit.LINES, 'more')}]"
         if spans[0][0] > 0:
-            return f"[{counted(left, Unit.LINES, 'earlier')}] …\n{_GAP.join(parts)}"
-        return f"{parts[0]}\n… [{counted(left, Unit.LINES, 'more')}] …\n{_GAP.join(parts[1:])}"
+            return f"[{counted(missing, Unit.LINES, 'earlier')}] …\n{_GAP.join(parts)}"
+        return f"{parts[0]}\n… [{counted(missing, Unit.LINES, 'more')}] …\n{_GAP.join(parts[1:])}"
 
     def _first(self, room: int) -> Span | None:
         end = self.whole.rfind("\n", 0, room + 1) if room > 0 else -1
@@ -61,7 +61,7 @@ class Lines:
         return (start + 1, end) if start >= 0 else None
 
     def _with_keyword(self, room: int) -> Iterator[Span]:
-        """The first such lines that there is room for."""
+        """The first lines with a keyword, as many as fit."""
         if self.keyword is None:
             return
         end = -1
@@ -77,14 +77,14 @@ class Lines:
 
 
 def _joined(*groups: list[Span]) -> Iterator[Span]:
-    """In order, lines that follow each other as one."""
-    held: Span | None = None
+    """The spans in order; consecutive lines become one span."""
+    last: Span | None = None
     for start, end in (span for group in groups for span in group):
-        if held is not None and start == held[1] + 1:
-            held = (held[0], end)
+        if last is not None and start == last[1] + 1:
+            last = (last[0], end)
         else:
-            if held is not None:
-                yield held
-            held = (start, end)
-    if held is not None:
-        yield held
+            if last is not None:
+                yield last
+            last = (start, end)
+    if last is not None:
+        yield last

@@ -1,4 +1,4 @@
-"""Where the paths of a projection have got to, at one place of a value."""
+"""Masks: the progress of a projection's paths at one place of a value."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _DEEP: Final = ("**", True)
 
 
 class Mask:
-    """Where several paths have got to, at one place of a value."""
+    """The progress of several paths at one place of a value."""
 
     def __init__(self, states: Iterable[tuple[tuple[Step, ...], int]]) -> None:
         self._states = tuple(dict.fromkeys(_closed(states)))
         self._steps: dict[str, Mask | None] = {}
         self.selects = any(at == len(path) for path, at in self._states)
-        """Whether what is at this place was asked for, with all that is in it."""
+        """Whether a path ends here, so that this place is selected with all its contents."""
         self.wild = any(at < len(path) and path[at][1] for path, at in self._states)
-        """Whether any field may be the next."""
+        """Whether the next step of a path matches any field."""
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> Mask:
-        """Paths that can't be read lead nowhere: whoever takes them from a person refuses them there."""
+        """A mask of these paths. Malformed ones match nothing; they are refused where they are configured."""
         readable: list[tuple[Step, ...]] = []
         for path in paths:
             with suppress(ValueError):
@@ -32,7 +32,7 @@ class Mask:
         return cls((path, 0) for path in readable)
 
     def at(self, name: str) -> Mask | None:
-        """The mask for a field, None when no path leads through it."""
+        """The mask for a field, None if no path leads through it."""
         if name not in self._steps:
             mask = Mask(
                 (path, at if path[at] == _DEEP else at + 1)
@@ -44,7 +44,7 @@ class Mask:
 
 
 def _closed(states: Iterable[tuple[tuple[Step, ...], int]]) -> Iterable[tuple[tuple[Step, ...], int]]:
-    """With the states that ``**`` reaches by standing for no field at all."""
+    """Add the states that are reached if ``**`` matches no field."""
     for path, start in states:
         yield path, start
         at = start
@@ -59,4 +59,4 @@ def _matches(step: Step, name: str) -> bool:
 
 
 NOTHING: Final = Mask(())
-"""Leads nowhere: of what it is put on, only what a schema requires stays."""
+"""Matches nothing: only what a schema requires stays of the value."""

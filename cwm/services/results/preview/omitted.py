@@ -1,4 +1,4 @@
-"""Adding up what was left out, by the kind of place it was left out of."""
+"""Sums up what was left out, by the kind of place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from cwm.domain.preview import Omission, Unit
 
 Path = tuple[Any, ...]
-"""``(path of the container, name)``, ``()`` for the whole; the name is EACH for any item or any entry of a map."""
+"""``(path of the container, name)``, ``()`` for the whole value; the name is EACH for an item or an entry of a map."""
 EACH: Final = None
 _PLAIN: Final = re.compile(r"[^.\[\]\"*\s]+")
 
@@ -24,7 +24,7 @@ class _Sum:
 @dataclass(slots=True)
 class Omitted:
     _sums: dict[tuple[Path, Unit], _Sum] = field(default_factory=dict)
-    _kept: dict[Path, dict[str, None]] = field(default_factory=dict)
+    _fields: dict[Path, dict[str, None]] = field(default_factory=dict)
     _left_out: dict[Path, dict[str, None]] = field(default_factory=dict)
 
     def add(self, path: Path, unit: Unit, shown: int, total: int) -> None:
@@ -34,30 +34,30 @@ class Omitted:
         entry.places += 1
 
     def add_fields(self, path: Path, kept: dict[str, Any], left_out: list[str]) -> None:
-        """Of a record; places of one kind count as one, with all the fields that any of them has."""
-        self._kept.setdefault(path, {}).update(dict.fromkeys(kept))
+        """Add a record's fields; places of one kind count as one, with the fields of all of them."""
+        self._fields.setdefault(path, {}).update(dict.fromkeys(kept))
         self._left_out.setdefault(path, {}).update(dict.fromkeys(left_out))
 
     def texts_cut(self) -> bool:
         return any(unit not in {Unit.ITEMS, Unit.ENTRIES} for _, unit in self._sums)
 
     def omissions(self) -> tuple[Omission, ...]:
-        """Outer places first."""
-        found = [
+        """All omissions, those of outer places first."""
+        omissions = [
             (path, Omission(shown_path(path), unit, s.shown, s.total, s.places))
             for (path, unit), s in self._sums.items()
         ]
         for path, names in self._left_out.items():
-            kept = self._kept[path]
-            gone = tuple(name for name in names if name not in kept)
-            if gone:
-                shown, total = len(kept), len(kept) + len(gone)
-                found.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=gone)))
-        return tuple(omission for _, omission in sorted(found, key=lambda each: _length(each[0])))
+            kept = self._fields[path]
+            missing = tuple(name for name in names if name not in kept)
+            if missing:
+                shown, total = len(kept), len(kept) + len(missing)
+                omissions.append((path, Omission(shown_path(path), Unit.FIELDS, shown, total, names=missing)))
+        return tuple(omission for _, omission in sorted(omissions, key=lambda each: _length(each[0])))
 
 
 def shown_path(path: Path) -> str:
-    """As ``result_query`` and a policy's ``fields`` take it: ``items[*].user.login``."""
+    """The path in the form of ``result_query`` and a policy's ``fields``: ``items[*].user.login``."""
     names: list[Any] = []
     while path:
         path, name = path

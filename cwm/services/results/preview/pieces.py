@@ -1,4 +1,4 @@
-"""The pieces of a tool result that can be shown or cut on their own, and what becomes of each."""
+"""The pieces of a tool result, each of which is shown whole or cut on its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cwm.services.results.preview.validity import Validity
 _NO_JSON: Final = object()
 _LONGEST_NAME: Final = 120
 _DENSEST: Final = 12
-"""Characters of a token, at most: longer texts are not counted to find that they do not fit."""
+"""The most characters a token: a text that is longer than that allows does not fit and is not counted."""
 _IMAGE_TOKENS: Final = 1_600
-"""What a large picture takes in the models that see pictures; other bytes are read as the base64 they are."""
+"""Tokens of a large picture in models that see pictures; other data counts as base64 text."""
 _DATA_CHARACTERS: Final = 3
 _LINK: Final = {
     "required": ["type", "uri", "name"],
@@ -34,7 +34,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is delivered of a piece: an item of ``content``, or the structured content."""
+    """The delivered form of a piece: an item of ``content``, or the structured content."""
 
     value: Any
     tokens: int
@@ -44,13 +44,13 @@ class Shown:
 class Piece(Protocol):
     @property
     def size(self) -> int:
-        """About how much there is of it, in characters."""
+        """The approximate size in characters."""
 
     def whole(self, most: int, counter: TokenCounter) -> Shown | None:
-        """As it is, if that takes at most so many tokens."""
+        """The unchanged piece if it has at most ``most`` tokens, else None."""
 
     def cut(self, budget: int, counter: TokenCounter) -> Shown:
-        """In at most ``budget`` tokens, or the least there is."""
+        """The piece cut to at most ``budget`` tokens, or its smallest form."""
 
 
 def _whole(value: Any, text: str, most: int, counter: TokenCounter) -> Shown | None:
@@ -61,7 +61,7 @@ def _whole(value: Any, text: str, most: int, counter: TokenCounter) -> Shown | N
 
 
 def parsed(text: str) -> Any:
-    """The object or list that a text is as JSON; no such thing as NaN is taken for it."""
+    """The object or list that a text contains as JSON; a text with NaN or the like is not JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return _NO_JSON
     try:
@@ -80,7 +80,7 @@ def is_json(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class TextPiece:
-    """A text, or the text of an embedded resource; one that is JSON stays JSON."""
+    """A text, or the text of an embedded resource. If it is JSON, the cut text is JSON, too."""
 
     item: Item
     text: str
@@ -123,7 +123,7 @@ def with_text(item: Item, text: str) -> Item:
 
 @dataclass(frozen=True)
 class DataPiece:
-    """An image, a sound or other bytes in base64, ``text``: shown or not, but never in part."""
+    """An image, a sound or other bytes, in base64 in ``text``: shown whole or not at all."""
 
     item: Item
     text: str
@@ -153,7 +153,7 @@ class DataPiece:
 
 @dataclass(frozen=True)
 class OtherPiece:
-    """A link to a resource, of which the name and the URI stay, or an item of a kind that is not known."""
+    """A resource link, whose name and URI always stay, or an item of an unknown type."""
 
     item: Item
 
@@ -179,7 +179,7 @@ class OtherPiece:
 
 @dataclass(frozen=True)
 class StructuredPiece:
-    """The structured content. ``inner`` is the only key of one whose value is the text of an item."""
+    """The structured content. ``inner``: its only key, if the value under it is repeated as the text of an item."""
 
     value: Any
     schema: Schema | None
@@ -203,7 +203,7 @@ class StructuredPiece:
         return Shown(fitted.value, fitted.tokens, fitted.omitted.omissions())
 
     def _by_inner(self, budget: int, counter: TokenCounter) -> Fitted | None:
-        """With a text that is JSON cut as JSON; None where there is none, or the schema wants another."""
+        """Cut the text under ``inner`` as JSON; None if it is not JSON, or the result is not valid by the schema."""
         inner = _NO_JSON if self.inner is None else parsed(self.value[self.inner])
         if not is_json(inner):
             return None

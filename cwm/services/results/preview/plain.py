@@ -1,4 +1,4 @@
-"""What is shown of a result where no preview of it could be made: how its texts begin, by their bytes alone."""
+"""The fallback if no preview can be made: the beginnings of the texts, cut by bytes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cwm.services.results.preview.pieces import Item
 
 
 def plain_preview(content: Sequence[Item], structured: Any, most_tokens: int) -> Preview:
-    """Without structured content, and without a count: a text takes no more tokens than it has bytes."""
+    """A preview without structured content and without counting: a text has at most as many tokens as bytes."""
     texts = [str(item["text"]) for item in content if item.get("type") == "text"]
     if not texts and structured is not None:
         texts = [dumped(structured)]
     bodies = [text.encode(errors="replace") for text in texts]
     items, room = list[Item](), most_tokens
     for body in bodies:
-        shown = body[:room].decode(errors="ignore")
-        if not shown:
+        text = body[:room].decode(errors="ignore")
+        if not text:
             break
-        items.append({"type": "text", "text": shown})
-        room -= len(shown.encode())
+        items.append({"type": "text", "text": text})
+        room -= len(text.encode())
     omissions = [Omission("", Unit.BYTES, most_tokens - room, sum(map(len, bodies)))]
     if len(items) < len(content):
         omissions.append(Omission("", Unit.PARTS, len(items), len(content)))

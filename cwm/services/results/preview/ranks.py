@@ -1,4 +1,4 @@
-"""Which fields of a record matter most, by their names and what is in them."""
+"""Ranks the fields of a record by name and value."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ _LINKS: Final = frozenset({"url", "uri", "href", "link", "html_url", "permalink"
 
 
 class Rank(IntEnum):
-    """The lower, the longer a field is kept."""
+    """The lower the rank, the longer a field is kept."""
 
     TELLING = 0
-    """What tells one record from another, and what became of it."""
+    """Identifies a record or states its result."""
     SHORT = 1
     LONG = 2
     IDLE = 3
@@ -71,7 +71,7 @@ class Rank(IntEnum):
 
 
 def rank(name: str, value: Any) -> Rank:
-    """How much a field matters; of objects and lists it is their depth that decides whether they are kept."""
+    """The rank of a field. For objects and lists their depth decides whether they are kept."""
     if value is None or value in ("", [], {}):
         return Rank.IDLE
     if isinstance(value, (dict, list)):

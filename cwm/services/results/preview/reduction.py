@@ -1,4 +1,4 @@
-"""Reducing a JSON value to a given detail, within what its schema demands."""
+"""Reduces a JSON value to a given detail, as far as its schema allows."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from cwm.services.results.preview.omitted import EACH, Omitted, Path
 from cwm.services.results.preview.ranks import rank
 from cwm.services.results.preview.shapes import Shape
 from cwm.services.results.preview.texts import Text
-from cwm.services.results.preview.validity import Place
+from cwm.services.results.preview.validity import ValuePath
 
 _KEPT_TEXTS: Final = 200
-"""Characters from which on what is found out about a text is kept for the next reduction."""
+"""Texts of at least this many characters are analysed once and reused in the next reduction."""
 _REQUIRED_TEXT: Final = 40
 _GONE: Final = object()
-"""Nothing of the value was asked for."""
+"""No part of the value was selected."""
 
 
 class Pin(IntEnum):
-    """What may no longer be done at a place, because the schema turned out not to allow it."""
+    """A restriction at a place where a reduction turned out to be invalid by the schema."""
 
     FIELDS = 1
-    """No field is left out."""
+    """No field may be left out."""
     WHOLE = 2
 
 
 class TooLargeError(Exception):
-    """A reduction went over the characters it had."""
+    """A reduction exceeded its number of characters."""
 
 
 class Spot(NamedTuple):
-    """Where a value is, and what is demanded and asked for there.
+    """A place in the value, with the schema's demands (``shape``) and the selection (``mask``) there.
 
-    ``depth`` counts containers, from the root or from the item of an outermost list that it is in.
+    ``depth`` counts containers, from the root or from the enclosing item of an outermost list.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class Spot(NamedTuple):
 
 @dataclass(slots=True)
 class Reduction:
-    """One value, reduced as often as it takes. ``longest`` is the longest list that ``items`` applied to."""
+    """One value, which can be reduced repeatedly. ``longest``: length of the longest list that ``items`` applied to."""
 
     value: Any
     shape: Shape | None = None
@@ -60,7 +60,7 @@ class Reduction:
     keywords: Sequence[str] = ()
     longest: int = 0
     matched: bool = False
-    """Whether anything that the mask asks for was found."""
+    """Whether the value has anything that the mask selects."""
     _pins: dict[Path, Pin] = field(default_factory=dict)
     _maps: dict[Path, None] = field(default_factory=dict)
     _texts: dict[int, Text] = field(default_factory=dict)
@@ -69,14 +69,14 @@ class Reduction:
     _room: int = 0
 
     def to(self, detail: Detail, room: int) -> tuple[Any, Omitted]:
-        """The value in this detail. Raises TooLargeError once it is sure to take more than ``room`` characters."""
+        """The value at this detail. Raises TooLargeError as soon as it certainly exceeds ``room`` characters."""
         self._detail, self._omitted, self._room, self.longest = detail, Omitted(), room, 0
         reduced = self._any(self.value, Spot((), self.shape, self.mask, 0, False))
         return (type(self.value)() if reduced is _GONE else reduced), self._omitted
 
-    def pin(self, failed: Iterable[Place]) -> None:
-        """Leave more of the value as it is where a reduction of it was not valid."""
-        for path, record in dict.fromkeys(self._located(place) for place in failed):
+    def pin(self, places: Iterable[ValuePath]) -> None:
+        """Restrict further reductions at the places where the last one was not valid."""
+        for path, record in dict.fromkeys(self._located(place) for place in places):
             place = path
             while place and self._pins.get(place) is Pin.WHOLE:
                 place = place[0]
@@ -87,8 +87,8 @@ class Reduction:
     def pinned_whole(self) -> bool:
         return self._pins.get(()) is Pin.WHOLE
 
-    def _located(self, place: Place) -> tuple[Path, bool]:
-        """The path, and whether an object is there."""
+    def _located(self, place: ValuePath) -> tuple[Path, bool]:
+        """The path of a place, and whether an object is there."""
         path: Path = ()
         value = self.value
         for name in place:
@@ -119,7 +119,7 @@ class Reduction:
             raise TooLargeError
 
     def _whole(self, value: Any) -> Any:
-        """As it is, once what it takes at least is counted."""
+        """The unchanged value, after its minimum size is taken from the room."""
         waiting = [value]
         while waiting:
             one = waiting.pop()
@@ -181,7 +181,7 @@ class Reduction:
                 yield item
 
     def _allowed(self, length: int, spot: Spot, least: int) -> int:
-        """How many items, or entries of a map, may be shown."""
+        """How many items of a list, or entries of a map, may be shown."""
         if spot.mask is NOTHING or spot.depth > DEEPEST:
             return min(length, least)
         limit = self._detail.nested
@@ -195,7 +195,7 @@ class Reduction:
         if not every and self._paged(value, spot):
             return self._map(value, spot)
         required = spot.shape.required if spot.shape else ()
-        kept: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         left_out: list[str] = []
         for name, one in value.items():
             reduced = self._field(name, one, spot, must=every or name in required)
@@ -203,19 +203,19 @@ class Reduction:
                 left_out.append(name)
             else:
                 self._take(len(name) + 4)
-                kept[name] = reduced
+                fields[name] = reduced
         if left_out:
-            if not kept and spot.mask is not None and spot.mask is not NOTHING:
+            if not fields and spot.mask is not None and spot.mask is not NOTHING:
                 return _GONE
             least = max(spot.shape.least_fields if spot.shape else 0, spot.mask is None)
-            if len(kept) < least:
-                kept = self._with_enough(value, kept, least, spot)
-                left_out = [name for name in value if name not in kept]
-            self._omitted.add_fields(spot.path, kept, left_out)
-        return kept
+            if len(fields) < least:
+                fields = self._with_enough(value, fields, least, spot)
+                left_out = [name for name in value if name not in fields]
+            self._omitted.add_fields(spot.path, fields, left_out)
+        return fields
 
     def _field(self, name: str, value: Any, spot: Spot, *, must: bool) -> Any:
-        """The value of a field, reduced; _GONE to leave the field out, unless it must stay."""
+        """The reduced value of a field, or _GONE to leave it out unless it must stay."""
         if spot.mask is None and not must and self._unimportant(name, value, spot):
             return _GONE
         depth = spot.depth + isinstance(value, (dict, list))
@@ -224,7 +224,7 @@ class Reduction:
     def _inside(
         self, name: str, value: Any, spot: Spot, path: Path, depth: int, *, in_item: bool = False, must: bool
     ) -> Any:
-        """What is at ``name`` of an object; an entry of a map is an item of it."""
+        """The reduced value at ``name`` of an object; an entry of a map counts as an item."""
         shape = spot.shape.field(name) if spot.shape else None
         mask = spot.mask
         if mask is not None:
@@ -248,25 +248,27 @@ class Reduction:
         return rank(name, value) > self._detail.rank
 
     def _with_enough(
-        self, value: dict[str, Any], kept: dict[str, Any], least: int, spot: Spot
+        self, value: dict[str, Any], fields: dict[str, Any], least: int, spot: Spot
     ) -> dict[str, Any]:
-        """With as many more fields as make ``least``, those first that say most."""
-        more = sorted((name for name in value if name not in kept), key=lambda name: rank(name, value[name]))
-        names = dict.fromkeys([*kept, *more[: least - len(kept)]])
+        """``fields`` with further ones up to ``least``, those of the best rank first."""
+        more = sorted(
+            (name for name in value if name not in fields), key=lambda name: rank(name, value[name])
+        )
+        names = dict.fromkeys([*fields, *more[: least - len(fields)]])
         return {
-            name: kept[name] if name in kept else self._field(name, value[name], spot, must=True)
+            name: fields[name] if name in fields else self._field(name, value[name], spot, must=True)
             for name in value
             if name in names
         }
 
     def _paged(self, value: dict[str, Any], spot: Spot) -> bool:
-        """Whether it is the first entries that are shown, and not the fields that matter."""
+        """Whether to show the first entries instead of the most important fields."""
         if spot.mask is not None and not spot.mask.wild:
             return False
         return self._detail.entries or len(value) > RECORD_FIELDS
 
     def _map(self, value: dict[str, Any], spot: Spot) -> Any:
-        """Entries of an object whose keys are data, as of a list; at the last level, of any object."""
+        """Page the entries of an object like a list: if its keys are data, or at the last level of detail."""
         shape = spot.shape
         is_map = len(value) > RECORD_FIELDS
         depth = spot.depth + 1
@@ -276,25 +278,25 @@ class Reduction:
         shown = self._allowed(len(value), spot, shape.least_fields if shape else 0)
         required = shape.required if shape else frozenset[str]()
         waiting = len(required.intersection(value))
-        kept: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, one in value.items():
             must = name in required
-            if len(kept) >= shown and not waiting:
+            if len(fields) >= shown and not waiting:
                 break
             waiting -= must
-            if len(kept) < shown - waiting or must:
-                must = must or self._least(shape, kept)
+            if len(fields) < shown - waiting or must:
+                must = must or self._least(shape, fields)
                 path = (spot.path, EACH if is_map else name)
                 reduced = self._inside(name, one, spot, path, depth, in_item=is_map, must=must)
                 if reduced is not _GONE:
                     self._take(len(name) + 4)
-                    kept[name] = reduced
-        if not kept and spot.mask is not None and spot.mask is not NOTHING:
+                    fields[name] = reduced
+        if not fields and spot.mask is not None and spot.mask is not NOTHING:
             return _GONE
-        if len(kept) < len(value):
-            self._omitted.add(spot.path, Unit.ENTRIES, len(kept), len(value))
-        return kept
+        if len(fields) < len(value):
+            self._omitted.add(spot.path, Unit.ENTRIES, len(fields), len(value))
+        return fields
 
     @staticmethod
-    def _least(shape: Shape | None, kept: dict[str, Any]) -> bool:
-        return shape is not None and len(kept) < shape.least_fields
+    def _least(shape: Shape | None, fields: dict[str, Any]) -> bool:
+        return shape is not None and len(fields) < shape.least_fields

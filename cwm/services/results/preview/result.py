@@ -1,7 +1,7 @@
 """The preview of a tool result that is over its budget.
 
-Pure: the same result, policy and counter give the same bytes. Whoever calls this stores the whole result
-first, and says in the preview's company where it is.
+Pure functions: the same result, policy and counter give the same bytes. The caller stores the whole result first and
+adds to the preview where it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cwm.services.results.preview.pieces import (
 from cwm.services.results.preview.twins import Twins, twins_of
 
 _LEAST_SHARE: Final = 160
-"""Tokens: pieces that would get fewer each are not cut; the last are not shown unless they are small."""
+"""The fewest tokens a piece is cut to. If shares would be smaller, the last pieces are shown only if they fit whole."""
 _STRUCTURED: Final = -1
 
 
@@ -38,11 +38,11 @@ def preview_result(
     counter: TokenCounter,
     schema: Schema | None = None,
 ) -> Preview:
-    """What takes at most ``policy.preview_tokens``, unless the account says that it is over budget.
+    """A preview of at most ``policy.preview_tokens``, unless its account says that it is over budget.
 
-    ``content`` are the items of an MCP result as JSON, ``structured`` its ``structuredContent`` or None,
-    ``schema`` the tool's output schema, by which the preview's structured content is as valid as the
-    result's. A text that says the same as the structured content is the same as its preview too.
+    ``content``: the items of an MCP result as JSON. ``structured``: its ``structuredContent`` or None. ``schema``: the
+    tool's output schema; the preview's structured content is valid by it if the result's is. A text that repeats the
+    structured content repeats its preview.
     """
     twins = twins_of(content, structured)
     if twins.each is not None:
@@ -67,7 +67,7 @@ def _one_by_one(
     schema: Schema | None,
     twins: Twins,
 ) -> Preview:
-    """Of a list that is there twice, as structured content and a text for each item: each gets half of the budget."""
+    """The preview of a list that occurs twice, as structured content and as a text for each item: half the budget each."""
     half = policy.preview_tokens // 2
     piece = StructuredPiece(structured, schema, policy)
     shown = piece.whole(half, counter) or piece.cut(half, counter)
@@ -84,7 +84,7 @@ def _pieces(
     schema: Schema | None,
     twins: Twins,
 ) -> dict[int, Piece]:
-    """By their place in the content; the structured content comes before all."""
+    """The pieces by their place in the content; the structured content comes first."""
     pieces: dict[int, Piece] = {}
     if structured is not None:
         inner = twins.wrapped_text
@@ -110,7 +110,7 @@ def _piece(item: Item, policy: ToolPolicy) -> Piece:
 
 
 def _shared_out(pieces: Mapping[int, Piece], policy: ToolPolicy, counter: TokenCounter) -> dict[int, Shown]:
-    """The small ones whole, the others in equal shares of the rest; of too many, the first, or the last of a tail."""
+    """Small pieces whole, the others cut to equal shares of the rest; if too many, the first ones, or the last for a tail."""
     room = policy.preview_tokens
     places = list(pieces)
     if policy.preview is PreviewKind.TAIL:
@@ -146,7 +146,7 @@ def _joined(outer: str, inner: str) -> str:
 
 
 def _summed(omissions: Iterable[Omission]) -> Iterator[Omission]:
-    """One for each path and unit."""
+    """Add up the omissions of each path and unit."""
     alike: dict[tuple[str, Unit], Omission] = {}
     for omission in omissions:
         key = (omission.path, omission.unit)

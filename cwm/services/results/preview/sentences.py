@@ -1,4 +1,4 @@
-"""Where sentences of a text begin and end."""
+"""Finds the sentences of a text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cwm.services.results.preview.cuts import Span
 
 _SAMPLE: Final = 2_000
 _BLOCK: Final = 2_048
-"""Characters at a time: where no space is, what sentencex takes grows with the square of it."""
+"""Characters handled at a time: without spaces the time of sentencex grows with their square."""
 _SCRIPTS: Final = (
     ("ja", re.compile(r"[\u3040-\u30ff]")),
     ("zh", re.compile(r"[\u4e00-\u9fff]")),
@@ -22,7 +22,7 @@ _SCRIPTS: Final = (
 
 
 def sentences(text: str, start: int = 0, end: int | None = None) -> list[Span]:
-    """Spans of the sentences between ``start`` and ``end``, in order, without the white space around them."""
+    """The spans of the sentences between ``start`` and ``end``, in order, without surrounding white space."""
     end = len(text) if end is None else min(end, len(text))
     language = _language(text[start : start + _SAMPLE])
     spans: list[Span] = []
@@ -41,14 +41,14 @@ def _block(text: str, language: str) -> list[Span]:
     spans: list[Span] = []
     at = 0
     for sentence in segment(language, text):
-        if (plain := sentence.strip()) and (found := text.find(plain, at)) >= 0:
-            at = found + len(plain)
-            spans.append((found, at))
+        if (plain := sentence.strip()) and (start := text.find(plain, at)) >= 0:
+            at = start + len(plain)
+            spans.append((start, at))
     return spans
 
 
 def _language(sample: str) -> str:
-    """By script alone: it decides which abbreviations end no sentence. ``en`` where the script tells nothing."""
+    """The language by script alone, which decides which abbreviations end no sentence; ``en`` by default."""
     if sample.isascii():
         return "en"
     for language, letters in _SCRIPTS:

@@ -1,7 +1,7 @@
-"""What a JSON Schema demands of each place of a value, as far as leaving out and shortening go.
+"""Shapes: the demands of a JSON Schema at each place of a value, as far as they limit leaving out and shortening.
 
-It is on the safe side: what any branch of an ``anyOf``, ``oneOf`` or ``if`` demands counts as demanded. What
-this does not understand is found by validating the preview.
+They are on the safe side: a demand of any branch of ``anyOf``, ``oneOf`` or ``if`` counts. Demands that are not
+handled here are found by validating the preview.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Schema = Mapping[str, Any]
 
 
 class Shape:
-    """All that schemas say of one place."""
+    """The demands of all schemas that apply to one place."""
 
     def __init__(self, root: Schema, schemas: Sequence[Schema]) -> None:
         self._root = root
@@ -31,7 +31,7 @@ class Shape:
 
     @cached_property
     def fixed(self) -> bool:
-        """Nothing of the value may change."""
+        """Whether the value may not change at all."""
         return self._any(_FIXED)
 
     @cached_property
@@ -44,12 +44,12 @@ class Shape:
 
     @cached_property
     def whole_items(self) -> bool:
-        """Items have to differ: no item may be reduced, lest it becomes like another."""
+        """Whether items have to differ: a reduced item could become equal to another."""
         return self._any(("uniqueItems",))
 
     @cached_property
     def positional(self) -> bool:
-        """Items are told by their place, so a list can only lose its last ones."""
+        """Whether items have schemas by position, so that only the last ones can be left out."""
         return any(
             isinstance(schema.get("prefixItems", schema.get("items")), list) for schema in self._schemas
         )
@@ -76,7 +76,7 @@ class Shape:
         return self._least("minLength")
 
     def field(self, name: str) -> Shape | None:
-        """Of the property ``name``; None where nothing is said of it."""
+        """The shape of the property ``name``, None without demands."""
         if name not in self._fields:
             self._fields[name] = self._of([s for schema in self._schemas for s in _of_field(schema, name)])
         return self._fields[name]
@@ -99,13 +99,13 @@ class Shape:
 
 
 def _flat(root: Schema, schemas: Sequence[Schema]) -> Iterator[Schema]:
-    """The schemas, and those that they apply to the same place."""
-    waiting, seen = list(schemas), set[int]()
+    """The schemas, and those that they apply to the same place through references and combinators."""
+    waiting, visited = list(schemas), set[int]()
     while waiting:
         schema = waiting.pop(0)
-        if id(schema) in seen:
+        if id(schema) in visited:
             continue
-        seen.add(id(schema))
+        visited.add(id(schema))
         yield schema
         for keyword in _ALSO:
             waiting += _schemas(schema.get(keyword))
@@ -116,7 +116,7 @@ def _flat(root: Schema, schemas: Sequence[Schema]) -> Iterator[Schema]:
 
 
 def _referred(root: Schema, reference: Any) -> Any:
-    """What a reference within the schema leads to; None for any other."""
+    """The target of a reference within the schema; None for any other reference."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     if not reference.startswith("#/"):
@@ -150,7 +150,7 @@ def _of_field(schema: Schema, name: str) -> Iterator[Schema]:
     properties = schema.get("properties")
     own = properties.get(name) if isinstance(properties, Mapping) else None
     yield from _schemas([own])
-    # Which names a pattern means is not tried: it may take for ever.
+    # Patterns are not matched against the name, as that may take for ever: all of them count.
     yield from _schemas(_values(schema.get("patternProperties")))
     if own is None:
         yield from _schemas([schema.get("additionalProperties"), schema.get("unevaluatedProperties")])

@@ -1,4 +1,4 @@
-"""What kind of text it is, and so which part of it says most."""
+"""Recognizes the kind of a text, which decides what part of it is shown."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SENTENCE_END: Final = re.compile(r"[.!?…؟۔।]['\"”’)\]]*(?=\s|$)|[。�
 
 class Style(Enum):
     EXTRACT = auto()
-    """Sentences."""
+    """Whole sentences."""
     HEAD = auto()
     TAIL = auto()
     ENDS = auto()
-    """How it began and, at more length, how it ended."""
+    """The beginning and, at more length, the end."""
 
 
 def style_of(text: str, kind: PreviewKind) -> Style:
-    """By the policy where it says, else by the text: logs are told from tables or code, and both from prose."""
+    """The style by the policy, else by the text: prose as sentences, logs by both ends, tables and code from the start."""
     if kind is PreviewKind.EXTRACT or "\n" not in text.strip():
         return Style.EXTRACT
     if kind is PreviewKind.HEAD:
@@ -51,7 +51,7 @@ def _of_a_log(line: str) -> bool:
 
 
 def _prose(sample: str, lines: list[str]) -> bool:
-    """Sentences end often, and lines seldom do the way they do in code and tables."""
+    """Whether sentences end often, and few lines look like code or tables."""
     ends = len(_SENTENCE_END.findall(sample))
     code = sum(1 for line in lines if _CODE_LINE.match(line[:400]))
     return ends * 400 >= len(sample) and 3 * code < len(lines)

@@ -1,4 +1,4 @@
-"""Shortening one text: whole sentences or whole lines, and how much more there is."""
+"""Shortens one text to whole sentences or whole lines, with a note of how much is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORTH_CUTTING: Final = 60
 
 
 class Text:
-    """A text that may be shortened several times: what is found out about it is kept."""
+    """A text that may be shortened several times; its analysis is kept."""
 
     def __init__(
         self, whole: str, kind: PreviewKind = PreviewKind.AUTO, keywords: Sequence[str] = ()
@@ -38,7 +38,7 @@ class Text:
         self._wanted: dict[int, None] = {}
 
     def shorten(self, limit: int) -> Shortened | None:
-        """In about ``limit`` characters, at least those that say what is missing; None when that is no shorter."""
+        """Shorten to about ``limit`` characters, at least to the note of what is missing; None if that is not shorter."""
         if len(self._whole) <= limit:
             return None
         short = self._lines.shorten(limit, self._style) if self._style is not Style.EXTRACT else None
@@ -62,7 +62,7 @@ class Text:
         return Lines(self._whole, amount(self._whole, Unit.LINES), self._keyword)
 
     def _look(self, room: int) -> None:
-        """Find the sentences that may be shown: those at the beginning, and those further on with a keyword."""
+        """Find the sentences that may be shown: those at the beginning, and later ones with a keyword."""
         end = _LOOKED_AT if self._keyword else min(2 * room, _LOOKED_AT)
         if end > self._looked_at:
             self._looked_at = end
@@ -78,8 +78,8 @@ class Text:
         for hit in islice(self._keyword.finditer(self._whole, _LOOKED_AT, _SEARCHED), _HITS):
             if hit.start() >= end:
                 start, end = max(hit.start() - _AROUND, end, _LOOKED_AT), hit.end() + _AROUND
-                found = sentences(self._whole, start, end)
-                yield from (span for span in found if self._keyword.search(self._whole, *span))
+                spans = sentences(self._whole, start, end)
+                yield from (span for span in spans if self._keyword.search(self._whole, *span))
 
     def _by_sentences(self, limit: int) -> Shortened:
         room = limit - len(counted(self._total, self._unit, "earlier")) - len(" … []")
@@ -90,41 +90,43 @@ class Text:
         return self._marked(spans)
 
     def _chosen(self, room: int) -> list[Span]:
-        """The first sentence, those with a keyword, then those that follow the first, as far as there is room."""
+        """The first sentence, those with a keyword, then those after the first, as many as fit."""
         self._look(room)
         spans = self._sentences
         if not spans or spans[0][1] > room:
             return []
-        taken = {0}
+        indices = {0}
         room -= spans[0][1]
         for index in self._in_order():
-            follows = index - 1 in taken
+            follows = index - 1 in indices
             cost = spans[index][1] - (spans[index - 1][1] if follows else spans[index][0] - len(_GAP))
             if cost <= room:
-                taken.add(index)
+                indices.add(index)
                 room -= cost
             elif follows and index not in self._wanted:
-                return self._with_part(_joined(spans, sorted(taken)), spans[index - 1][1], spans[index], room)
-        return _joined(spans, sorted(taken))
+                return self._with_part(
+                    _joined(spans, sorted(indices)), spans[index - 1][1], spans[index], room
+                )
+        return _joined(spans, sorted(indices))
 
     def _with_keyword(self) -> dict[int, None]:
         """Sentences with a keyword, by index."""
         if self._keyword is None:
             return {}
-        found = (self._keyword.search(self._whole, *span) for span in self._sentences)
-        return {index: None for index, hit in enumerate(found) if hit}
+        hits = (self._keyword.search(self._whole, *span) for span in self._sentences)
+        return {index: None for index, hit in enumerate(hits) if hit}
 
     def _in_order(self) -> list[int]:
-        """Sentences by how much they matter, after the first."""
+        """The sentences after the first, by importance: those with a keyword come first."""
         rest = range(1, len(self._sentences))
         return [i for i in self._wanted if i] + [i for i in rest if i not in self._wanted]
 
-    def _with_part(self, taken: list[Span], last: int, sentence: Span, room: int) -> list[Span]:
-        """And, after the one that ends at ``last``, the beginning of a sentence that did not fit."""
+    def _with_part(self, spans: list[Span], last: int, sentence: Span, room: int) -> list[Span]:
+        """``spans`` extended, after the span that ends at ``last``, by the beginning of a sentence that did not fit."""
         end = last + cut_after(self._whole[last : sentence[1]], room)
         if end - sentence[0] < _WORTH_CUTTING:
-            return taken
-        return [(start, end if till == last else till) for start, till in taken]
+            return spans
+        return [(start, end if till == last else till) for start, till in spans]
 
     def _marked(self, spans: list[Span]) -> Shortened:
         unit, total = self._unit, self._total
@@ -140,7 +142,7 @@ class Text:
 
 
 def _joined(spans: list[Span], indices: list[int]) -> list[Span]:
-    """Spans of sentences that follow each other as one, with what is between them."""
+    """The spans of these sentences; consecutive ones become one span with the space between them."""
     joined: list[Span] = []
     last = -2
     for index in indices:

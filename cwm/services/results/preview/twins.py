@@ -1,4 +1,4 @@
-"""Texts of a result that say what its structured content says, so that both get one preview."""
+"""Finds the texts of a result that repeat its structured content, so that both get the same preview."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from cwm.services.results.preview.pieces import Item, is_json, parsed, with_text
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """``said`` are the places of texts that say all of it, or what is under its only key, which is named.
+    """The texts that repeat the structured content.
 
-    Where ``each`` names a key, the texts are one by one the items of the list under it.
+    ``said``: for the place of each such text, the key if it repeats only the value under the only key, else None.
+    ``each``: the key of a list that has exactly one text for each item.
     """
 
     said: Mapping[int, str | None] = field(default_factory=dict)
@@ -22,16 +23,16 @@ class Twins:
 
     @property
     def wrapped_text(self) -> str | None:
-        """The only key of the structured content, where one of the texts is what is under it."""
+        """The only key of the structured content, if a text repeats the value under it."""
         return next((key for key in self.said.values() if key is not None), None)
 
     def text(self, place: int, structured: Any) -> str:
-        """What the text at a place says of a preview."""
+        """The text at a place, for the preview ``structured``."""
         key = self.said[place]
         return _text(structured if key is None else structured[key])
 
     def texts(self, content: Sequence[Item], structured: Any, *, last: bool) -> list[Item]:
-        """A text for each item of a preview: the first ones of the result's, or the last."""
+        """A text for each item of the preview, made from the first items of the result, or the last."""
         assert self.each is not None
         items = structured.get(self.each, [])
         templates = content[len(content) - len(items) :] if last else content[: len(items)]
@@ -42,16 +43,16 @@ def twins_of(content: Sequence[Item], structured: Any) -> Twins:
     if structured is None:
         return Twins()
     only = next(iter(structured)) if isinstance(structured, dict) and len(structured) == 1 else None
-    said: dict[int, str | None] = {}
+    repeats: dict[int, str | None] = {}
     for place, item in enumerate(content):
         text = item["text"] if item.get("type") == "text" else None
         if text is not None and _says(text, structured):
-            said[place] = None
+            repeats[place] = None
         elif text is not None and only is not None and _says(text, structured[only]):
-            said[place] = only
-    if not said and only is not None and _one_by_one(content, structured[only]):
+            repeats[place] = only
+    if not repeats and only is not None and _one_by_one(content, structured[only]):
         return Twins(each=only)
-    return Twins(said)
+    return Twins(repeats)
 
 
 def _says(text: str, value: Any) -> bool:
@@ -61,9 +62,9 @@ def _says(text: str, value: Any) -> bool:
         return text == dumped(value)
     if not text.lstrip().startswith("{" if isinstance(value, dict) else "["):
         return False
-    said = parsed(text)
+    parsed_text = parsed(text)
     try:
-        return is_json(said) and bool(said == value)
+        return is_json(parsed_text) and bool(parsed_text == value)
     except RecursionError:
         return False
 

@@ -1,4 +1,4 @@
-"""Whether a preview is what the tool's output schema promises."""
+"""Validates a preview by the tool's output schema."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Final
 _ERRORS: Final = 50
 _BACKTRACKS: Final = 100_000
 
-Place = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 
 
 class Validity:
-    """A schema of an upstream's making: it is not followed out of the process, and its patterns can't hang it."""
+    """Validates by an upstream's schema: external references are not followed, and patterns have a backtracking limit."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         from jsonschema_rs import FancyRegexOptions, Validator, validator_for
 
         patterns = FancyRegexOptions(backtrack_limit=_BACKTRACKS)
         self._validator: Validator | None = None
-        # By a schema that can't be read, no client can validate either.
+        # No client can validate by a malformed schema either.
         with suppress(ValueError):
             self._validator = validator_for(dict(schema), offline=True, pattern_options=patterns)
 
-    def errors(self, value: Any) -> list[Place]:
-        """Where ``value`` fails, at most 50 places; the empty place is the whole."""
+    def errors(self, value: Any) -> list[ValuePath]:
+        """The places where ``value`` is invalid, at most 50; the empty place is the whole value."""
         if self._validator is None or self._validator.is_valid(value):
             return []
         return [tuple(error.instance_path) for error in islice(self._validator.iter_errors(value), _ERRORS)]

@@ -1,60 +1,65 @@
-"""From shared context's records to what its tools answer."""
+"""Converts the records of shared context to the answers of its tools."""
 
 from __future__ import annotations
 
-from cwm.domain.shared_context import Entry, Scope, Snapshot, uri_of
+from cwm.domain.shared_context import ContextScope, Entry, Snapshot, uri_of
 from cwm.services.context.requests import ContextStats, Found, KeyPage, Restored
 from cwm.transport.mcp.context import schemas
 from cwm.transport.mcp.contract.render import moment
 
 
-def entry(of: Entry) -> schemas.ContextEntry:
-    shown: schemas.ContextEntry = {
-        "key": of.key,
-        "version": of.version,
-        "size_bytes": of.size,
-        "priority": of.priority,
-        "immutable": of.immutable,
-        "author": of.author,
-        "written_at": moment(of.written_at),
+def entry(record: Entry) -> schemas.ContextEntry:
+    answer: schemas.ContextEntry = {
+        "key": record.key,
+        "version": record.version,
+        "size_bytes": record.size,
+        "priority": record.priority,
+        "immutable": record.immutable,
+        "author": record.author,
+        "written_at": moment(record.written_at),
     }
-    if of.expires_at is not None:
-        shown["expires_at"] = moment(of.expires_at)
-    return shown
+    if record.expires_at is not None:
+        answer["expires_at"] = moment(record.expires_at)
+    return answer
 
 
-def written(scope: Scope, of: Entry) -> schemas.ContextSet:
-    return {"success": True, "scope": scope.name, "uri": uri_of(scope.name, of.key), "entry": entry(of)}
+def written(scope: ContextScope, record: Entry) -> schemas.ContextSet:
+    return {
+        "success": True,
+        "scope": scope.name,
+        "uri": uri_of(scope.name, record.key),
+        "entry": entry(record),
+    }
 
 
-def value(scope: Scope, key: str, found: Found) -> schemas.ContextValue:
-    shown: schemas.ContextValue = {
+def value(scope: ContextScope, key: str, reading: Found) -> schemas.ContextValue:
+    answer: schemas.ContextValue = {
         "success": True,
         "scope": scope.name,
         "key": key,
-        "found": found.entry is not None,
-        "scope_version": found.version,
+        "found": reading.entry is not None,
+        "scope_version": reading.version,
     }
-    if found.entry is not None:
-        shown["value"] = found.value
-        shown["entry"] = entry(found.entry)
-    return shown
+    if reading.entry is not None:
+        answer["value"] = reading.value
+        answer["entry"] = entry(reading.entry)
+    return answer
 
 
-def deleted(scope: Scope, key: str, of: Entry | None) -> schemas.ContextDeleted:
-    shown: schemas.ContextDeleted = {
+def deleted(scope: ContextScope, key: str, record: Entry | None) -> schemas.ContextDeleted:
+    answer: schemas.ContextDeleted = {
         "success": True,
         "scope": scope.name,
         "key": key,
-        "deleted": of is not None,
+        "deleted": record is not None,
     }
-    if of is not None:
-        shown["version"] = of.version
-    return shown
+    if record is not None:
+        answer["version"] = record.version
+    return answer
 
 
-def keys(scope: Scope, page: KeyPage) -> schemas.ContextKeys:
-    shown: schemas.ContextKeys = {
+def keys(scope: ContextScope, page: KeyPage) -> schemas.ContextKeys:
+    answer: schemas.ContextKeys = {
         "success": True,
         "scope": scope.name,
         "scope_version": page.version,
@@ -62,20 +67,20 @@ def keys(scope: Scope, page: KeyPage) -> schemas.ContextKeys:
         "has_more": page.more,
     }
     if page.more:
-        shown["next_after"] = page.entries[-1].key
-    return shown
+        answer["next_after"] = page.entries[-1].key
+    return answer
 
 
-def snapshot(of: Snapshot) -> schemas.ContextSnapshot:
+def snapshot(record: Snapshot) -> schemas.ContextSnapshot:
     return {
-        "label": of.label,
-        "version": of.version,
-        "author": of.author,
-        "taken_at": moment(of.taken_at),
+        "label": record.label,
+        "version": record.version,
+        "author": record.author,
+        "taken_at": moment(record.taken_at),
     }
 
 
-def restored(scope: Scope, result: Restored) -> schemas.ContextRestored:
+def restored(scope: ContextScope, result: Restored) -> schemas.ContextRestored:
     return {
         "success": True,
         "scope": scope.name,
@@ -86,7 +91,7 @@ def restored(scope: Scope, result: Restored) -> schemas.ContextRestored:
     }
 
 
-def stats(scope: Scope, result: ContextStats) -> schemas.ContextStats:
+def stats(scope: ContextScope, result: ContextStats) -> schemas.ContextStats:
     store: schemas.ContextStore = {"used_bytes": result.tenant_bytes}
     if result.tenant_quota_bytes is not None:
         store["quota_bytes"] = result.tenant_quota_bytes

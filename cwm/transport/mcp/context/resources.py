@@ -1,4 +1,4 @@
-"""Shared context as resources: one of each key, and one of each prefix."""
+"""Shared context as resources: one for each key, and one for each key prefix."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ _JSON: Final = "application/json"
 
 
 async def context(scope: str, key: str, caller: Caller = CALLER) -> str:  # noqa: ARG001 - the template has them
-    """A key of shared context, as context_get answers; subscribe to be told when it is written or deleted.
+    """A key of shared context, in the form of context_get's answer; subscribers are notified of writes and deletes.
 
-    With an asterisk at its end, as in cwm://context/tenant/files/*, it stands for all keys that begin so: it
-    reads as context_list answers, the first 1000, and its subscribers are told of each write to any of them. An
-    asterisk that is part of a key is spelled %2A. session is the caller's own private scope.
+    A URI that ends with an asterisk, as in cwm://context/tenant/files/*, stands for all keys with that prefix:
+    it reads as context_list's answer for the first 1000 of them, and its subscribers are notified of each write
+    to any of them. Write an asterisk that is part of a key as %2A. The scope session is the caller's own private
+    scope.
     """
-    asked = named_by(_asked_uri())
-    if asked is None:
+    target = named_by(_requested_uri())
+    if target is None:
         raise InvalidParameterError(f"scope: must match {SCOPE_PATTERN}.", field="uri")
-    name, raw = asked
-    place = scope_of(caller.principal.tenant, caller.agent.key, name)
+    name, key_in_uri = target
+    context_scope = scope_of(caller.principal.tenant, caller.agent.key, name)
     shared = caller.services.shared_context
-    if raw.endswith(ANY_SUFFIX) and _asked_uri().endswith(ANY_SUFFIX):
-        page = await shared.list(place, raw.removesuffix(ANY_SUFFIX), None, MAX_PAGE)
-        return json.dumps(render_context.keys(place, page))
-    return json.dumps(render_context.value(place, raw, await shared.get(place, raw)))
+    if key_in_uri.endswith(ANY_SUFFIX) and _requested_uri().endswith(ANY_SUFFIX):
+        page = await shared.list(context_scope, key_in_uri.removesuffix(ANY_SUFFIX), None, MAX_PAGE)
+        return json.dumps(render_context.keys(context_scope, page))
+    return json.dumps(
+        render_context.value(context_scope, key_in_uri, await shared.get(context_scope, key_in_uri))
+    )
 
 
 def context_templates() -> list[ResourceTemplate]:
@@ -53,8 +56,8 @@ def context_templates() -> list[ResourceTemplate]:
     ]
 
 
-def _asked_uri() -> str:
-    """As it was spelled: decoded, an asterisk of a key and one for any key look alike."""
+def _requested_uri() -> str:
+    """The URI as the client sent it: once decoded, %2A and the asterisk of a prefix are the same."""
     request = sdk_context(get_context().request_context)
     params = None if request is None else request.params
     return str(params.get("uri", "")) if params else ""

@@ -1,4 +1,4 @@
-"""What the tools of shared context answer. Versions are of the scope: each write of any of its keys makes one."""
+"""The answers of the shared context tools. A version numbers the scope: each write of any of its keys makes a new one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from cwm.transport.mcp.contract.schemas import Timestamp
 ANY_JSON: Final[JsonDict] = {
     "anyOf": [{"type": kind} for kind in ("object", "array", "string", "number", "boolean", "null")]
 }
-"""In words that every client knows: some take a schema that says nothing for a mistake."""
+"""Any JSON value, with all types listed: some clients reject an empty schema as a mistake."""
 
 
 class ContextEntry(TypedDict):
     key: str
-    version: Annotated[int, Field(description="Of the scope, when the key was written; for if_version")]
-    size_bytes: Annotated[int, Field(description="Of the value as JSON")]
+    version: Annotated[
+        int, Field(description="Version of the scope that this write made; pass it as if_version")
+    ]
+    size_bytes: Annotated[int, Field(description="Size of the value as JSON")]
     priority: int
     immutable: bool
-    author: Annotated[str, Field(description="Who wrote it")]
+    author: Annotated[str, Field(description="The principal who wrote it")]
     written_at: Timestamp
     expires_at: NotRequired[Timestamp]
 
@@ -30,7 +32,7 @@ class ContextEntry(TypedDict):
 class ContextSet(TypedDict):
     success: bool
     scope: str
-    uri: Annotated[str, Field(description="Resource to read or subscribe to")]
+    uri: Annotated[str, Field(description="Resource URI to read or subscribe to")]
     entry: ContextEntry
 
 
@@ -39,9 +41,9 @@ class ContextValue(TypedDict):
     scope: str
     key: str
     found: bool
-    scope_version: Annotated[int, Field(description="The version that was read")]
+    scope_version: Annotated[int, Field(description="The version of the scope that was read")]
     value: NotRequired[
-        Annotated[Any, Field(description="Left out where the key is not there", json_schema_extra=ANY_JSON)]
+        Annotated[Any, Field(description="Left out if the key does not exist", json_schema_extra=ANY_JSON)]
     ]
     entry: NotRequired[ContextEntry]
 
@@ -50,15 +52,15 @@ class ContextDeleted(TypedDict):
     success: bool
     scope: str
     key: str
-    deleted: Annotated[bool, Field(description="False where the key was not there")]
-    version: NotRequired[Annotated[int, Field(description="Of the scope, now")]]
+    deleted: Annotated[bool, Field(description="false if the key did not exist")]
+    version: NotRequired[Annotated[int, Field(description="The new version of the scope")]]
 
 
 class ContextKeys(TypedDict):
     success: bool
     scope: str
-    scope_version: Annotated[int, Field(description="The version that was listed")]
-    entries: Annotated[list[ContextEntry], Field(description="In the order of their keys")]
+    scope_version: Annotated[int, Field(description="The version of the scope that was listed")]
+    entries: Annotated[list[ContextEntry], Field(description="Sorted by key")]
     has_more: bool
     next_after: NotRequired[Annotated[str, Field(description="Pass it as after for the next page")]]
 
@@ -74,32 +76,35 @@ class ContextSnapshotTaken(TypedDict):
     success: bool
     scope: str
     snapshot: ContextSnapshot
-    dropped: Annotated[list[str], Field(description="Labels of the oldest, where there were too many")]
+    dropped: Annotated[
+        list[str],
+        Field(description="Labels of the oldest snapshots, if they were dropped because there were too many"),
+    ]
 
 
 class ContextRestored(TypedDict):
     success: bool
     scope: str
     snapshot: ContextSnapshot
-    version: Annotated[int, Field(description="Of the scope, now")]
+    version: Annotated[int, Field(description="The new version of the scope")]
     keys_written: int
     keys_deleted: int
 
 
 class ContextScopeStats(TypedDict):
     version: int
-    oldest_version: Annotated[int, Field(description="Versions from here on can be read")]
+    oldest_version: Annotated[int, Field(description="The oldest version that can still be read")]
     keys: int
-    value_bytes: Annotated[
-        int, Field(description="Of all values as JSON, equal ones as often as they are there")
-    ]
+    value_bytes: Annotated[int, Field(description="Size of all values as JSON; equal values count each time")]
     snapshots: list[ContextSnapshot]
 
 
 class ContextStore(TypedDict):
     used_bytes: Annotated[
         int,
-        Field(description="One copy of each value, compressed; past versions and stored results included"),
+        Field(
+            description="Compressed size of one copy of each value, including past versions and stored results"
+        ),
     ]
     quota_bytes: NotRequired[int]
 
@@ -108,10 +113,10 @@ class ContextMemory(TypedDict):
     used_bytes: int
     limit_bytes: int
     eviction: Literal["lru", "lfu", "ttl", "priority", "size"]
-    values: Annotated[int, Field(description="Kept in this process")]
-    hot_values: Annotated[int, Field(description="Of these, those that are not compressed")]
-    hits: Annotated[int, Field(description="Reads answered from memory, since the start")]
-    warm_hits: Annotated[int, Field(description="Reads that only had to decompress")]
+    values: Annotated[int, Field(description="Number of values in this process's memory")]
+    hot_values: Annotated[int, Field(description="Number of these that are not compressed")]
+    hits: Annotated[int, Field(description="Reads answered from memory, since the gateway started")]
+    warm_hits: Annotated[int, Field(description="Reads from memory that had to decompress the value")]
     misses: Annotated[int, Field(description="Reads that went to the shared store")]
     evicted: int
 
@@ -120,5 +125,5 @@ class ContextStats(TypedDict):
     success: bool
     scope: str
     of_scope: ContextScopeStats
-    shared_store: Annotated[ContextStore, Field(description="The tenant's part of it")]
+    shared_store: Annotated[ContextStore, Field(description="What the tenant uses of the shared store")]
     memory: Annotated[ContextMemory, Field(description="Of this gateway process, all tenants")]

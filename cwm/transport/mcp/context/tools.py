@@ -1,4 +1,4 @@
-"""Tools on shared context: what one agent learned, for the others to use."""
+"""Tools on shared context, where agents keep what they learned for each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cwm.domain.shared_context import (
     MIN_PRIORITY,
     SCOPE_PATTERN,
     SESSION,
-    Scope,
+    ContextScope,
     scope_of,
 )
 from cwm.services.context.requests import Setting
@@ -34,24 +34,29 @@ ScopeName: TypeAlias = Annotated[
     str,
     Field(
         pattern=SCOPE_PATTERN,
-        description="session: private to you. workspace:<name>: all of your tenant who name it. tenant: all of it",
+        description="session: private to you. workspace:<name>: whoever in your tenant uses that name. tenant: your whole tenant",
     ),
 ]
 Handle: TypeAlias = Annotated[
     inputs.AgentSession | None,
-    Field(description="From agent_session_create: whose private scope is meant; for scope session only"),
+    Field(
+        description="From agent_session_create: the agent session whose private scope to use; only with scope session"
+    ),
 ]
 
 
 async def context_set(
     key: Annotated[
-        Key, Field(description="Name, such as files/package.json; / groups keys for context_list")
+        Key,
+        Field(
+            description="Name of the value, such as files/package.json; group keys with / for context_list"
+        ),
     ],
-    value: Annotated[Any, Field(description="Any JSON", json_schema_extra=schemas.ANY_JSON)],
+    value: Annotated[Any, Field(description="Any JSON value", json_schema_extra=schemas.ANY_JSON)],
     ttl: Annotated[
         float | None,
         Field(
-            gt=0, le=inputs.MAX_TTL_SECONDS, description="Seconds until the key is gone; never if left out"
+            gt=0, le=inputs.MAX_TTL_SECONDS, description="Seconds until the key expires; never if left out"
         ),
     ] = None,
     priority: Annotated[
@@ -59,7 +64,7 @@ async def context_set(
         Field(
             ge=MIN_PRIORITY,
             le=MAX_PRIORITY,
-            description="How long memory keeps it where that goes by priority; nothing is lost either way",
+            description="With eviction by priority, a higher priority stays in memory longer; no value is lost either way",
         ),
     ] = DEFAULT_PRIORITY,
     immutable: Annotated[
@@ -67,7 +72,7 @@ async def context_set(
     ] = False,
     if_version: Annotated[
         Version | None,
-        Field(description="Write only if the key is still at this version; 0: only if it is not there"),
+        Field(description="Write only if the key is still at this version; 0: only if it does not exist"),
     ] = None,
     scope: ScopeName = SESSION,
     agent_session: Handle = None,
@@ -75,45 +80,45 @@ async def context_set(
 ) -> schemas.ContextSet:
     """Keep a value under a key, for yourself or for other agents.
 
-    What is expensive to find out and others will need belongs in a workspace or the tenant. The answer's
-    entry.version is what if_version takes: read a key, change it, and write it with the version you read, and
-    no write of another agent is lost; after CWM-3007 read again and retry. Equal values are stored once.
+    Put what was expensive to find out and others will need in a workspace or the tenant. To change a key
+    without losing another agent's write, read it, change the value, and write it with the entry.version you
+    read as if_version; after CWM-3007, read again and retry. Equal values are stored once.
 
     Errors: CWM-1003 malformed field, or a value too large; CWM-2004 no such agent session; CWM-3007 the key is
-    immutable, or not at if_version (context.current_version says at which); CWM-4001/4002 the shared store
+    immutable, or not at if_version (context.current_version has its version); CWM-4001/4002 the shared store
     cannot be reached (retryable); CWM-4003 the tenant's quota is used up.
     """
-    place = await _scope(caller, scope, agent_session)
+    context_scope = await _scope(caller, scope, agent_session)
     setting = Setting(key, value, ttl, priority, immutable, if_version)
-    entry = await caller.services.shared_context.set(caller.principal, place, setting)
-    return render_context.written(place, entry)
+    entry = await caller.services.shared_context.set(caller.principal, context_scope, setting)
+    return render_context.written(context_scope, entry)
 
 
 async def context_get(
     key: Annotated[Key, Field(description="The key to read")],
     version: Annotated[
-        Version | None, Field(description="Read the scope as it was at this version of it")
+        Version | None, Field(description="Read the key as it was at this version of the scope")
     ] = None,
     snapshot: Annotated[
-        Label | None, Field(description="Read the scope as it was when this snapshot was taken")
+        Label | None, Field(description="Read the key as it was when this snapshot was taken")
     ] = None,
     scope: ScopeName = SESSION,
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextValue:
-    """Read a key: what every agent has written by now, or one state of the past.
+    """Read a key: its value now, whichever agent wrote it, or at an earlier version or snapshot.
 
-    Look here before you read, search or compute what another agent may have found out already. A key that
-    is not there, or has expired, is found: false. Reads with the same snapshot all show one consistent state,
-    however others write.
+    Look here before you read, search or compute what another agent may have found out already. For a key that
+    does not exist or has expired, found is false. Reads with the same snapshot all see one consistent state,
+    whatever others write meanwhile.
 
-    Errors: CWM-1003 malformed field, a version that is not kept any more, or version and snapshot both;
+    Errors: CWM-1003 malformed field, a version that is no longer kept, or both version and snapshot;
     CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4001/4002 the shared store cannot be reached
-    (retryable); CWM-4004 the value was damaged and dropped.
+    (retryable); CWM-4004 the value was damaged and has been dropped.
     """
-    place = await _scope(caller, scope, agent_session)
-    found = await caller.services.shared_context.get(place, key, version, snapshot)
-    return render_context.value(place, key, found)
+    context_scope = await _scope(caller, scope, agent_session)
+    reading = await caller.services.shared_context.get(context_scope, key, version, snapshot)
+    return render_context.value(context_scope, key, reading)
 
 
 async def context_delete(
@@ -125,22 +130,22 @@ async def context_delete(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextDeleted:
-    """Delete a key; snapshots and past versions still show it.
+    """Delete a key; snapshots and past versions still have it.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the key is immutable, or not at
     if_version; CWM-4001/4002 the shared store cannot be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    entry = await caller.services.shared_context.delete(caller.principal, place, key, if_version)
-    return render_context.deleted(place, key, entry)
+    context_scope = await _scope(caller, scope, agent_session)
+    entry = await caller.services.shared_context.delete(caller.principal, context_scope, key, if_version)
+    return render_context.deleted(context_scope, key, entry)
 
 
 async def context_list(
-    prefix: Annotated[Prefix, Field(description="Only keys that begin with it")] = "",
+    prefix: Annotated[Prefix, Field(description="Only keys that begin with this")] = "",
     after: Annotated[
-        Key | None, Field(description="Only keys after this one: next_after of the page before")
+        Key | None, Field(description="Only keys after this one: next_after of the previous page")
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most keys to return")] = 100,
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of keys to return")] = 100,
     snapshot: Annotated[
         Label | None, Field(description="List the scope as it was when this snapshot was taken")
     ] = None,
@@ -150,35 +155,37 @@ async def context_list(
 ) -> schemas.ContextKeys:
     """List keys with their sizes and versions, without their values.
 
-    Pages follow each other by key, so nothing is listed twice; to see one state over all pages, list a snapshot.
+    Pages are ordered by key, so nothing is listed twice; to see the same state on all pages, list a snapshot.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-4002 the
     shared store cannot be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    page = await caller.services.shared_context.list(place, prefix, after, limit, snapshot)
-    return render_context.keys(place, page)
+    context_scope = await _scope(caller, scope, agent_session)
+    page = await caller.services.shared_context.list(context_scope, prefix, after, limit, snapshot)
+    return render_context.keys(context_scope, page)
 
 
 async def context_snapshot(
-    label: Annotated[Label, Field(description="Name of the snapshot, new in its scope")],
+    label: Annotated[Label, Field(description="Name of the snapshot; must not be in use in the scope")],
     scope: ScopeName = SESSION,
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextSnapshotTaken:
-    """Give the state of a scope a name, to read or restore it later. It costs nothing, however large the scope.
+    """Name the current state of a scope, to read or restore it later. It costs nothing, however large the scope.
 
     The oldest snapshots of a scope are dropped when there are too many.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-3007 the label is in use;
     CWM-4001 the shared store cannot be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    taken, dropped = await caller.services.shared_context.snapshot(caller.principal, place, label)
+    context_scope = await _scope(caller, scope, agent_session)
+    new_snapshot, dropped = await caller.services.shared_context.snapshot(
+        caller.principal, context_scope, label
+    )
     return {
         "success": True,
-        "scope": place.name,
-        "snapshot": render_context.snapshot(taken),
+        "scope": context_scope.name,
+        "snapshot": render_context.snapshot(new_snapshot),
         "dropped": list(dropped),
     }
 
@@ -189,17 +196,18 @@ async def context_restore(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextRestored:
-    """Make every key of a scope what it was in a snapshot: all at once, as one new version, or nothing.
+    """Set every key of a scope back to its state in a snapshot: all in one new version, or none.
 
-    Keys that were set since are deleted. The states between stay readable. Keys that expired since stay gone.
+    Keys that were created since are deleted. The versions in between stay readable. Keys that have expired since
+    stay gone.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-2006 no such snapshot; CWM-3007 it
-    would change an immutable key (context.key), or others never stop writing; CWM-4001/4002 the shared store cannot
+    would change an immutable key (context.key), or others keep writing; CWM-4001/4002 the shared store cannot
     be reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    restored = await caller.services.shared_context.restore(caller.principal, place, snapshot)
-    return render_context.restored(place, restored)
+    context_scope = await _scope(caller, scope, agent_session)
+    restored = await caller.services.shared_context.restore(caller.principal, context_scope, snapshot)
+    return render_context.restored(context_scope, restored)
 
 
 async def context_stats(
@@ -207,13 +215,13 @@ async def context_stats(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextStats:
-    """Tell how much is in a scope, which snapshots it has, and how well memory serves reads.
+    """See how much a scope contains, which snapshots it has, and how many reads memory answers.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-4002 the shared store cannot be
     reached (retryable).
     """
-    place = await _scope(caller, scope, agent_session)
-    return render_context.stats(place, await caller.services.shared_context.stats(place))
+    context_scope = await _scope(caller, scope, agent_session)
+    return render_context.stats(context_scope, await caller.services.shared_context.stats(context_scope))
 
 
 def context_tools() -> list[FunctionTool]:
@@ -240,7 +248,7 @@ def context_tools() -> list[FunctionTool]:
     ]
 
 
-async def _scope(caller: Caller, name: str, agent_session: str | None) -> Scope:
+async def _scope(caller: Caller, name: str, agent_session: str | None) -> ContextScope:
     key = caller.agent.key
     if agent_session is not None:
         key = await caller.agents.known(caller.principal, agent_session)

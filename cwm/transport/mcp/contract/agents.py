@@ -1,4 +1,4 @@
-"""Tools on agent sessions: for clients whose protocol has none."""
+"""Tools on agent sessions, for clients whose protocol version has no sessions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 
 async def agent_session_create(caller: Caller = CALLER) -> schemas.AgentSessionCreated:
-    """Open an agent session: what belongs together while one agent works, apart from your other agents.
+    """Open an agent session, which keeps this agent's state apart from that of your other agents.
 
-    Only clients of MCP 2026-07-28 need it, and only if several agents work for the same user: without one
+    Only clients of MCP 2026-07-28 need it, and only if several agents work for the same user: without it
     they share their state in stateful upstream servers. Pass agent_session with every call of a tool that
-    takes it, or as dev.cwm/agent-session in a request's _meta. Clients of earlier versions have one
-    already. It ends with agent_session_end, or when it was not used for expires_in_seconds.
+    takes it, or as dev.cwm/agent-session in a request's _meta. Clients of earlier MCP versions have an agent
+    session already. It ends with agent_session_end, or after expires_in_seconds without use.
 
     Errors: CWM-4001 the shared store cannot be reached (retryable).
     """
@@ -27,10 +27,12 @@ async def agent_session_create(caller: Caller = CALLER) -> schemas.AgentSessionC
 
 
 async def agent_session_end(
-    agent_session: Annotated[inputs.AgentSession, Field(description="What agent_session_create returned")],
+    agent_session: Annotated[
+        inputs.AgentSession, Field(description="The agent_session that agent_session_create returned")
+    ],
     caller: Caller = CALLER,
 ) -> schemas.AgentSessionEnded:
-    """End an agent session: upstream servers forget what they kept for it.
+    """End an agent session: upstream servers drop the state that they kept for it.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session, or another user's; CWM-4001/4002 the
     shared store cannot be reached (retryable).

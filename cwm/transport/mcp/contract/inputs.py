@@ -1,4 +1,4 @@
-"""The fields that tools take: their types, limits and what they mean."""
+"""The fields that tools take: types and limits."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _RFC3339: Final = re.compile(
 
 
 def _moment(value: Any) -> datetime:
-    wrong = "must be an RFC 3339 date-time with its offset, such as 2026-01-22T10:30:00Z"
+    message = "must be an RFC 3339 date-time with a UTC offset, such as 2026-01-22T10:30:00Z"
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
-        raise ValueError(wrong)
+        raise ValueError(message)
     try:
         return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(wrong) from None
+        raise ValueError(message) from None
 
 
 def _at_most(limit: int) -> AfterValidator:
@@ -74,7 +74,7 @@ MetricsFormat: TypeAlias = Literal["prometheus", "json"]
 
 
 class ChatMessage(TypedDict):
-    """One message of the chat; further fields (tool_calls, tool_call_id, name) go to the template as they are."""
+    """One chat message; other fields (tool_calls, tool_call_id, name) are passed to the chat template unchanged."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
@@ -88,5 +88,5 @@ class ChatMessage(TypedDict):
 
 
 Messages: TypeAlias = Annotated[list[ChatMessage], Field(min_length=1)]
-# They are kept with the session.
+# Limited because the registry stores them with the session.
 ChatTools: TypeAlias = Annotated[list[dict[str, Any]], Field(max_length=128), _at_most(MAX_TOOLS_BYTES)]

@@ -1,4 +1,4 @@
-"""Text as it is generated, for clients that asked for progress."""
+"""Progress notifications with the text of a turn as the model generates it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fastmcp import Context
 
 
 class Progress:
-    """Stands between a turn and its client: a client that is slow or gone never holds the turn up.
+    """Buffers a turn's text for its client, so that a slow or disconnected client never delays the turn.
 
-    Each notification says how many new tokens there are, how many there can be, and the text since the
-    last one.
+    Each notification has the number of new tokens, the most there can be, and the text since the last
+    notification.
     """
 
     def __init__(self, context: Context, max_tokens: int) -> None:
@@ -23,37 +23,37 @@ class Progress:
         self._max_tokens = max_tokens
         self._texts: list[str] = []
         self._tokens = 0
-        self._news = asyncio.Event()
+        self._new_text = asyncio.Event()
         self._ended = False
 
     async def __call__(self, text: str, tokens: int) -> None:
         self._texts.append(text)
         self._tokens = tokens
-        self._news.set()
+        self._new_text.set()
 
     @asynccontextmanager
-    async def told(self) -> AsyncIterator[None]:
-        """Tell while the body runs. It ends when everything was told, at once when the caller left."""
-        telling = asyncio.create_task(self._tell_all())
+    async def notifications(self) -> AsyncIterator[None]:
+        """Send notifications while the body runs. Exits once all text is sent, or at once if cancelled."""
+        sender = asyncio.create_task(self._send_all())
         try:
             yield
         except asyncio.CancelledError:
-            telling.cancel()
+            sender.cancel()
             raise
         finally:
             self._ended = True
-            self._news.set()
-            if not telling.cancelling():
-                await telling
+            self._new_text.set()
+            if not sender.cancelling():
+                await sender
 
-    async def _tell_all(self) -> None:
+    async def _send_all(self) -> None:
         while not self._ended:
-            await self._news.wait()
-            self._news.clear()
-            await self._tell()
-        await self._tell()
+            await self._new_text.wait()
+            self._new_text.clear()
+            await self._send()
+        await self._send()
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         if not self._texts:
             return
         text = "".join(self._texts)

@@ -1,4 +1,4 @@
-"""Schemas as they are published: inline, without Pydantic's titles, optional fields without null."""
+"""Turns Pydantic's schemas into published ones: inline, without titles, optional fields without null."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _DEFINED: Final = f"#/{_DEFINITIONS}/"
 
 
 def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
-    """``generated`` with optional fields that are simply absent: no null among their types or defaults."""
-    schema = compress_schema(_inlined(generated), prune_titles=True)
+    """``generated`` without null among the types and defaults of its optional fields: a client omits them."""
+    schema = compress_schema(_inline(generated), prune_titles=True)
     required = set(schema.get("required", ()))
     properties = {
         name: field if name in required else _optional(field)
@@ -24,26 +24,26 @@ def input_schema(generated: dict[str, Any]) -> dict[str, Any]:
 
 
 def output_schema(output: Any) -> dict[str, Any]:
-    """The schema of a TypedDict as it is sent."""
+    """The schema of a TypedDict as it is serialized."""
     generated = TypeAdapter(output).json_schema(mode="serialization")
-    schema: dict[str, Any] = compress_schema(_inlined(generated), prune_titles=True)
+    schema: dict[str, Any] = compress_schema(_inline(generated), prune_titles=True)
     return schema
 
 
 def _optional(field: dict[str, Any]) -> dict[str, Any]:
-    kept = {
+    rest = {
         key: value
         for key, value in field.items()
         if key != "anyOf" and not (key == "default" and value is None)
     }
     alternatives = [choice for choice in field.get("anyOf", ()) if choice != _NULL]
     if len(alternatives) == 1:
-        return {**alternatives[0], **kept}
-    return {**kept, "anyOf": alternatives} if alternatives else kept
+        return {**alternatives[0], **rest}
+    return {**rest, "anyOf": alternatives} if alternatives else rest
 
 
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without references to its own definitions, none of which is recursive."""
+def _inline(schema: dict[str, Any]) -> dict[str, Any]:
+    """``schema`` with each reference replaced by its definition; none of the definitions is recursive."""
 
     def resolved(node: Any) -> Any:
         if isinstance(node, list):
@@ -51,8 +51,8 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(node, dict):
             return node
         if "$ref" in node:
-            beside = {key: value for key, value in node.items() if key != "$ref"}
-            return resolved({**schema[_DEFINITIONS][node["$ref"].removeprefix(_DEFINED)], **beside})
+            siblings = {key: value for key, value in node.items() if key != "$ref"}
+            return resolved({**schema[_DEFINITIONS][node["$ref"].removeprefix(_DEFINED)], **siblings})
         return {key: resolved(value) for key, value in node.items()}
 
     return {key: resolved(value) for key, value in schema.items() if key != _DEFINITIONS}

@@ -1,4 +1,4 @@
-"""From the services' records to what tools answer."""
+"""Converts the services' records to the answers of tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.services.windows.receipt import Receipt
 from cwm.services.windows.thaw import Thawed
 from cwm.transport.mcp.contract import schemas
 
-# From the nearest to the engine on.
+# Ordered by distance from the engine, the nearest first.
 _TIERS: Final = (Tier.CPU, Tier.REDIS, Tier.DISK)
 
 
@@ -30,7 +30,7 @@ def moment(at: datetime) -> str:
 
 def frozen(result: Frozen) -> schemas.Frozen:
     window = result.window
-    shown: schemas.Frozen = {
+    answer: schemas.Frozen = {
         "success": True,
         "window_name": window.name,
         "block_count": window.block_count,
@@ -43,12 +43,12 @@ def frozen(result: Frozen) -> schemas.Frozen:
         "tiers": dict(window.tiers),
     }
     if result.warning is not None:
-        shown["warning"] = result.warning
-    return shown
+        answer["warning"] = result.warning
+    return answer
 
 
 def thawed(result: Thawed) -> schemas.Thawed:
-    shown: schemas.Thawed = {
+    answer: schemas.Thawed = {
         "success": True,
         "session_id": result.session.id,
         "window_name": result.window.name,
@@ -59,10 +59,10 @@ def thawed(result: Thawed) -> schemas.Thawed:
         "receipt": receipt(result.receipt),
     }
     if result.warning is not None:
-        shown["warning"] = result.warning
+        answer["warning"] = result.warning
     if result.continuation is not None:
-        shown["continuation"] = generated(result.continuation)
-    return shown
+        answer["continuation"] = generated(result.continuation)
+    return answer
 
 
 def receipt(result: Receipt) -> schemas.Receipt:
@@ -116,20 +116,20 @@ def generated(result: Generated) -> schemas.Generated:
 
 
 def window_page(page: WindowPage) -> schemas.WindowPage:
-    shown: schemas.WindowPage = {
+    answer: schemas.WindowPage = {
         "windows": [_window_item(window) for window in page.windows],
         "total": page.total,
         "has_more": page.has_more,
     }
     if not page.total_exact:
-        shown["total_is_at_least"] = True
+        answer["total_is_at_least"] = True
     if page.next_cursor is not None:
-        shown["next_cursor"] = page.next_cursor
-    return shown
+        answer["next_cursor"] = page.next_cursor
+    return answer
 
 
 def _window_item(window: Window) -> schemas.WindowItem:
-    shown: schemas.WindowItem = {
+    answer: schemas.WindowItem = {
         "name": window.name,
         "description": window.description,
         "tags": list(window.tags),
@@ -145,15 +145,15 @@ def _window_item(window: Window) -> schemas.WindowItem:
         "retention": window.retention.value,
     }
     if window.expires_at is not None:
-        shown["expires_at"] = moment(window.expires_at)
-    return shown
+        answer["expires_at"] = moment(window.expires_at)
+    return answer
 
 
 def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Status:
     window = status.window
     kv_cache = _kv_cache(window.block_count, window.total_size_bytes, status.residency)
     kv_cache["storage_tier"] = _tier(window.storage_tier)
-    shown: schemas.Status = {
+    answer: schemas.Status = {
         "type": "window",
         "id": window.name,
         "state": "frozen",
@@ -173,26 +173,26 @@ def window_status(status: WindowStatus, *, include_blocks: bool) -> schemas.Stat
         "parent_window": window.parent_window,
     }
     if window.expires_at is not None:
-        shown["expires_at"] = moment(window.expires_at)
+        answer["expires_at"] = moment(window.expires_at)
     if window.proven_at is not None:
-        shown["proven_at"] = moment(window.proven_at)
+        answer["proven_at"] = moment(window.proven_at)
     if window.failure is not None:
-        shown["failure"] = window.failure
+        answer["failure"] = window.failure
     if window.branch_token is not None:
-        shown["branch_token"] = window.branch_token
+        answer["branch_token"] = window.branch_token
     if include_blocks:
-        shown["blocks"] = [_block(block) for block in status.residency.blocks]
-    return shown
+        answer["blocks"] = [_block(block) for block in status.residency.blocks]
+    return answer
 
 
 def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.Status:
     session, blocks = status.session, status.residency.blocks
     kv_cache = _kv_cache(len(blocks), sum(block.size_bytes for block in blocks), status.residency)
-    held = _held(blocks)
-    if held:
-        # What most blocks are in, the nearest of equals.
-        kv_cache["storage_tier"] = _tier(max(_TIERS, key=lambda tier: held.get(tier, 0)))
-    shown: schemas.Status = {
+    block_counts = _count_by_tier(blocks)
+    if block_counts:
+        # The tier that holds most blocks; of equal tiers, the nearest to the engine.
+        kv_cache["storage_tier"] = _tier(max(_TIERS, key=lambda tier: block_counts.get(tier, 0)))
+    answer: schemas.Status = {
         "type": "session",
         "id": session.id,
         "state": _state(session),
@@ -206,12 +206,12 @@ def session_status(status: SessionStatus, *, include_blocks: bool) -> schemas.St
         },
     }
     if session.thawed_from is not None:
-        shown["parent_window"] = session.thawed_from
+        answer["parent_window"] = session.thawed_from
     if session.branch_token is not None:
-        shown["branch_token"] = session.branch_token
+        answer["branch_token"] = session.branch_token
     if include_blocks:
-        shown["blocks"] = [_block(block) for block in blocks]
-    return shown
+        answer["blocks"] = [_block(block) for block in blocks]
+    return answer
 
 
 def session_list(sessions: list[Session]) -> schemas.SessionList:
@@ -219,7 +219,7 @@ def session_list(sessions: list[Session]) -> schemas.SessionList:
 
 
 def _session_item(session: Session) -> schemas.SessionItem:
-    shown: schemas.SessionItem = {
+    answer: schemas.SessionItem = {
         "id": session.id,
         "model": session.model,
         "state": _state(session),
@@ -228,8 +228,8 @@ def _session_item(session: Session) -> schemas.SessionItem:
         "updated_at": moment(session.updated_at),
     }
     if session.thawed_from is not None:
-        shown["thawed_from"] = session.thawed_from
-    return shown
+        answer["thawed_from"] = session.thawed_from
+    return answer
 
 
 def session_created(session: Session) -> schemas.SessionCreated:
@@ -253,15 +253,15 @@ def cloned(clone: Window, source_window: str) -> schemas.Cloned:
 
 
 def deleted(result: Deleted) -> schemas.Deleted:
-    shown: schemas.Deleted = {
+    answer: schemas.Deleted = {
         "success": True,
         "window_name": result.window_name,
         "blocks_deleted": result.blocks_deleted,
         "space_freed_bytes": result.space_freed_bytes,
     }
     if result.warning is not None:
-        shown["warning"] = result.warning
-    return shown
+        answer["warning"] = result.warning
+    return answer
 
 
 def cache_stats(stats: CacheStats, savings: Savings) -> schemas.CacheStats:
@@ -316,23 +316,23 @@ def _kv_cache(block_count: int, total_size_bytes: int, residency: Residency) -> 
     cache: schemas.KvCache = {"block_count": block_count, "total_size_bytes": total_size_bytes}
     if residency.hit_rate is not None:
         cache["hit_rate"] = residency.hit_rate
-        cache["tiers"] = {str(tier): count for tier, count in _held(residency.blocks).items()}
+        cache["tiers"] = {str(tier): count for tier, count in _count_by_tier(residency.blocks).items()}
     return cache
 
 
-def _held(blocks: tuple[BlockStatus, ...]) -> Mapping[Tier, int]:
+def _count_by_tier(blocks: tuple[BlockStatus, ...]) -> Mapping[Tier, int]:
     return Counter(tier for block in blocks for tier in block.tiers)
 
 
 def _block(block: BlockStatus) -> schemas.Block:
-    shown: schemas.Block = {
+    answer: schemas.Block = {
         "hash": block.hash,
         "size_bytes": block.size_bytes,
         "tiers": [_tier(tier) for tier in _TIERS if tier in block.tiers],
     }
-    if shown["tiers"]:
-        shown["storage_tier"] = shown["tiers"][0]
-    return shown
+    if answer["tiers"]:
+        answer["storage_tier"] = answer["tiers"][0]
+    return answer
 
 
 def _tier(tier: Tier) -> schemas.Tier:

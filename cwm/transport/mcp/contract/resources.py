@@ -1,4 +1,4 @@
-"""The contract's resources: what the tools of the same subject answer, to be read without a call."""
+"""The contract's resources: the answers of the matching tools, readable without a tool call."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ _LONGEST_INDEX: Final = 9
 
 
 async def windows(caller: Caller = CALLER) -> str:
-    """The newest 100 windows, as window_list answers; has_more says that there are others."""
+    """The newest 100 windows, in the form of window_list's answer; has_more is true if there are more."""
     page = await caller.services.browse.windows(caller.principal, WindowQuery(limit=MAX_PAGE))
     return json.dumps(render.window_page(page))
 
 
 async def sessions(caller: Caller = CALLER) -> str:
-    """The newest 100 active sessions, as session_list answers."""
+    """The newest 100 active sessions, in the form of session_list's answer."""
     active = await caller.services.browse.sessions(caller.principal, SessionState.ACTIVE, MAX_PAGE)
     return json.dumps(render.session_list(active))
 
 
 async def stats(caller: Caller = CALLER) -> str:
-    """Cache statistics, as cache_stats answers, and the health of every component under health."""
+    """Cache statistics in the form of cache_stats's answer, with the health of every component under health."""
     cache = await caller.services.inspect.cache_stats(caller.principal)
     health = await caller.services.inspect.health()
-    told = render.cache_stats(cache, caller.services.delivery.savings)
-    return json.dumps({**told, "health": render.health(health)})
+    statistics = render.cache_stats(cache, caller.services.delivery.savings)
+    return json.dumps({**statistics, "health": render.health(health)})
 
 
 async def status(caller: Caller = CALLER) -> str:
-    """The health of every component now, as health_check answers."""
+    """The health of every component now, in the form of health_check's answer."""
     return json.dumps(render.health(await caller.services.inspect.health()))
 
 
 async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
-    """A stored tool result, whole: every part as the tool returned it."""
+    """A stored tool result in full: every part as the tool returned it."""
     results = caller.services.results
     stored = await results.find(caller.principal, handle)
     parts = [await results.part_of(stored, index) for index in range(len(stored.parts))]
@@ -57,12 +57,12 @@ async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
 
 
 async def result_part(handle: str, part: str, caller: Caller = CALLER) -> ResourceResult:
-    """One part of a stored tool result, whole; parts are counted from 0."""
+    """One part of a stored tool result in full; parts are numbered from 0."""
     if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
-        raise InvalidParameterError("Parts are counted from 0.", field="part")
-    read = await caller.services.results.part(caller.principal, handle, int(part))
-    await caller.services.delivery.read_whole(caller.agent, [read])
-    return ResourceResult([_content(read)])
+        raise InvalidParameterError("Parts are numbered from 0.", field="part")
+    stored = await caller.services.results.part(caller.principal, handle, int(part))
+    await caller.services.delivery.read_whole(caller.agent, [stored])
+    return ResourceResult([_content(stored)])
 
 
 def resource_templates() -> list[ResourceTemplate]:

@@ -1,7 +1,7 @@
-"""What tools answer: the contract's fields, exact, and ours on top.
+"""The answers of tools: exactly the fields of the contract, and CWM's additions.
 
 Timestamps are RFC 3339 in UTC, sizes in bytes, durations in milliseconds unless the name says otherwise. A
-field that is not known is left out; the fields that can be null are those the contract says so of.
+field whose value is unknown is left out; a field is null only where the contract allows null.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 class Frozen(TypedDict):
     success: bool
     window_name: str
-    block_count: Annotated[int, Field(description="Blocks stored; each is one LMCache chunk of tokens")]
-    total_size_bytes: Annotated[int, Field(description="Bytes of one copy of the stored blocks")]
+    block_count: Annotated[
+        int, Field(description="Number of stored blocks; each is one LMCache chunk of tokens")
+    ]
+    total_size_bytes: Annotated[int, Field(description="Size of one copy of the stored blocks")]
     token_count: int
     storage_tier: Annotated[
         Tier, Field(description="Lower tier that holds the blocks: redis, else disk; cpu if neither")
@@ -32,10 +34,12 @@ class Frozen(TypedDict):
     session_id: str
     durability: Annotated[
         Durability,
-        Field(description="durable: proven to be stored. pending: ask window_status when it is"),
+        Field(description="durable: proven to be stored. pending: window_status shows when it is"),
     ]
     freeze_time_ms: int
-    tiers: Annotated[dict[str, int], Field(description="Blocks that each tier held at the proof")]
+    tiers: Annotated[
+        dict[str, int], Field(description="Number of blocks in each tier when they were proven to be stored")
+    ]
     warning: NotRequired[str]
 
 
@@ -47,13 +51,15 @@ class EngineChange(TypedDict):
 
 class VerificationEvidence(TypedDict):
     tokens_compared: int
-    first_difference: Annotated[int | None, Field(description="First token that differed, from 0")]
+    first_difference: Annotated[
+        int | None, Field(description="Index of the first token that differed, from 0")
+    ]
     deviation: Annotated[float | None, Field(description="Largest change of a log-probability, in nats")]
     reason: Annotated[str, Field(description="Why verification was skipped; else empty")]
-    verify_ms: Annotated[float, Field(description="What the replay cost")]
+    verify_ms: Annotated[float, Field(description="Duration of the replay")]
     recovered: Annotated[
         Literal["exact", "within_tolerance", "mismatch", "skipped"] | None,
-        Field(description="After a mismatch: the replay from the KV that was computed again"),
+        Field(description="After a mismatch: the result of the replay with the recomputed KV"),
     ]
 
 
@@ -67,10 +73,10 @@ class ThawPlan(TypedDict):
         Literal["load", "recompute", "partial"],
         Field(description="partial: some blocks are gone, or computing them is faster than loading them"),
     ]
-    predicted_ms: Annotated[float | None, Field(description="null where nothing like it was measured yet")]
-    actual_ms: Annotated[float, Field(description="prefetch_ms and engine_ms together")]
+    predicted_ms: Annotated[float | None, Field(description="null if nothing comparable was measured yet")]
+    actual_ms: Annotated[float, Field(description="Sum of prefetch_ms and engine_ms")]
     alternatives: Annotated[
-        Alternatives, Field(description="Predicted times of loading all and of computing all")
+        Alternatives, Field(description="Predicted times to load everything and to compute everything")
     ]
 
 
@@ -79,16 +85,20 @@ class Receipt(TypedDict):
     tokens_recomputed: Annotated[int, Field(description="Tokens whose KV the engine computed again")]
     tokens_by_tier: Annotated[
         dict[str, int],
-        Field(description="Restored tokens by where they came from; gpu is the engine's own cache"),
+        Field(description="Restored tokens by the tier they came from; gpu is the engine's own cache"),
     ]
     blocks_found: int
     blocks_total: int
     prefetch_ms: float
     engine_ms: float
-    plan: Annotated[ThawPlan, Field(description="What was chosen by the speeds of earlier thaws")]
+    plan: Annotated[
+        ThawPlan, Field(description="What the gateway chose to do, from the speeds of earlier thaws")
+    ]
     engine_changes: Annotated[
         list[EngineChange],
-        Field(description="What differs from the engine that froze the window; its KV is not used then"),
+        Field(
+            description="How the engine differs from the one that froze the window; if it does, the stored KV is not used"
+        ),
     ]
     verification: VerificationEvidence
 
@@ -98,7 +108,8 @@ class Generated(TypedDict):
     session_id: str
     text: str
     finish_reason: Annotated[
-        str | None, Field(description="stop, length, … as the engine says; null when it was cut off")
+        str | None,
+        Field(description="stop, length, … as the engine reports it; null if the answer was cut off"),
     ]
     token_count: Annotated[int, Field(description="Tokens of the session's context after this turn")]
     prompt_tokens: int
@@ -113,14 +124,14 @@ class Thawed(TypedDict):
     token_count: int
     restoration_time_ms: Annotated[
         int,
-        Field(description="Until the engine held the context; receipt.verification.verify_ms comes on top"),
+        Field(description="Time until the engine had the context; receipt.verification.verify_ms is extra"),
     ]
-    partial: Annotated[bool, Field(description="Some blocks were gone and were computed again")]
+    partial: Annotated[bool, Field(description="true if some blocks were gone and were computed again")]
     warning: NotRequired[str]
     verification: Annotated[
         Literal["exact", "within_tolerance", "mismatch", "skipped"],
         Field(
-            description="Whether the restored KV continued as the frozen one did; see receipt.verification"
+            description="Whether the restored KV continued as it did at the freeze; see receipt.verification"
         ),
     ]
     receipt: Receipt
@@ -146,12 +157,12 @@ class WindowItem(TypedDict):
 
 class WindowPage(TypedDict):
     windows: list[WindowItem]
-    total: Annotated[int, Field(description="Windows that match, on all pages")]
+    total: Annotated[int, Field(description="Number of matching windows on all pages")]
     has_more: bool
     total_is_at_least: NotRequired[
-        Annotated[bool, Field(description="true where more match than could be counted in time")]
+        Annotated[bool, Field(description="true if more windows match than could be counted in time")]
     ]
-    next_cursor: NotRequired[Annotated[str, Field(description="cursor of the next page")]]
+    next_cursor: NotRequired[Annotated[str, Field(description="Pass as cursor for the next page")]]
 
 
 class KvCache(TypedDict):
@@ -163,7 +174,7 @@ class KvCache(TypedDict):
             Share, Field(description="Share of the blocks that some tier holds now; left out if unknown")
         ]
     ]
-    tiers: NotRequired[Annotated[dict[str, int], Field(description="Blocks that each tier holds now")]]
+    tiers: NotRequired[Annotated[dict[str, int], Field(description="Number of blocks in each tier now")]]
 
 
 class Timestamps(TypedDict):
@@ -176,9 +187,9 @@ class Block(TypedDict):
     hash: Annotated[str, Field(description="LMCache's chunk hash, in hex")]
     size_bytes: int
     storage_tier: NotRequired[
-        Annotated[Tier, Field(description="Nearest tier; left out when no tier has it")]
+        Annotated[Tier, Field(description="The nearest tier that holds it; left out if none does")]
     ]
-    tiers: Annotated[list[Tier], Field(description="Every tier that holds it now")]
+    tiers: Annotated[list[Tier], Field(description="All tiers that hold it now")]
 
 
 class Status(TypedDict):
@@ -192,31 +203,37 @@ class Status(TypedDict):
     blocks: NotRequired[list[Block]]
     description: NotRequired[str]
     tags: NotRequired[list[str]]
-    session_id: NotRequired[Annotated[str, Field(description="Of a window: the session that was frozen")]]
+    session_id: NotRequired[Annotated[str, Field(description="For a window: the session that was frozen")]]
     durability: NotRequired[Durability]
     retention: NotRequired[Retention]
-    expires_at: NotRequired[Annotated[Timestamp, Field(description="When the window is deleted")]]
+    expires_at: NotRequired[Annotated[Timestamp, Field(description="When the window will be deleted")]]
     proven_at: NotRequired[Annotated[Timestamp, Field(description="When all its blocks were last read back")]]
     failure: NotRequired[Annotated[str, Field(description="Why the blocks could not be stored")]]
     parent_window: NotRequired[
         Annotated[str | None, Field(description="The window it was cloned, continued or thawed from")]
     ]
-    branch_token: NotRequired[Annotated[int, Field(description="Tokens it has in common with that window")]]
+    branch_token: NotRequired[
+        Annotated[int, Field(description="Number of leading tokens that it shares with that window")]
+    ]
 
 
 class Cloned(TypedDict):
     success: bool
     source_window: str
     target_window: str
-    shared_blocks: Annotated[int, Field(description="Blocks shared, not copied")]
+    shared_blocks: Annotated[
+        int, Field(description="Number of blocks that both windows share; none is copied")
+    ]
     token_count: int
 
 
 class Deleted(TypedDict):
     success: bool
     window_name: str
-    blocks_deleted: Annotated[int, Field(description="Blocks that nothing else referred to")]
-    space_freed_bytes: Annotated[int, Field(description="Bytes of one copy of those blocks")]
+    blocks_deleted: Annotated[
+        int, Field(description="Number of deleted blocks: those that nothing else referred to")
+    ]
+    space_freed_bytes: Annotated[int, Field(description="Size of one copy of those blocks")]
     warning: NotRequired[str]
 
 
@@ -238,7 +255,7 @@ class SessionItem(TypedDict):
 class SessionList(TypedDict):
     success: bool
     sessions: list[SessionItem]
-    count: Annotated[int, Field(description="Sessions in this answer")]
+    count: Annotated[int, Field(description="Number of sessions in this answer")]
 
 
 class SessionCreated(TypedDict):
@@ -256,29 +273,43 @@ class TierUsage(TypedDict):
 
 
 class KvStore(TypedDict):
-    total_blocks: Annotated[int, Field(description="Distinct blocks that your windows refer to")]
-    total_bytes: Annotated[int, Field(description="Bytes of one copy of each")]
-    hit_rate: Annotated[Share, Field(description="Of tokens the engine looked up in LMCache since its start")]
-    tiers: Annotated[list[TierUsage], Field(description="Of the whole engine; empty if LMCache is silent")]
+    total_blocks: Annotated[int, Field(description="Number of distinct blocks that your windows refer to")]
+    total_bytes: Annotated[int, Field(description="Size of one copy of each")]
+    hit_rate: Annotated[
+        Share,
+        Field(
+            description="Share of the tokens looked up in LMCache that were found, since the engine's start"
+        ),
+    ]
+    tiers: Annotated[
+        list[TierUsage], Field(description="Of the whole engine; empty if LMCache does not answer")
+    ]
 
 
 class Vllm(TypedDict):
     connected: bool
-    hit_rate: Annotated[Share, Field(description="Of vLLM's own prefix cache since its start")]
-    cached_tokens: Annotated[int, Field(description="Prompt tokens not computed since its start")]
+    hit_rate: Annotated[Share, Field(description="Hit rate of vLLM's own prefix cache since its start")]
+    cached_tokens: Annotated[
+        int,
+        Field(
+            description="Prompt tokens that vLLM took from caches instead of computing them, since its start"
+        ),
+    ]
 
 
 class ResultTokens(TypedDict):
-    """Of this gateway since it started."""
+    """Totals of this gateway since it started."""
 
-    had_tokens: Annotated[int, Field(description="Tokens that results of tools held")]
-    delivered_tokens: Annotated[int, Field(description="What of them was delivered at once")]
+    had_tokens: Annotated[int, Field(description="Number of tokens in all tool results")]
+    delivered_tokens: Annotated[int, Field(description="Tokens of these that were delivered at once")]
     read_later_tokens: Annotated[
-        int, Field(description="What result_read and result_query delivered after that")
+        int, Field(description="Tokens that result_read and result_query delivered later")
     ]
-    saved_tokens: Annotated[int, Field(description="What of them reached no agent")]
-    previewed: Annotated[int, Field(description="Results that were over budget")]
-    not_kept: Annotated[int, Field(description="Those of them whose rest could not be stored")]
+    saved_tokens: Annotated[int, Field(description="Tokens of these that reached no agent")]
+    previewed: Annotated[
+        int, Field(description="Number of results over budget, which were answered with a preview")
+    ]
+    not_kept: Annotated[int, Field(description="Number of these that could not be stored")]
 
 
 class CacheStats(TypedDict):
@@ -322,7 +353,7 @@ class Metric(TypedDict):
 
 
 class MetricsData(TypedDict):
-    """``text`` with format=prometheus, ``metrics`` with format=json."""
+    """Has ``text`` with format=prometheus, ``metrics`` with format=json."""
 
     success: bool
     format: Literal["prometheus", "json"]

@@ -20,20 +20,21 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 async def session_create(
     session_id: Annotated[
-        inputs.SessionId | None, Field(description="Id of the new session; one is made up if left out")
+        inputs.SessionId | None, Field(description="Id of the new session; generated if left out")
     ] = None,
     model: Annotated[
-        inputs.Model | None, Field(description="A model the engine serves; its first if left out")
+        inputs.Model | None, Field(description="A model that the engine serves; the first one if left out")
     ] = None,
     metadata: Annotated[
-        inputs.Metadata | None, Field(description="Anything to keep with the session, at most 16 KiB of JSON")
+        inputs.Metadata | None,
+        Field(description="Any data to store with the session, at most 16 KiB of JSON"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.SessionCreated:
     """Open an empty session: a conversation with the model whose exact tokens CWM keeps.
 
-    Then speak in it with session_generate and save it with window_freeze. To go on from a window use
-    window_thaw, which opens its own session.
+    Take turns in it with session_generate and save it with window_freeze. To continue from a window, use
+    window_thaw instead, which opens a session of its own.
 
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, or a model that is not served;
     CWM-3001 id is taken; CWM-5001/6001 engine not reachable or too slow (retryable).
@@ -53,37 +54,40 @@ async def session_generate(
         str | None, Field(description="Raw text to append instead, without the model's chat template")
     ] = None,
     max_tokens: Annotated[
-        int, Field(ge=1, le=inputs.MAX_NEW_TOKENS, description="Most tokens to generate")
+        int, Field(ge=1, le=inputs.MAX_NEW_TOKENS, description="Maximum number of tokens to generate")
     ] = 256,
     temperature: Annotated[
-        inputs.Temperature | None, Field(description="Randomness; 0 always takes the likeliest token")
+        inputs.Temperature | None,
+        Field(description="Sampling temperature; 0 always takes the likeliest token"),
     ] = None,
     top_p: Annotated[
-        inputs.TopP | None, Field(description="Sample from the likeliest tokens of this total probability")
+        inputs.TopP | None,
+        Field(description="Sample only from the likeliest tokens that together have this probability"),
     ] = None,
     seed: Annotated[inputs.Seed | None, Field(description="Makes sampling repeatable")] = None,
-    stop: Annotated[inputs.Stop | None, Field(description="End the answer before any of these texts")] = None,
+    stop: Annotated[inputs.Stop | None, Field(description="Stop before the first of these texts")] = None,
     tools: Annotated[
         inputs.ChatTools | None,
         Field(
-            description="Tool definitions for the chat template, at most 64 KiB of JSON; they count from the first turn on"
+            description="Tool definitions for the chat template, at most 64 KiB of JSON; those of the first turn apply to all"
         ),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Generated:
     """Take one turn in a session: append messages (or raw text), let the model answer, keep both.
 
-    The earlier context is sent as the very tokens it was, so the engine has it in its cache:
-    cached_tokens of prompt_tokens were not computed again. Turns of one session run one after the other.
-    Clients that ask for progress get the text as it is generated: progress counts new tokens up to
-    max_tokens, message is the new text. A turn that has begun is finished and kept also when the caller
-    leaves. The answer is shorter than max_tokens when the model's context is full (finish_reason length).
+    CWM sends the earlier context as exactly the tokens it was, so the engine finds it in its cache:
+    cached_tokens of the prompt_tokens were not computed again. Turns of one session run one after the other.
+    A client that asks for progress receives the text as it is generated: progress counts the new tokens, total
+    is max_tokens, message is the new text. A turn that has begun is finished and kept even if the caller
+    disconnects. The answer is shorter than max_tokens when the model's context is full (finish_reason length).
 
     Errors: CWM-1001 malformed session_id; CWM-1003 other malformed field, neither or both of messages and
     text, or a context too long for the model; CWM-2001 no such session; CWM-3002 session is frozen or
-    expired, or moved on or ended while the model answered (the turn is no part of it then); CWM-5001/5002/6001
-    engine not reachable, failing or too slow (retryable, unless context.recorded: the turn is kept as far as it
-    came; go on from there, do not send it again); CWM-9002 a message holds control tokens of the model's chat template.
+    expired, or took another turn or ended while the model answered (this turn is not part of it then); CWM-5001/5002/6001
+    engine not reachable, failing or too slow (retryable, unless context.recorded: the turn is kept as far as
+    it got; continue from there, do not send it again); CWM-9002 a message contains control tokens of the
+    model's chat template.
     """
     options = {"temperature": temperature, "top_p": top_p, "seed": seed, "stop": stop}
     turn = TurnInput(
@@ -94,7 +98,7 @@ async def session_generate(
         template_options={"tools": tools} if tools else {},
     )
     progress = Progress(context, max_tokens)
-    async with progress.told():
+    async with progress.notifications():
         try:
             result = await caller.services.generate(caller.principal, session_id, turn, progress)
         except CwmError as failed:
@@ -107,14 +111,14 @@ async def session_list(
     state_filter: Annotated[
         inputs.StateFilter | None, Field(description="Only sessions in this state")
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most sessions to return")] = 50,
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of sessions to return")] = 50,
     caller: Caller = CALLER,
 ) -> schemas.SessionList:
     """List sessions, the newest first.
 
-    Use it to find a session to go on with or to freeze. active: takes turns. thawed: restored from a
-    window, takes turns. frozen: saved as a window, thaw that to go on. expired: idle for too long, takes no
-    turns; freeze it as a window and thaw that to go on, or delete it.
+    Use it to find a session to continue or to freeze. active: takes turns. thawed: restored from a window,
+    takes turns. frozen: saved as a window; thaw the window to continue. expired: idle for too long, takes no
+    turns; freeze it and thaw the window to continue, or delete it.
 
     Errors: CWM-1003 malformed field.
     """
@@ -128,7 +132,8 @@ async def session_delete(
 ) -> schemas.SessionDeleted:
     """Delete a session for ever: its tokens, and the blocks that nothing else refers to.
 
-    Windows that were made of it stay. A frozen session goes with its last window: delete that instead.
+    Windows that were frozen from it stay. A frozen session is deleted with its last window: delete that
+    window instead.
 
     Errors: CWM-1001 malformed session_id; CWM-2001 no such session; CWM-3002 session is frozen or has a
     turn in flight.

@@ -1,4 +1,4 @@
-"""Tools on CWM itself: cache statistics, health, metrics."""
+"""Tools about CWM itself: cache statistics, health, metrics."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 async def cache_stats(caller: Caller = CALLER) -> schemas.CacheStats:
     """See how much the KV cache holds and how often it is hit.
 
-    kv_store counts the distinct blocks of your windows and one copy of their bytes; its hit_rate, and all of
-    vllm, are the engine's own totals since it started. Rates are shares from 0 to 1. An engine that does
-    not answer shows as connected: false with zeros. results counts the tokens of tool results that passed this
-    gateway since it started, and what its budgets saved of them.
+    kv_store counts the distinct blocks of your windows and the bytes of one copy of each; its hit_rate, and
+    all of vllm, are the engine's own totals since it started. Rates are shares from 0 to 1. If the engine does
+    not answer, vllm has connected: false and zeros. results counts the tokens of tool results that passed
+    through this gateway since it started, and how many of them result budgets saved.
 
     Errors: CWM-4002 the registry cannot be read (retryable).
     """
@@ -31,15 +31,15 @@ async def health_check(
     component: Annotated[
         str | None,
         Field(
-            description="Only this component: kv_store, coordinator, vllm, registry, shared_store or upstream:<name>"
+            description="Check only this component: kv_store, coordinator, vllm, registry, shared_store or upstream:<name>"
         ),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.HealthStatus:
-    """Check whether everything CWM needs is there and answers, right now.
+    """Check now whether every component that CWM needs answers.
 
-    unhealthy: the engine or the registry is down, most tools fail. degraded: the cache is missing, thaws
-    compute instead of load. latency_ms is how long each component took to answer.
+    unhealthy: the engine or the registry is down, and most tools fail. degraded: the cache is missing, and
+    thaws compute KV instead of loading it. latency_ms is how long each component took to answer.
 
     Errors: CWM-1003 no such component.
     """
@@ -52,24 +52,25 @@ async def get_metrics_data(
     ] = "prometheus",
     caller: Caller = CALLER,
 ) -> ToolResult:
-    """Read what this gateway counted and timed: operations, durations, prompt tokens, its own process.
+    """Read this gateway's metrics: operations, durations, prompt tokens, its own process.
 
-    The series of /metrics without the buckets of histograms; their names say the unit. With prometheus the result's text is the text
-    format itself; with json it is the list of series with name, type, value and labels.
+    These are the series of /metrics without histogram buckets; each name includes the unit. With prometheus
+    the result's text is the Prometheus text format itself; with json it is the list of series with name,
+    type, value and labels.
 
     Errors: CWM-1003 unknown format.
     """
     await caller.metrics.look()
     if format == "prometheus":
         text = caller.metrics.text(buckets=False)
-        told: schemas.MetricsData = {"success": True, "format": format, "text": text}
-        return ToolResult(content=[TextContent(type="text", text=text)], structured_content=told)
-    listed: list[schemas.Metric] = [
+        text_answer: schemas.MetricsData = {"success": True, "format": format, "text": text}
+        return ToolResult(content=[TextContent(type="text", text=text)], structured_content=text_answer)
+    series: list[schemas.Metric] = [
         {"name": s.name, "type": s.type, "value": s.value, "labels": dict(s.labels)}
         for s in caller.metrics.samples(buckets=False)
     ]
-    result: schemas.MetricsData = {"success": True, "format": format, "metrics": listed}
-    return ToolResult(structured_content=result)
+    answer: schemas.MetricsData = {"success": True, "format": format, "metrics": series}
+    return ToolResult(structured_content=answer)
 
 
 def system_tools() -> list[FunctionTool]:

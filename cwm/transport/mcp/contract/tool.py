@@ -1,4 +1,4 @@
-"""How a function becomes a published tool, and how that is called."""
+"""Turns functions into published tools, and runs them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cwm.transport.mcp.requests.errors import RefusedError, coded, not_text
 
 
 class CodedTool(FunctionTool):
-    """A tool whose optional fields may be sent as null, and whose failures are coded."""
+    """A tool that accepts null for optional fields and reports failures with an error code."""
 
     async def run(self, arguments: dict[str, Any]) -> ToolResult:
         try:
-            return await super().run(self._given(arguments))
+            return await super().run(self._without_nulls(arguments))
         except FastMCPError:
             raise
         except PydanticSerializationError as unreadable:
@@ -31,8 +31,8 @@ class CodedTool(FunctionTool):
         except Exception as failed:
             raise RefusedError(coded(failed)) from failed
 
-    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The schema names no null, but clients that fill in every field send it: it means not given."""
+    def _without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Drop optional fields that are null: the schema has no null, but clients that fill in every field send it."""
         fields = self.parameters["properties"]
         optional = fields.keys() - set(self.parameters.get("required", ()))
         return {
@@ -46,7 +46,7 @@ class CodedTool(FunctionTool):
 class OwnTools(Middleware):
     """The innermost layer: runs the tool of the record.
 
-    FastMCP would look for it through providers, transforms and visibility that nothing here has.
+    FastMCP would search for it through providers, transforms and visibility rules, none of which CWM uses.
     """
 
     async def on_call_tool(
@@ -59,7 +59,7 @@ class OwnTools(Middleware):
 
 
 def whole(value: Any) -> Any:
-    """To JSON Schema 20.0 is an integer, and clients whose numbers are all floats send it so."""
+    """``value`` as an integer if it is a whole float: JSON Schema counts 20.0 as one, and some clients send only floats."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -72,9 +72,9 @@ def tool(
     destructive: bool = False,
     idempotent: bool = False,
 ) -> FunctionTool:
-    """Publish ``function`` under its name, its docstring as the description, ``output`` as its result."""
+    """Publish ``function`` under its own name, with its docstring as description and ``output`` as result type."""
     with _documented_by_us(function) as description:
-        made = CodedTool.from_function(
+        function_tool = CodedTool.from_function(
             function,
             title=title,
             description=description,
@@ -87,16 +87,16 @@ def tool(
                 open_world_hint=False,
             ),
         )
-    made.parameters = input_schema(made.parameters)
-    return made
+    function_tool.parameters = input_schema(function_tool.parameters)
+    return function_tool
 
 
 @contextmanager
 def _documented_by_us(function: Callable[..., Any]) -> Iterator[str | None]:
-    """FastMCP would load three parsers to look for parameters in a docstring that has none."""
-    kept, description = function.__doc__, inspect.getdoc(function)
+    """Hide the docstring from FastMCP, which would load three parsers to look for parameters that it does not have."""
+    docstring, description = function.__doc__, inspect.getdoc(function)
     function.__doc__ = None
     try:
         yield description
     finally:
-        function.__doc__ = kept
+        function.__doc__ = docstring

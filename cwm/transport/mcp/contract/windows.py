@@ -18,50 +18,56 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 
 async def window_freeze(
     session_id: Annotated[inputs.SessionId, Field(description="Id of the session to freeze")],
-    window_name: Annotated[inputs.WindowName, Field(description="Name of the new window; not yet in use")],
+    window_name: Annotated[
+        inputs.WindowName, Field(description="Name of the new window; must not be in use")
+    ],
     description: Annotated[
-        inputs.Description | None, Field(description="What this context holds, for finding it again")
+        inputs.Description | None,
+        Field(description="What this context contains, so that it can be found again"),
     ] = None,
     tags: Annotated[
-        inputs.Tags | None, Field(description="Tags to filter lists by; letters, digits, _ and -")
+        inputs.Tags | None, Field(description="Tags that window_list can filter by; letters, digits, _ and -")
     ] = None,
     wait: Annotated[
         bool,
         Field(
-            description="true: answer when the blocks are proven to be stored. "
-            "false: answer at once; window_status tells when durability is durable"
+            description="true: answer once the blocks are proven to be stored. "
+            "false: answer at once; window_status shows durability durable when they are"
         ),
     ] = True,
     canary: Annotated[
         bool,
-        Field(description="Keep a short continuation by which thaws verify themselves; costs its decoding"),
+        Field(
+            description="Record a short continuation that thaws replay to verify the KV; costs decoding it"
+        ),
     ] = True,
     retention: Annotated[
         inputs.Retention,
         Field(
-            description="guaranteed: blocks are pinned, counted against the quota, stored again when lost. "
+            description="guaranteed: blocks are pinned, count against the quota and are stored again if lost. "
             "best_effort: blocks may be lost; the tokens never are"
         ),
     ] = "guaranteed",
     ttl_seconds: Annotated[
-        inputs.TtlSeconds | None, Field(description="Delete the window after so long; never if left out")
+        inputs.TtlSeconds | None,
+        Field(description="Seconds after which the window is deleted; never if left out"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Frozen:
     """Save a session's whole context, token for token, as a named window that can be continued later.
 
     Use it before a context would be lost or overwritten, at a point worth branching from, or to hand a
-    context to another agent. The session takes no more turns afterwards: thaw the window to go on, as
-    often as you like. Windows never change.
+    context to another agent. The session takes no more turns afterwards: thaw the window to continue, as
+    often as you like. A window never changes.
 
-    What is saved: the exact tokens the model has seen, and the engine's KV cache of them in blocks. Only
-    full blocks are stored; the rest of fewer tokens than one block is computed again on a thaw. Sizes are in
-    bytes, times in milliseconds.
+    CWM saves the exact tokens the model has seen, and the engine's KV cache for them in blocks. Only full
+    blocks are stored; a thaw computes the tokens after the last full block again. Sizes are in bytes, times
+    in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed session_id, window_name or other field; CWM-2001 no such session;
     CWM-3002 session is frozen, empty or has a turn in flight; CWM-3003 name is taken; CWM-4001 blocks
-    could not be stored, the session goes on as before (retryable); CWM-4003 the tenant's quota cannot
-    guarantee it, the session goes on as before; CWM-5001/6001 engine not reachable or too slow (retryable).
+    could not be stored, the session stays as it was (retryable); CWM-4003 the tenant's quota has no room for
+    the guarantee, the session stays as it was; CWM-5001/6001 engine not reachable or too slow (retryable).
     """
     result = await caller.services.freeze(
         caller.principal,
@@ -80,31 +86,34 @@ async def window_freeze(
 async def window_thaw(
     window_name: Annotated[inputs.WindowName, Field(description="Name of the window to restore")],
     new_session_id: Annotated[
-        inputs.SessionId | None, Field(description="Id for the new session; one is made up if left out")
+        inputs.SessionId | None, Field(description="Id for the new session; generated if left out")
     ] = None,
     continuation_prompt: Annotated[
-        inputs.Continuation | None, Field(description="A user message to go on with at once")
+        inputs.Continuation | None, Field(description="A user message to continue with at once")
     ] = None,
     accept_template: Annotated[
-        bool, Field(description="Go on although the model's chat template is not the one of the freeze")
+        bool, Field(description="Thaw even if the model's chat template has changed since the freeze")
     ] = False,
     verify: Annotated[
-        bool, Field(description="Replay the window's canary: some more decoded tokens prove the restored KV")
+        bool,
+        Field(
+            description="Replay the window's canary to verify the restored KV; costs decoding a few tokens"
+        ),
     ] = True,
     caller: Caller = CALLER,
 ) -> schemas.Thawed:
     """Continue from a window: opens a new session that holds its exact context.
 
-    The engine's KV cache is loaded instead of computed, so that the first answer comes many times sooner
-    than from a prompt of the same length. The window stays; thaw it again for another branch. Continue
-    the returned session_id with session_generate, or over the OpenAI-compatible API with the header
-    CWM-Session-Id. With continuation_prompt the model's answer to it is in continuation; when that fails the
-    new session is deleted again.
+    The engine loads the KV cache instead of computing it, so the first answer comes many times sooner than
+    from a prompt of the same length. The window stays; thaw it again for another branch. Continue the
+    returned session_id with session_generate, or over the OpenAI-compatible API with the header
+    CWM-Session-Id. With continuation_prompt, the model's answer to it is in continuation; if that turn fails,
+    the new session is deleted again.
 
-    receipt tells what was loaded, from which tier, and what had to be computed again. partial is true,
-    with a warning, when blocks were lost: the context is complete all the same. verification says whether
-    the restored KV continues as the frozen one did; KV that does not is discarded and computed again
-    before this answers. Counts in tokens, times in milliseconds.
+    receipt reports what was loaded, from which tier, and what was computed again. partial is true, with a
+    warning, when blocks were lost: the context is still complete. verification says whether the restored KV
+    continues as it did at the freeze; KV that does not is discarded and computed again before this tool
+    answers. Counts are in tokens, times in milliseconds.
 
     Errors: CWM-1001/1002/1003 malformed new_session_id, window_name or other field; CWM-2002 no such window;
     CWM-3001 new_session_id is taken; CWM-3005 the model's tokenizer or chat template is not the window's;
@@ -134,27 +143,30 @@ async def window_list(
     ] = None,
     sort_by: Annotated[inputs.SortBy, Field(description="Field to sort by")] = "created_at",
     sort_order: Annotated[inputs.SortOrder, Field(description="Direction")] = "desc",
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most windows to return")] = DEFAULT_PAGE,
-    offset: Annotated[int, Field(ge=0, description="Matching windows to skip")] = 0,
+    limit: Annotated[
+        int, Field(ge=1, le=MAX_PAGE, description="Maximum number of windows to return")
+    ] = DEFAULT_PAGE,
+    offset: Annotated[int, Field(ge=0, description="Number of matching windows to skip")] = 0,
     search: Annotated[
-        str | None, Field(description="Only windows with this text in name or description, any case")
+        str | None, Field(description="Only windows with this text in name or description, ignoring case")
     ] = None,
     cursor: Annotated[
-        str | None, Field(description="next_cursor of the page before, with all else as it was but limit")
+        str | None,
+        Field(description="next_cursor of the previous page; only limit may differ from that call"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.WindowPage:
     """Find saved windows: filter, search, sort and page through them.
 
-    Use it to see what can be thawed. All filters must match. While has_more is true, ask again with
-    next_cursor as cursor: no window is skipped or shown twice, however many come and go meanwhile. offset works as well, and
-    takes the longer the larger it is. total counts every match, of a great many at least so many as it says:
-    total_is_at_least is true then. Sizes in bytes.
+    Use it to see what can be thawed. A window must match every filter. While has_more is true, call again
+    with next_cursor as cursor: no window is skipped or listed twice, however many are added or deleted
+    meanwhile. offset works too, but is slower the larger it is. total counts all matches; where there are too
+    many to count, total_is_at_least is true and there are at least total. Sizes are in bytes.
 
-    Errors: CWM-1003 malformed field, or a cursor of another query.
+    Errors: CWM-1003 malformed field, or a cursor from a different query.
     """
     query = WindowQuery(
-        # No window has more tags than that: one too many matches none, like all of them.
+        # No window has more than MAX_TAGS tags: one more than that matches no window, as the whole list would.
         tags=tuple(dict.fromkeys(tags or ()))[: MAX_TAGS + 1],
         model=model,
         created_after=created_after,
@@ -175,16 +187,16 @@ async def window_status(
     window_name: Annotated[
         str | None, Field(description="Name of the window to look at; give this or session_id")
     ] = None,
-    include_blocks: Annotated[bool, Field(description="Add every block: hash, bytes, tiers")] = False,
+    include_blocks: Annotated[bool, Field(description="Include every block: hash, bytes, tiers")] = False,
     caller: Caller = CALLER,
 ) -> schemas.Status:
     """Look at one window or one session: state, size, and where its KV cache is now.
 
-    Give exactly one of session_id and window_name. A session that can take turns is active or thawed. A
-    window is always frozen; its durability says whether its blocks are proven to be stored (durable),
-    still being stored (pending), or could not be (failed, see failure; it can be thawed all the same).
-    kv_cache.hit_rate is the share (0-1) of its blocks that some tier holds now, left out when the cache
-    does not answer. Sizes in bytes.
+    Give exactly one of session_id and window_name. A session that can take turns is active or thawed. The
+    state of a window is always frozen; its durability says whether its blocks are proven to be stored
+    (durable), still being stored (pending), or could not be stored (failed: failure says why, and the window
+    can still be thawed). kv_cache.hit_rate is the share (0-1) of the blocks that some tier holds now; it is
+    left out when the cache does not answer. Sizes are in bytes.
 
     Errors: CWM-1001/1002 malformed id or name; CWM-1003 both or neither given; CWM-2001 no such session;
     CWM-2002 no such window.
@@ -205,28 +217,31 @@ async def window_status(
 
 async def window_clone(
     source_window: Annotated[inputs.WindowName, Field(description="Name of the window to branch from")],
-    target_window: Annotated[inputs.WindowName, Field(description="Name of the new window; not yet in use")],
+    target_window: Annotated[
+        inputs.WindowName, Field(description="Name of the new window; must not be in use")
+    ],
     description: Annotated[inputs.Description | None, Field(description="What this branch is for")] = None,
     tags: Annotated[
         list[str] | None, Field(description="Tags of the clone; those of the source if left out")
     ] = None,
     retention: Annotated[
-        inputs.Retention | None, Field(description="guaranteed or best_effort; as the source if left out")
+        inputs.Retention | None, Field(description="guaranteed or best_effort; the source's if left out")
     ] = None,
     ttl_seconds: Annotated[
-        inputs.TtlSeconds | None, Field(description="Delete the clone after so long; never if left out")
+        inputs.TtlSeconds | None,
+        Field(description="Seconds after which the clone is deleted; never if left out"),
     ] = None,
     caller: Caller = CALLER,
 ) -> schemas.Cloned:
     """Give a window a second name, to keep or branch from on its own.
 
-    Nothing is copied: both share every block, and a block goes only when the last window that refers to it
-    is deleted. To try several continuations, thawing the same window several times is enough; clone it
-    when a branch needs its own name, description or lifetime.
+    Nothing is copied: both windows share every block, and a block is deleted only with the last window that
+    refers to it. To try several continuations, thaw the same window several times; clone it when a branch
+    needs its own name, description or lifetime.
 
     Errors: CWM-1002/1003 malformed name or other field; CWM-2002 no such source; CWM-3003 target name is
-    taken; CWM-4002 the source is still being stored (retryable); CWM-4003 the tenant's quota cannot
-    guarantee it; CWM-5001 the cache cannot be told (retryable).
+    taken; CWM-4002 the source is still being stored (retryable); CWM-4003 the tenant's quota has no
+    room for the guarantee; CWM-5001 the cache cannot be reached (retryable).
     """
     clone = await caller.services.clone(
         caller.principal,
@@ -243,22 +258,22 @@ async def window_clone(
 async def window_delete(
     window_name: Annotated[inputs.WindowName, Field(description="Name of the window to delete")],
     force: Annotated[
-        bool, Field(description="Delete although other windows or live sessions came from it")
+        bool, Field(description="Delete even if other windows or live sessions came from it")
     ] = False,
     delete_blocks: Annotated[
-        bool, Field(description="Delete its blocks as well, except those that others refer to")
+        bool, Field(description="Delete its blocks too, except those that something else refers to")
     ] = True,
     caller: Caller = CALLER,
 ) -> schemas.Deleted:
     """Delete a window for ever: its record, its tokens, and the blocks that nothing else refers to.
 
-    Refused while windows descend from it or live sessions were thawed from it; the error's context names
-    them. With force it is deleted all the same, and they keep working. blocks_deleted and
-    space_freed_bytes count only what nobody else uses.
+    It is refused while other windows descend from this one or live sessions were thawed from it; the error's
+    context names them. With force the window is deleted anyway, and they keep working. blocks_deleted and
+    space_freed_bytes count only blocks that nothing else uses.
 
     Errors: CWM-1002/1003 malformed field; CWM-2002 no such window; CWM-3004 in use, see context.windows and
-    context.sessions; CWM-4002 it is still being stored (retryable); CWM-5001 the cache cannot be told,
-    nothing was deleted (retryable).
+    context.sessions; CWM-4002 it is still being stored (retryable); CWM-5001 the cache cannot be
+    reached, nothing was deleted (retryable).
     """
     result = await caller.services.delete(
         caller.principal, window_name, force=force, delete_blocks=delete_blocks

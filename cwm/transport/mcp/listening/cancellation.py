@@ -1,7 +1,7 @@
-"""Clients of the handshake era give a request up by a message of its own, which any replica may get.
+"""Cancels requests of handshake-era clients, whose ``notifications/cancelled`` may reach any replica.
 
-The SDK looks for the request on the connection that the message came by, and here every message has its own.
-A client of 2026-07-28 just closes the request's stream; over stdio the connection is one.
+The SDK looks for the request on the connection that the notification came by, but over HTTP every message has a
+connection of its own. A client of 2026-07-28 closes the request's stream instead; stdio has a single connection.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from cwm.transport.http.request_keys import AGENT_SESSION
 
 
 class Cancellations:
-    """Middleware of the low-level server: knows the requests of MCP sessions that are being answered here."""
+    """Middleware of the low-level server that tracks the requests of MCP sessions running on this replica."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
-        self._answering: dict[tuple[str, str], anyio.CancelScope] = {}
-        self._telling = BackgroundTasks()
-        changes.subscribe(self._hear)
+        self._running_requests: dict[tuple[str, str], anyio.CancelScope] = {}
+        self._publications = BackgroundTasks()
+        changes.subscribe(self._on_change)
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         session_id = None if ctx.request is None else ctx.request.scope.get(AGENT_SESSION)
         if session_id is None:
             return await call_next(ctx)
         if ctx.method == "notifications/cancelled":
-            self._tell(session_id, cancelled_request_id_from_params(ctx.params))
+            self._publish(session_id, cancelled_request_id_from_params(ctx.params))
         if ctx.request_id is None:
             return await call_next(ctx)
-        key = (session_id, _spelled(ctx.request_id))
+        key = (session_id, _normalized(ctx.request_id))
         with anyio.CancelScope() as scope:
-            self._answering[key] = scope
+            self._running_requests[key] = scope
             try:
                 return await call_next(ctx)
             finally:
-                # A client that uses an id twice takes the place of its own earlier request.
-                if self._answering.get(key) is scope:
-                    del self._answering[key]
+                # A client that reuses an id replaces its own earlier request.
+                if self._running_requests.get(key) is scope:
+                    del self._running_requests[key]
         raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
-    def _tell(self, session_id: str, request_id: RequestId | None) -> None:
+    def _publish(self, session_id: str, request_id: RequestId | None) -> None:
         if request_id is None:
             return
-        given_up = Change(ChangeKind.GIVEN_UP, _spelled(request_id), session_id)
-        # Its own task: the message is answered, and all that waits for it ended, before others have heard.
-        self._telling.start(self._changes.publish(given_up))
+        cancellation = Change(ChangeKind.GIVEN_UP, _normalized(request_id), session_id)
+        # In a task of its own: the SDK ends the notification's handling before the change is published.
+        self._publications.start(self._changes.publish(cancellation))
 
-    def _hear(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         if change.kind is ChangeKind.GIVEN_UP and change.agent_session and change.uri:
-            scope = self._answering.get((change.agent_session, change.uri))
+            scope = self._running_requests.get((change.agent_session, change.uri))
             if scope is not None:
                 scope.cancel()
 
 
-def _spelled(request_id: RequestId) -> str:
-    """The same for 1 and "1": there are clients that give up the one for the other."""
+def _normalized(request_id: RequestId) -> str:
+    """The same key for 1 and "1": some clients send one and cancel the other."""
     return json.dumps(coerce_request_id(request_id))

@@ -1,6 +1,6 @@
-"""Over stdio the connection is the agent session: notifications of the handshake era go down the same pipe.
+"""Notifications to handshake-era clients over stdio, where the connection is the agent session.
 
-A client of 2026-07-28 asks by ``subscriptions/listen``, there as over HTTP.
+A client of 2026-07-28 uses ``subscriptions/listen``, as over HTTP.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.ports.identity import Identity
 from cwm.transport.http.request_keys import AGENT_SESSION
-from cwm.transport.mcp.listening.notifications import spelled
+from cwm.transport.mcp.listening.notifications import notification_of
 from cwm.transport.mcp.listening.streams import EventStreams
 from cwm.transport.mcp.requests.agent import connection_of
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSessions:
-    """Middleware of the low-level server: a connection that shakes hands is told what changes."""
+    """Middleware of the low-level server that sends changes to each stdio connection after its ``initialize``."""
 
     streams: EventStreams
     identity: Identity
@@ -44,27 +44,27 @@ class ConnectionSessions:
             principal = await self.identity.authenticate({})
             session_id = await self.streams.sessions.begin(principal)
         except CwmError:
-            # Each request will be told why; there is nothing to say unasked.
+            # Each request will fail with the same error; nothing is sent before the first one.
             return
         connection.state[AGENT_SESSION] = session_id
-        telling = asyncio.create_task(self._tell(connection, session_id, principal))
+        sender = asyncio.create_task(self._send_events(connection, session_id, principal))
 
         async def end() -> None:
-            telling.cancel()
+            sender.cancel()
             with suppress(asyncio.CancelledError):
-                await telling
+                await sender
             with suppress(CwmError):
                 await self.end_session(principal, session_id)
 
         connection.exit_stack.push_async_callback(end)
 
-    async def _tell(self, connection: Connection, session_id: str, principal: Principal) -> None:
+    async def _send_events(self, connection: Connection, session_id: str, principal: Principal) -> None:
         async def write(event: ServerEvent | None) -> None:
             if event is not None:
-                told = spelled(event)
-                await connection.outbound.notify(told["method"], told.get("params"))
+                notification = notification_of(event)
+                await connection.outbound.notify(notification["method"], notification.get("params"))
 
         await connection.initialized.wait()
         with suppress(CwmError, anyio.ClosedResourceError, anyio.BrokenResourceError):
             async with self.streams.open(session_id, principal) as stream:
-                await self.streams.tell(stream, write)
+                await self.streams.send_events(stream, write)

@@ -1,7 +1,7 @@
-"""``Mcp-Session-Id`` is ours: minted, bound and ended in front of a transport that keeps no sessions.
+"""Creates, checks and ends MCP sessions (``Mcp-Session-Id``) in front of a transport that has none.
 
-So any replica can serve any client of the handshake era (2025-11-25 and earlier). Later clients have no
-sessions; whatever they send in that header is dropped before anything can take it for one.
+So any replica can serve any client of the handshake era (2025-11-25 and earlier). Later clients have no sessions;
+the header is removed from their requests, so that nothing behind takes its value for a session.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STATUS: Final[Mapping[ErrorKind, int]] = {
 
 
 class SessionLayer:
-    """ASGI middleware of the MCP endpoint: one principal per request, one session id per handshake."""
+    """ASGI middleware of the MCP endpoint: finds each request's principal and gives each handshake a session id."""
 
     def __init__(
         self,
@@ -78,23 +78,23 @@ class SessionLayer:
         elif scope["method"] not in {"POST", "GET", "DELETE"}:
             await self.app(scope, receive, send)
         elif (session_id := headers.get(_SESSION_HEADER)) is not None:
-            await self._go_on(session_id, principal, scope, receive, send)
+            await self._continue(session_id, principal, scope, receive, send)
         else:
             await self._open(principal, scope, receive, send)
 
-    async def _go_on(
+    async def _continue(
         self, session_id: str, principal: Principal, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            known = await self.sessions.touch(session_id, principal)
-            if not known and await self.sessions.alive(session_id):
+            is_own = await self.sessions.touch(session_id, principal)
+            if not is_own and await self.sessions.alive(session_id):
                 await self.journal.foreign(principal, "mcp_session")
-            if known and scope["method"] == "DELETE":
+            if is_own and scope["method"] == "DELETE":
                 await self.subscriptions.end(principal, session_id)
         except CwmError as away:
             await _refuse_coded(scope, send, INTERNAL_ERROR, away)
             return
-        if not known:
+        if not is_own:
             await _refuse(scope, send, 404, INVALID_REQUEST, "Session not found: initialize again.")
         elif scope["method"] == "DELETE":
             await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -116,7 +116,7 @@ class SessionLayer:
             await _refuse_coded(scope, send, INTERNAL_ERROR, away)
 
     async def _open(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Only ``initialize`` may come without an id; its answer carries the new one."""
+        """Handle a request without a session id: only ``initialize`` is allowed, and its answer has the new id."""
         body = await _read(receive) if scope["method"] == "POST" else b""
         if body is None:
             await _refuse(
@@ -124,7 +124,7 @@ class SessionLayer:
                 send,
                 413,
                 INVALID_REQUEST,
-                f"An initialize has at most {_MAX_INITIALIZE_BYTES} bytes.",
+                f"An initialize request may have at most {_MAX_INITIALIZE_BYTES} bytes.",
             )
             return
         try:
@@ -137,13 +137,13 @@ class SessionLayer:
                 scope, send, 400, INVALID_REQUEST, "Missing Mcp-Session-Id: initialize first, then send it."
             )
             return
-        await self.app(scope, _again(body, receive), self._named(principal, scope, send))
+        await self.app(scope, _replayed(body, receive), self._with_new_session(principal, scope, send))
 
-    def _named(self, principal: Principal, scope: Scope, send: Send) -> Send:
-        """A ``send`` that begins a session for an answer that is no refusal, or refuses instead of it."""
+    def _with_new_session(self, principal: Principal, scope: Scope, send: Send) -> Send:
+        """A ``send`` that begins a session for a successful answer, or sends an error instead if that fails."""
         refused = False
 
-        async def named(message: Message) -> None:
+        async def with_new_session(message: Message) -> None:
             nonlocal refused
             if message["type"] == "http.response.start" and message["status"] < 400:
                 try:
@@ -154,16 +154,16 @@ class SessionLayer:
             if not refused:
                 await send(message)
 
-        return named
+        return with_new_session
 
 
 def _without_session(scope: Scope) -> Scope:
-    kept = [(name, value) for name, value in scope["headers"] if name != _SESSION_HEADER.encode()]
-    return {**scope, "headers": kept}
+    headers = [(name, value) for name, value in scope["headers"] if name != _SESSION_HEADER.encode()]
+    return {**scope, "headers": headers}
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The whole body, empty for a client that left; None as soon as it is too long for an initialize."""
+    """The whole body; empty if the client disconnected, None as soon as it is too long for an initialize."""
     body = bytearray()
     while True:
         message = await receive()
@@ -177,7 +177,7 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _method(body: bytes) -> Any:
-    """Raises ValueError for what is no JSON, also for JSON nested too deep to read."""
+    """The request's method. ValueError if the body is not JSON, or is nested too deep to parse."""
     try:
         request = json.loads(body)
     except RecursionError as nested:
@@ -185,21 +185,21 @@ def _method(body: bytes) -> Any:
     return request.get("method") if isinstance(request, dict) else None
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that begins with the body that was read."""
-    waiting = [body]
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that first returns the body that was already read."""
+    unread = [body]
 
     async def replay() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
         return await receive()
 
     return replay
 
 
 def _takes_events(accept: str) -> bool:
-    offered = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    return not offered.isdisjoint({"text/event-stream", "text/*", "*/*"})
+    media_types = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return not media_types.isdisjoint({"text/event-stream", "text/*", "*/*"})
 
 
 async def _refuse_coded(scope: Scope, send: Send, code: int, error: CwmError) -> None:
@@ -219,8 +219,8 @@ async def _refuse(
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
-    told = {"jsonrpc": "2.0", "id": None, "error": error}
-    response = JSONResponse(told, status_code=status, headers=headers)
+    body = {"jsonrpc": "2.0", "id": None, "error": error}
+    response = JSONResponse(body, status_code=status, headers=headers)
     await response(scope, _nothing, send)
 
 

@@ -1,4 +1,4 @@
-"""A change as a client hears of it: a JSON-RPC notification, or an event of a listen stream."""
+"""Converts changes to what clients receive: JSON-RPC notifications, or events of a listen stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.shared_context import is_prefix, watches
 
 SUBSCRIBED: Final = "subscribed:"
-"""What an agent session's state is named for a URI it subscribed to."""
+"""Prefix of the keys of an agent session's state that store its subscribed URIs."""
 
 _LISTS: Final[Mapping[ChangeKind, ServerEvent]] = {
     ChangeKind.TOOLS: ToolsListChanged(),
@@ -31,7 +31,7 @@ _KINDS: Final = {event: kind for kind, event in _LISTS.items()}
 
 
 def event_of(change: Change) -> ServerEvent | None:
-    """None for what is not told to clients."""
+    """The event for ``change``; None if clients are not notified of it."""
     if change.kind is ChangeKind.RESOURCE and change.uri is not None:
         return ResourceUpdated(change.uri)
     return _LISTS.get(change.kind)
@@ -46,45 +46,45 @@ def change_of(event: ServerEvent, tenant: str, agent_session: str | None) -> Cha
 
 def frame(event: ServerEvent) -> bytes:
     """A server-sent event that clients of the handshake era understand."""
-    message = {"jsonrpc": "2.0", **spelled(event)}
+    message = {"jsonrpc": "2.0", **notification_of(event)}
     return f"event: message\r\ndata: {json.dumps(message, separators=(',', ':'))}\r\n\r\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The URIs that somebody subscribed to, be it to a resource or to all that begin alike."""
+    """The URIs that a client subscribed to; ``prefixes`` are those that stand for all resources with that prefix."""
 
     uris: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
-    def heard_as(self, uri: str) -> list[str]:
-        """As which of them a change of ``uri`` is told."""
+    def matching(self, uri: str) -> list[str]:
+        """The subscribed URIs that a change of ``uri`` is reported under."""
         if is_prefix(uri):
-            return sorted(own for own in self.uris if watches(own, uri))
-        exactly = [uri] if uri in self.uris else []
-        return exactly + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
+            return sorted(subscription for subscription in self.uris if watches(subscription, uri))
+        exact = [uri] if uri in self.uris else []
+        return exact + [prefix for prefix in self.prefixes if prefix != uri and watches(prefix, uri)]
 
     def events(self, event: ServerEvent) -> list[ServerEvent]:
-        """What is told of an event."""
+        """The events to send to the client for ``event``."""
         if not isinstance(event, ResourceUpdated):
             return [event]
-        return [ResourceUpdated(uri) for uri in self.heard_as(event.uri)]
+        return [ResourceUpdated(uri) for uri in self.matching(event.uri)]
 
 
 def subscribed(uris: Iterable[str]) -> Subscribed:
-    kept = frozenset(uris)
-    prefixes = sorted(filter(is_prefix, kept))
-    return Subscribed(kept, tuple(prefixes))
+    all_uris = frozenset(uris)
+    prefixes = sorted(filter(is_prefix, all_uris))
+    return Subscribed(all_uris, tuple(prefixes))
 
 
 def subscribed_to(state: Mapping[str, str]) -> frozenset[str]:
-    """The URIs that an agent session subscribed to."""
+    """The URIs that an agent session subscribed to, from its stored state."""
     return frozenset(name.removeprefix(SUBSCRIBED) for name in state if name.startswith(SUBSCRIBED))
 
 
-def spelled(event: ServerEvent) -> dict[str, Any]:
-    """``method`` and, where there are any, ``params``."""
+def notification_of(event: ServerEvent) -> dict[str, Any]:
+    """The notification as JSON: ``method`` and, if there are any, ``params``."""
     notification = event_to_notification(event, {})
-    told = notification.model_dump(mode="json", by_alias=True, exclude_none=True)
-    params = {name: value for name, value in told.get("params", {}).items() if name != "_meta"}
-    return {"method": told["method"], **({"params": params} if params else {})}
+    message = notification.model_dump(mode="json", by_alias=True, exclude_none=True)
+    params = {name: value for name, value in message.get("params", {}).items() if name != "_meta"}
+    return {"method": message["method"], **({"params": params} if params else {})}

@@ -1,8 +1,8 @@
-"""``GET /mcp``: what a client of the handshake era is told without having asked.
+"""``GET /mcp``: the event streams on which handshake-era clients receive notifications.
 
-A session may hold several streams, on any replicas. Each notification goes out on one: the newest stream
-claims the session's voice in the shared store, and when it closes another takes over. What was told while
-nobody listened is lost, as it is after any break: a client looks for itself when it comes back.
+A session may have several streams, on any replicas. Each notification goes out on one of them: the newest stream
+makes itself the session's sender in the shared store, and when it closes another takes over. A notification sent while
+no stream is open is lost, as after any disconnection: a client reads the current state when it reconnects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cwm.transport.mcp.listening.notifications import Subscribed, event_of, fram
 
 KEEPALIVE_SECONDS: Final = 15.0
 _MAX_PENDING: Final = 1000
-_VOICE: Final = "voice"
+_SENDER: Final = "voice"
 _COMMENT: Final = b": \r\n\r\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -38,20 +38,21 @@ _HEADERS: Final = [
 ]
 
 Write = Callable[[ServerEvent | None], Awaitable[None]]
-"""Sends an event to the client, or nothing but a sign of life."""
+"""Sends an event to the client; for None, a keepalive."""
 
 Admit = Callable[[Principal], AbstractAsyncContextManager[None]]
-"""Around a stream while it is open; a coded error where there are too many."""
+"""A context manager around an open stream; raises a coded error if there are too many streams."""
 
 _log = structlog.get_logger("cwm.mcp")
 
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open stream. ``version`` counts the changes of its session's state, ``known`` is the one it has seen.
+    """One open stream. ``version`` counts the changes of its session's state; ``seen_version`` is the last one read.
 
-    ``due`` is when it is to show a sign of life, by the event loop's clock. ``interest`` tells of what its session
-    subscribed to, ``interested`` is what of that it began with.
+    ``is_sender`` says whether it is the session's sender. ``keepalive_at`` is the time of the next keepalive, by the
+    event loop's clock. ``registration`` is the task that registers the session's subscriptions upstream,
+    ``registered_uris`` the URIs it has registered.
     """
 
     session_id: str
@@ -60,47 +61,47 @@ class Stream:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
     version: int = 1
-    known: int = 0
-    speaks: bool = False
-    due: float = 0.0
+    seen_version: int = 0
+    is_sender: bool = False
+    keepalive_at: float = 0.0
     subscribed: Subscribed = field(default_factory=Subscribed)
-    interested: frozenset[str] = frozenset()
-    interest: asyncio.Task[None] | None = None
+    registered_uris: frozenset[str] = frozenset()
+    registration: asyncio.Task[None] | None = None
     pending: dict[ServerEvent, None] = field(default_factory=dict)
 
     @property
     def stale(self) -> bool:
-        """Until it has looked at its session's state it cannot say what to tell, so it keeps everything."""
-        return self.known != self.version
+        """True until it has read its session's newest state: until then it keeps every event, unable to select."""
+        return self.seen_version != self.version
 
-    def hear(self, change: Change) -> None:
-        """Keep it for later; one that is pending already needs no second telling."""
+    def receive(self, change: Change) -> None:
+        """Queue the change's event for the client; an event that is already pending is queued once."""
         if change.kind is ChangeKind.ENDED:
             self.end()
         elif change.kind is ChangeKind.STATE:
             self.version += 1
             self.news.set()
-        elif (event := event_of(change)) is not None and (self.stale or self._tells(change)):
+        elif (event := event_of(change)) is not None and (self.stale or self._sends(change)):
             self.pending[event] = None
             if len(self.pending) > _MAX_PENDING:
                 self.end()
             self.news.set()
 
     def take(self) -> list[ServerEvent]:
-        """What is to be told now."""
-        taken, self.pending = self.pending, {}
-        if not self.speaks:
+        """Remove all pending events; returns those to send, if this stream is the sender."""
+        events, self.pending = self.pending, {}
+        if not self.is_sender:
             return []
-        return list(dict.fromkeys(told for event in taken for told in self.subscribed.events(event)))
+        return list(dict.fromkeys(each for event in events for each in self.subscribed.events(event)))
 
     def end(self) -> None:
         self.ended = True
         self.news.set()
 
-    def _tells(self, change: Change) -> bool:
+    def _sends(self, change: Change) -> bool:
         if change.kind is not ChangeKind.RESOURCE or change.uri is None:
-            return self.speaks
-        return self.speaks and bool(self.subscribed.heard_as(change.uri))
+            return self.is_sender
+        return self.is_sender and bool(self.subscribed.matching(change.uri))
 
 
 class EventStreams:
@@ -115,156 +116,158 @@ class EventStreams:
         admit: Admit | None = None,
     ) -> None:
         self.sessions = agents.store
-        self._admit = admit or _anyone
+        self._admit = admit or _unlimited
         self._agents = agents
         self._changes = changes
         self._interest = interest
         self._keepalive_seconds = keepalive_seconds
         self._open: dict[str, set[Stream]] = {}
         self._closed = False
-        self._unsubscribe = changes.subscribe(self._hear)
+        self._unsubscribe = changes.subscribe(self._on_change)
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
 
     async def serve(self, session_id: str, principal: Principal, receive: Receive, send: Send) -> None:
-        """Answer a ``GET``: tell until the session ends, the client leaves or the gateway stops. CWM-7002."""
+        """Answer a ``GET``: send events until the session ends, the client disconnects or the gateway stops. CWM-7002."""
 
         async def write(event: ServerEvent | None) -> None:
             body = _COMMENT if event is None else frame(event)
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async with self._admit(principal), self.open(session_id, principal) as stream:
-            leaving = asyncio.create_task(_left(receive))
-            leaving.add_done_callback(lambda _: stream.end())
+            disconnect = asyncio.create_task(_disconnected(receive))
+            disconnect.add_done_callback(lambda _: stream.end())
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 await write(None)
-                await self.tell(stream, write)
+                await self.send_events(stream, write)
                 await send({"type": "http.response.body", "body": b""})
             finally:
-                leaving.cancel()
+                disconnect.cancel()
 
     @asynccontextmanager
     async def open(self, session_id: str, principal: Principal) -> AsyncIterator[Stream]:
-        """A stream that hears from now on, and speaks for its session. StorageReadError, StorageWriteError."""
+        """Open a stream that receives changes and becomes the session's sender. StorageReadError, StorageWriteError."""
         stream = Stream(session_id, principal, ended=self._closed)
         self._open.setdefault(session_id, set()).add(stream)
         try:
-            await self._claim(stream)
+            await self._become_sender(stream)
             yield stream
         finally:
             try:
-                await self._fall_silent(stream)
+                await self._resign(stream)
             finally:
                 self._forget(stream)
-            if stream.interest is not None:
-                # Another stream of the session may count on what this one began to ask.
-                await stream.interest
+            if stream.registration is not None:
+                # Another stream of the session may rely on the subscriptions that this one has begun to register.
+                await stream.registration
 
-    async def tell(self, stream: Stream, write: Write) -> None:
-        """Write what is heard until the stream is ended."""
-        stream.due = self._next_sign()
+    async def send_events(self, stream: Stream, write: Write) -> None:
+        """Write the stream's events to the client until the stream ends."""
+        stream.keepalive_at = self._next_keepalive()
         while not stream.ended:
             await self._next(stream, write)
 
     def close(self) -> None:
-        """End every stream, and any that opens from now on."""
+        """End every stream, and each that opens from now on."""
         self._closed = True
         self._unsubscribe()
         for stream in self._all():
             stream.end()
 
     async def _next(self, stream: Stream, write: Write) -> None:
-        """Wait for news, or until it is time to show that both ends are still there."""
+        """Wait for events or for the next keepalive, and send what there is."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(stream.due):
+            async with asyncio.timeout_at(stream.keepalive_at):
                 await stream.news.wait()
-        # What is told is no use of the session, however much it is.
-        if asyncio.get_running_loop().time() >= stream.due:
-            await self._still_there(stream)
+        # Only keepalives prolong the session: sending notifications does not count as session activity.
+        if asyncio.get_running_loop().time() >= stream.keepalive_at:
+            await self._prolong(stream)
             await write(None)
-            stream.due = self._next_sign()
+            stream.keepalive_at = self._next_keepalive()
         stream.news.clear()
         if stream.stale:
-            await self._look(stream)
+            await self._read_state(stream)
         if not stream.stale:
             for event in stream.take():
                 await write(event)
 
-    def _next_sign(self) -> float:
+    def _next_keepalive(self) -> float:
         return asyncio.get_running_loop().time() + self._keepalive_seconds
 
-    async def _still_there(self, stream: Stream) -> None:
-        """An open stream is use. That a session ended may have been told while nobody could hear."""
+    async def _prolong(self, stream: Stream) -> None:
+        """Mark the session as in use; end the stream if the session is gone, whose end this replica may have missed."""
         with suppress(CwmError):
             if await self._agents.listens(stream.principal, stream.session_id):
                 stream.version += 1
             else:
                 stream.end()
 
-    async def _claim(self, stream: Stream) -> None:
-        """Be the one that speaks, whoever did before."""
+    async def _become_sender(self, stream: Stream) -> None:
+        """Make this stream the session's sender, whichever was before."""
         state = await self.sessions.recall(stream.session_id)
-        before = state.get(_VOICE)
+        before = state.get(_SENDER)
         while True:
-            kept = await self.sessions.remember(stream.session_id, _VOICE, stream.id, instead_of=before)
-            if kept in {stream.id, None}:
+            holder = await self.sessions.remember(stream.session_id, _SENDER, stream.id, instead_of=before)
+            if holder in {stream.id, None}:
                 break
-            before = kept
-        await self._tell_state(stream)
+            before = holder
+        await self._publish_state(stream)
 
-    async def _look(self, stream: Stream) -> None:
-        """Learn what the session subscribed to, and whether this stream speaks. Stays stale without the store."""
+    async def _read_state(self, stream: Stream) -> None:
+        """Read the session's subscriptions and its sender. The stream stays stale if the store does not answer."""
         version = stream.version
         try:
             state = await self.sessions.recall(stream.session_id)
-            voice = state.get(_VOICE) or await self.sessions.remember(stream.session_id, _VOICE, stream.id)
+            sender_id = state.get(_SENDER) or await self.sessions.remember(
+                stream.session_id, _SENDER, stream.id
+            )
         except CwmError as away:
             _log.warning("stream_state_unknown", error=away.code)
             return
-        stream.speaks = voice == stream.id
+        stream.is_sender = sender_id == stream.id
         stream.subscribed = subscribed(subscribed_to(state))
-        stream.known = version
-        if stream.interest is None or stream.interest.done():
-            # Who is asked may take long to answer: what others tell is told meanwhile.
-            stream.interest = asyncio.create_task(self._be_interested(stream))
+        stream.seen_version = version
+        if stream.registration is None or stream.registration.done():
+            # In a task of its own: an upstream may answer slowly, and the stream sends other events meanwhile.
+            stream.registration = asyncio.create_task(self._register_interest(stream))
 
-    async def _be_interested(self, stream: Stream) -> None:
-        """The session's interest may have been told to another replica only."""
-        while (now := stream.subscribed.uris) != (before := stream.interested):
-            stream.interested = now
-            begun = (self._tell_interest(stream, self._interest.watch, uri) for uri in now - before)
-            ended = (self._tell_interest(stream, self._interest.unwatch, uri) for uri in before - now)
-            await asyncio.gather(*begun, *ended)
+    async def _register_interest(self, stream: Stream) -> None:
+        """Register the session's subscriptions upstream, as perhaps only another replica has done so."""
+        while (now := stream.subscribed.uris) != (before := stream.registered_uris):
+            stream.registered_uris = now
+            additions = (self._update_interest(stream, self._interest.watch, uri) for uri in now - before)
+            removals = (self._update_interest(stream, self._interest.unwatch, uri) for uri in before - now)
+            await asyncio.gather(*additions, *removals)
 
-    async def _tell_interest(
-        self, stream: Stream, tell: Callable[[Principal, str | None, str], Awaitable[None]], uri: str
+    async def _update_interest(
+        self, stream: Stream, update: Callable[[Principal, str | None, str], Awaitable[None]], uri: str
     ) -> None:
         try:
-            await tell(stream.principal, stream.session_id, uri)
+            await update(stream.principal, stream.session_id, uri)
         except CwmError as refused:
             _log.warning("interest_not_told", error=refused.code)
         except Exception:
-            logging.getLogger(__name__).exception("the interest in a resource could not be told")
+            logging.getLogger(__name__).exception("registering the interest in a resource failed")
 
-    async def _fall_silent(self, stream: Stream) -> None:
-        """Leave the voice to another stream of the session, if it is still this one's."""
+    async def _resign(self, stream: Stream) -> None:
+        """Give up being the session's sender, if this stream still is, so that another stream takes over."""
         with suppress(CwmError):
             state = await self.sessions.recall(stream.session_id)
-            if state.get(_VOICE) == stream.id:
-                await self.sessions.forget(stream.session_id, _VOICE)
-                await self._tell_state(stream)
+            if state.get(_SENDER) == stream.id:
+                await self.sessions.forget(stream.session_id, _SENDER)
+                await self._publish_state(stream)
 
-    async def _tell_state(self, stream: Stream) -> None:
+    async def _publish_state(self, stream: Stream) -> None:
         await self._changes.publish(Change(ChangeKind.STATE, agent_session=stream.session_id))
 
-    def _hear(self, change: Change) -> None:
-        for stream in self._concerned(change):
+    def _on_change(self, change: Change) -> None:
+        for stream in self._streams_for(change):
             if change.concerns(stream.principal.tenant, stream.session_id, stream.session_id):
-                stream.hear(change)
+                stream.receive(change)
 
-    def _concerned(self, change: Change) -> Iterable[Stream]:
+    def _streams_for(self, change: Change) -> Iterable[Stream]:
         return self._all() if change.agent_session is None else self._open.get(change.agent_session, ())
 
     def _all(self) -> list[Stream]:
@@ -277,11 +280,11 @@ class EventStreams:
             del self._open[stream.session_id]
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 @asynccontextmanager
-async def _anyone(_principal: Principal) -> AsyncIterator[None]:
+async def _unlimited(_principal: Principal) -> AsyncIterator[None]:
     yield

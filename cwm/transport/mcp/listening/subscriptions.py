@@ -1,6 +1,6 @@
-"""Asking for news of resources and lists: ``resources/subscribe`` of the handshake era, later ``subscriptions/listen``.
+"""Subscriptions to resources and lists: ``resources/subscribe`` in the handshake era, later ``subscriptions/listen``.
 
-This is where FastMCP's low-level server is reached for.
+Its handlers are installed on FastMCP's low-level server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.domain.changes import Change, ChangeKind
 from cwm.domain.errors import CwmError, ErrorKind, InsufficientScopeError, InvalidParameterError
 from cwm.domain.principal import Principal
@@ -57,12 +57,12 @@ _UNWATCH_SECONDS: Final = 5.0
 
 Context = ServerRequestContext[Any, Any]
 _Interest = tuple[Principal, str | None, str]
-"""Whose, in which agent session, in which resource."""
+"""The principal, its agent session, and the URI of the resource."""
 
 
 @dataclass(eq=False, slots=True)
 class _Bus:
-    """The changes that one listener may hear, as the SDK's ``handler`` of its stream wants them."""
+    """Gives one listener's changes to the SDK's ``handler`` of its stream, as the bus that the SDK expects."""
 
     changes: Changes
     tenant: str
@@ -75,12 +75,12 @@ class _Bus:
         await self.changes.publish(change_of(event, self.tenant, self.agent_session))
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        def hear(change: Change) -> None:
+        def forward(change: Change) -> None:
             if not change.concerns(self.tenant, self.agent_session, self.key):
                 return
             if (event := event_of(change)) is not None:
-                for told in self.subscribed.events(event):
-                    listener(told)
+                for each in self.subscribed.events(event):
+                    listener(each)
             elif (
                 change.kind is ChangeKind.ENDED
                 and change.agent_session == self.agent_session
@@ -88,37 +88,37 @@ class _Bus:
             ):
                 self.handler.close()
 
-        return self.changes.subscribe(hear)
+        return self.changes.subscribe(forward)
 
 
 @dataclass(eq=False, slots=True)
-class _Watching:
-    """One of the ``listeners`` that have the same interest tells of it; the others wait until it has."""
+class _Watch:
+    """The ``listeners`` with the same interest. One of them registers it; the others wait until it has."""
 
     listeners: int = 0
-    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
-    told: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    registered: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class Subscriptions:
-    """Handlers of the requests by which clients ask for news."""
+    """Handlers of the requests by which clients subscribe to notifications."""
 
     sessions: AgentSessions
     changes: Changes
     interest: ResourceInterest
     agency: Agency
     keepalive_seconds: float = KEEPALIVE_SECONDS
-    _watching: defaultdict[_Interest, _Watching] = field(default_factory=lambda: defaultdict(_Watching))
-    _listening: set[ListenHandler] = field(default_factory=set)
+    _watches: defaultdict[_Interest, _Watch] = field(default_factory=lambda: defaultdict(_Watch))
+    _handlers: set[ListenHandler] = field(default_factory=set)
     _closed: bool = False
 
     def __len__(self) -> int:
-        """How many listen streams are open."""
-        return len(self._listening)
+        """The number of open listen streams."""
+        return len(self._handlers)
 
     def serve_on(self, face: FastMCP[Any], streams: EventStreams) -> None:
-        """Both eras' capabilities follow from what is served: ``subscribe`` and the three ``listChanged``."""
+        """Install the handlers, from which the SDK derives ``subscribe`` and three ``listChanged`` for both eras."""
         server = face._mcp_server  # noqa: SLF001
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
@@ -127,39 +127,39 @@ class Subscriptions:
 
     async def subscribe(self, context: Context, params: SubscribeRequestParams) -> EmptyResult:
         caller, session_id = await self._session(context)
-        uri = _checked([params.uri])[0]
+        uri = _distinct([params.uri])[0]
         await self._require(context, [uri])
         async with _coded():
-            before = subscribed_to(await self.sessions.recall(session_id))
-            if uri not in before and len(before) >= _MAX_SUBSCRIPTIONS:
+            uris_before = subscribed_to(await self.sessions.recall(session_id))
+            if uri not in uris_before and len(uris_before) >= _MAX_SUBSCRIPTIONS:
                 raise InvalidParameterError(
-                    f"A session subscribes to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
+                    f"A session can subscribe to at most {_MAX_SUBSCRIPTIONS} resources.", field="uri"
                 )
             await self.interest.watch(caller.agent.principal, session_id, uri, caller.authorization or "")
             await self.sessions.remember(session_id, SUBSCRIBED + uri, "")
-        await self._tell_state(session_id)
+        await self._publish_state(session_id)
         return EmptyResult()
 
     async def unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> EmptyResult:
         caller, session_id = await self._session(context)
         uri = params.uri
         async with _coded():
-            before = subscribed_to(await self.sessions.recall(session_id))
+            uris_before = subscribed_to(await self.sessions.recall(session_id))
             await self.sessions.forget(session_id, SUBSCRIBED + uri)
-            if uri in before:
+            if uri in uris_before:
                 await self.interest.unwatch(caller.agent.principal, session_id, uri)
-        await self._tell_state(session_id)
+        await self._publish_state(session_id)
         return EmptyResult()
 
     async def listen(
         self, context: Context, params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """One stream, until the client leaves, the agent session ends or the gateway stops."""
-        if self._closed or len(self._listening) >= _MAX_LISTENERS:
+        """Serve one stream until the client disconnects, the agent session ends or the gateway stops."""
+        if self._closed or len(self._handlers) >= _MAX_LISTENERS:
             raise MCPError(
-                INTERNAL_ERROR, "There are too many streams here, or the gateway stops; try again."
+                INTERNAL_ERROR, "Too many streams are open here, or the gateway is stopping; try again."
             )
-        uris = _checked(params.notifications.resource_subscriptions or [])
+        uris = _distinct(params.notifications.resource_subscriptions or [])
         await self._require(context, uris)
         caller = await self._caller(context)
         principal, agent_session = caller.agent.principal, caller.agent.agent_session
@@ -167,79 +167,79 @@ class Subscriptions:
         bus = _Bus(self.changes, principal.tenant, agent_session, key, subscribed(uris))
         handler = bus.handler = ListenHandler(bus, max_subscriptions=1)
         async with (
-            self._watched(caller, uris),
-            self._kept(principal, agent_session, handler),
+            self._interest_in(caller, uris),
+            self._kept_alive(principal, agent_session, handler),
         ):
-            self._listening.add(handler)
+            self._handlers.add(handler)
             try:
                 return await handler(context, params)
             finally:
-                self._listening.discard(handler)
+                self._handlers.discard(handler)
 
     async def end(self, principal: Principal, session_id: str) -> None:
-        """End a session of the handshake era and all its subscriptions. StorageReadError, StorageWriteError."""
-        kept = await self.agency.agents.finish(principal, session_id)
-        for uri in subscribed_to(kept):
+        """End a handshake-era session and all its subscriptions. StorageReadError, StorageWriteError."""
+        state = await self.agency.agents.finish(principal, session_id)
+        for uri in subscribed_to(state):
             with suppress(CwmError):
                 await self.interest.unwatch(principal, session_id, uri)
 
     def close(self) -> None:
-        """End every listen stream with its result, so that clients know it was meant."""
+        """End every listen stream with its result, so that clients know that it did not break off."""
         self._closed = True
-        for handler in list(self._listening):
+        for handler in list(self._handlers):
             handler.close()
 
     @asynccontextmanager
-    async def _kept(
+    async def _kept_alive(
         self, principal: Principal, agent_session: str | None, handler: ListenHandler
     ) -> AsyncIterator[None]:
-        """What the stream belongs to is in use for as long as it is open."""
+        """Keep the stream's agent session alive while the stream is open; end the stream if the session is gone."""
 
-        async def keep() -> None:
+        async def prolong() -> None:
             while True:
                 await asyncio.sleep(self.keepalive_seconds)
                 with suppress(CwmError):
                     if not await self.agency.agents.listens(principal, agent_session):
                         handler.close()
 
-        keeping = asyncio.create_task(keep())
+        task = asyncio.create_task(prolong())
         try:
             yield
         finally:
-            keeping.cancel()
+            task.cancel()
 
     @asynccontextmanager
-    async def _watched(self, caller: CallerOf, uris: list[str]) -> AsyncIterator[None]:
-        """Watch what nobody of the same agent session watches yet; the last to leave ends it."""
-        counted = [(caller.agent.principal, caller.agent.agent_session, uri) for uri in uris]
-        for interest in counted:
-            self._watching[interest].listeners += 1
+    async def _interest_in(self, caller: CallerOf, uris: list[str]) -> AsyncIterator[None]:
+        """Register interest in ``uris`` that the agent session does not watch yet; the last listener to leave ends it."""
+        interests = [(caller.agent.principal, caller.agent.agent_session, uri) for uri in uris]
+        for interest in interests:
+            self._watches[interest].listeners += 1
         try:
             async with _coded():
-                for interest in counted:
+                for interest in interests:
                     await self._watch(interest, caller.authorization or "")
             yield
         finally:
-            # The client that left has cancelled everything that waits here.
+            # Shielded: a client that disconnects cancels whatever waits here.
             with anyio.move_on_after(_UNWATCH_SECONDS, shield=True):
-                await self._unwatch(counted)
+                await self._unwatch(interests)
 
     async def _watch(self, interest: _Interest, authorization: str) -> None:
-        watching = self._watching[interest]
-        async with watching.telling:
-            if not watching.told:
+        watch = self._watches[interest]
+        async with watch.lock:
+            if not watch.registered:
                 await self.interest.watch(*interest, authorization)
-                watching.told = True
+                watch.registered = True
 
-    async def _unwatch(self, counted: list[_Interest]) -> None:
-        for interest in counted:
-            self._watching[interest].listeners -= 1
-            if not self._watching[interest].listeners:
-                del self._watching[interest]
+    async def _unwatch(self, interests: list[_Interest]) -> None:
+        for interest in interests:
+            self._watches[interest].listeners -= 1
+            if not self._watches[interest].listeners:
+                del self._watches[interest]
                 with suppress(CwmError):
                     await self.interest.unwatch(*interest)
 
-    async def _tell_state(self, session_id: str) -> None:
+    async def _publish_state(self, session_id: str) -> None:
         await self.changes.publish(Change(ChangeKind.STATE, agent_session=session_id))
 
     async def _caller(self, context: Context) -> CallerOf:
@@ -247,22 +247,22 @@ class Subscriptions:
             return await self.agency.caller(context)
 
     async def _require(self, context: Context, uris: list[str]) -> None:
-        """To hear of a resource takes what to read it takes."""
-        needed = frozenset[Scope]().union(*map(of_resource, uris))
+        """Require the scopes for reading each of ``uris``: subscribing takes the same."""
+        scopes = frozenset[AccessScope]().union(*map(of_resource, uris))
         try:
-            await self.agency.require(context, needed, "resources/subscribe")
+            await self.agency.require(context, scopes, "resources/subscribe")
         except InsufficientScopeError as refused:
             raise protocol_error(refused) from refused
 
     async def _session(self, context: Context) -> tuple[CallerOf, str]:
         caller = await self._caller(context)
         if (session_id := caller.agent.agent_session) is None:
-            raise MCPError(INVALID_REQUEST, "There is no session to subscribe for: initialize first.")
+            raise MCPError(INVALID_REQUEST, "There is no session to subscribe in: initialize first.")
         return caller, session_id
 
 
-def _checked(uris: list[str]) -> list[str]:
-    """Each once, in a length that can be kept."""
+def _distinct(uris: list[str]) -> list[str]:
+    """``uris`` without duplicates; refuses too many, or one too long to store."""
     if len(uris) > _MAX_SUBSCRIPTIONS or any(len(uri) > _MAX_URI_CHARACTERS for uri in uris):
         refused = InvalidParameterError(
             f"At most {_MAX_SUBSCRIPTIONS} URIs of at most {_MAX_URI_CHARACTERS} characters each.",
@@ -274,7 +274,7 @@ def _checked(uris: list[str]) -> list[str]:
 
 @asynccontextmanager
 async def _coded() -> AsyncIterator[None]:
-    """A coded error as the JSON-RPC error that carries it."""
+    """Convert a coded error to the JSON-RPC error that carries it."""
     try:
         yield
     except CwmError as refused:

@@ -1,4 +1,4 @@
-"""Our layers around calls and lists as one middleware of FastMCP, which takes each apart anew for every message."""
+"""Combines CWM's layers around calls and lists into one FastMCP middleware: FastMCP is slow with several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastmcp.tools import Tool, ToolResult
 
 # Bypass (decision 0028): FastMCP makes six calls for each of its middlewares, of which CWM needs one.
 class Layers(Middleware):
-    """``layers``, the outermost first. Of their hooks those for tools and resources count, and no others."""
+    """Runs ``layers``, the outermost first. It calls only their hooks for tools and resources."""
 
     def __init__(self, *layers: Middleware) -> None:
         self._from_inside = layers[::-1]

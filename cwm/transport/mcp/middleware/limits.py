@@ -1,6 +1,6 @@
-"""Limits on what clients ask for, whoever answers it: tools, resources, prompts and completions, our own and upstreams'.
+"""Limits on requests for tools, resources, prompts and completions, CWM's own and those of upstreams.
 
-Lists, pings and handshakes count nowhere; who listens takes one of the places for open streams.
+Lists, pings and handshakes are not counted; a listener takes one of its principal's places for open streams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 
 
 class Limited:
-    """Handlers that let a request through to the one they take the place of, or refuse it."""
+    """Handlers that admit a request to the handler they replace, or refuse it."""
 
     def __init__(self, face: McpFace, limits: Limits, agency: Agency) -> None:
         self._face = face
@@ -37,33 +37,33 @@ class Limited:
         self._agency = agency
 
     def install(self) -> None:
-        """To be done last: what is installed later is not limited."""
+        """Replace the handlers. Call it last: a handler that is installed later is not limited."""
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
         for method in (*_LIMITED, _LISTEN):
             entry = server.get_request_handler(method)
             assert entry is not None
-            own = entry.handler
-            limited = self._listening(own) if method == _LISTEN else self._limited(method, own)
+            inner = entry.handler
+            limited = self._listening(inner) if method == _LISTEN else self._limited(method, inner)
             server.add_request_handler(method, entry.params_type, limited)
 
-    def _listening(self, own: _Handler) -> _Handler:
+    def _listening(self, inner: _Handler) -> _Handler:
         async def listening(context: ServerRequestContext[Any, Any], params: Any) -> Any:
             try:
                 async with self._limits.listening(await self._agency.principal(context)):
-                    return await own(context, params)
+                    return await inner(context, params)
             except LimitError as refused:
                 return _refusal(context, _LISTEN, refused)
 
         return listening
 
-    def _limited(self, method: str, own: _Handler) -> _Handler:
+    def _limited(self, method: str, inner: _Handler) -> _Handler:
         async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:
             try:
                 release = await self._admit(context, method)
             except CwmError as refused:
                 return _refusal(context, method, refused)
             with held_by_its_work(release):
-                return await own(context, params)
+                return await inner(context, params)
 
         return limited
 
@@ -78,7 +78,7 @@ class Limited:
 
 
 def _refusal(context: ServerRequestContext[Any, Any], method: str, refused: CwmError) -> CallToolResult:
-    """A tool's result that says why; the other methods have no other form than a JSON-RPC error."""
+    """The refusal as a tool result; for the other methods, raised as a JSON-RPC error, the only form they have."""
     tell_limit(context, refused, as_429=method == _LISTEN)
     if method != _TOOLS:
         raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused

@@ -1,4 +1,4 @@
-"""Every MCP request counted and timed by method, era and outcome, every tool call by tool; over HTTP and stdio."""
+"""Counts and times MCP requests by method, era and outcome, and tool calls by tool; over HTTP and stdio."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from cwm.transport.mcp.requests.errors import META_KEY
 
 SUCCESS: Final = "success"
 REFUSED: Final = "refused"
-"""The caller was told no: what it asked for is wrong, missing, forbidden or over a limit, or an upstream's tool failed."""
+"""CWM refused the request: it is wrong, its target is missing, forbidden or over a limit; or an upstream's tool failed."""
 ERROR: Final = "error"
-"""CWM failed, or something that it needs."""
+"""CWM failed, or a component that it needs."""
 CANCELLED: Final = "cancelled"
 
 _OTHER: Final = "other"
 _METHODS: Final = frozenset(SPEC_CLIENT_METHODS) | frozenset(SPEC_CLIENT_NOTIFICATION_METHODS)
-# They last for as long as a client wants to hear something.
+# Not timed: they last as long as the client listens.
 _LISTENING: Final = frozenset({"subscriptions/listen"})
 _OURS: Final = frozenset({ErrorKind.STORAGE, ErrorKind.UNAVAILABLE, ErrorKind.TIMEOUT, ErrorKind.INTERNAL})
 
 
 class Measures:
-    """Middleware of the low-level server, outside of all that answers."""
+    """Middleware of the low-level server, outside every handler."""
 
     def __init__(self, meter: RequestMeter) -> None:
         self._meter = meter
@@ -58,9 +58,9 @@ class Measures:
             outcome = CANCELLED
             raise
         finally:
-            self._tell(ctx, outcome, time.perf_counter() - started)
+            self._report(ctx, outcome, time.perf_counter() - started)
 
-    def _tell(self, ctx: ServerRequestContext[Any, Any], outcome: str, seconds: float) -> None:
+    def _report(self, ctx: ServerRequestContext[Any, Any], outcome: str, seconds: float) -> None:
         method = ctx.method if ctx.method in _METHODS else _OTHER
         era = "modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "handshake"
         self._meter.mcp_ended(method, era, outcome, None if method in _LISTENING else seconds)
@@ -74,8 +74,8 @@ class Measures:
             failed, meta = (result or {}).get("isError", False), (result or {}).get("_meta")
         if not failed:
             return SUCCESS
-        told = (meta or {}).get(META_KEY)
-        return REFUSED if told is None else self._coded(told)
+        error_body = (meta or {}).get(META_KEY)
+        return REFUSED if error_body is None else self._coded(error_body)
 
     def _outcome_of_error(self, failed: MCPError) -> str:
         if failed.error.code == REQUEST_CANCELLED:
@@ -84,15 +84,15 @@ class Measures:
             return self._coded(failed.error.data)
         return ERROR if failed.error.code == INTERNAL_ERROR else REFUSED
 
-    def _coded(self, told: Mapping[str, Any]) -> str:
-        code = str(told.get("code"))
-        known = code in self._outcomes
-        self._meter.mcp_failed(code if known else _OTHER)
-        return self._outcomes[code] if known else REFUSED
+    def _coded(self, error_body: Mapping[str, Any]) -> str:
+        code = str(error_body.get("code"))
+        is_defined = code in self._outcomes
+        self._meter.mcp_failed(code if is_defined else _OTHER)
+        return self._outcomes[code] if is_defined else REFUSED
 
 
 def _label(call: ToolCall | None) -> str:
-    """CWM's own tools by name; those of a configured upstream together, as ``<upstream>_*``."""
+    """The metric label: the name of a CWM tool; ``<upstream>_*`` for all tools of a configured upstream."""
     if call is None:
         return _OTHER
     if call.own is not None:
@@ -101,7 +101,7 @@ def _label(call: ToolCall | None) -> str:
 
 
 def _outcomes(error: type[CwmError] = CwmError) -> Iterator[tuple[str, str]]:
-    """What each code means for whoever watches the gateway."""
+    """Each error code with its outcome in the metrics."""
     ours = error.kind in _OURS and not issubclass(error, StorageQuotaExceededError)
     yield error.code, ERROR if ours else REFUSED
     for narrower in error.__subclasses__():

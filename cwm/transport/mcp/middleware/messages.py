@@ -1,4 +1,4 @@
-"""Each request that a client sends, as a span by the conventions for MCP, whichever way it came."""
+"""Makes a span of each request, by the OpenTelemetry conventions for MCP, over HTTP and stdio."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from cwm.transport.mcp.requests.errors import META_KEY
 
 _TOOL_CALL: Final = "tools/call"
 _PROMPT: Final = "prompts/get"
-# Open for as long as the client likes: a span would end with it.
+# Open for as long as the client listens: a span would not end before that.
 _STREAMS: Final = frozenset({"subscriptions/listen"})
 _OTHER: Final = "_OTHER"
-_OF_OURS: Final = "CWM-"
+_CODE_PREFIX: Final = "CWM-"
 
 _Context = ServerRequestContext[Any, Any]
 
 
 class Messages:
-    """Middleware of the low-level server, the outermost.
+    """Middleware of the low-level server that traces requests.
 
-    The parent is what ``_meta`` names, else what the HTTP request named. Over stdio there is no HTTP request to
-    give lines of log an id and a tenant, so the message's own do.
+    The span's parent is the one that ``_meta`` names, else that of the HTTP request. Over stdio no HTTP request binds
+    an id and a tenant to log lines, so this middleware binds those of the message.
     """
 
     def __init__(self, tracer: Tracer, agency: Agency) -> None:
@@ -42,13 +42,13 @@ class Messages:
     async def __call__(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
         if ctx.request_id is None or ctx.method in _STREAMS:
             return await call_next(ctx)
-        with ExitStack() as around:
+        with ExitStack() as stack:
             if ctx.request is None:
-                around.enter_context(bound_contextvars(request_id=str(ctx.request_id)))
-                # Who may not ask is told so by whoever answers.
+                stack.enter_context(bound_contextvars(request_id=str(ctx.request_id)))
+                # The handler refuses a caller that fails to authenticate.
                 with suppress(CwmError):
                     tenant = (await self._agency.principal(ctx)).tenant
-                    around.enter_context(bound_contextvars(tenant=tenant))
+                    stack.enter_context(bound_contextvars(tenant=tenant))
             if not self._tracer.on:
                 return await call_next(ctx)
             return await self._traced(ctx, call_next)
@@ -58,8 +58,8 @@ class Messages:
         started_ns = None
         if isinstance(arrival, Arrival):
             arrival.spanned, started_ns = True, arrival.started_ns
-        name, described = _described(ctx)
-        with self._tracer.request(name, _carrier(meta_of(ctx)), described, started_ns) as span:
+        name, attributes = _name_and_attributes(ctx)
+        with self._tracer.request(name, _carrier(meta_of(ctx)), attributes, started_ns) as span:
             try:
                 result = await call_next(ctx)
             except MCPError as refused:
@@ -70,29 +70,29 @@ class Messages:
             return result
 
 
-def _described(ctx: _Context) -> tuple[str, dict[str, Any]]:
-    """Name and attributes. Of the params only what a tool or a prompt is called; a resource's URI can hold more."""
+def _name_and_attributes(ctx: _Context) -> tuple[str, dict[str, Any]]:
+    """The span's name and attributes. Of the params only a tool's or prompt's name: a resource URI may contain data."""
     method = named(ctx.method) or _OTHER
     target = named((ctx.params or {}).get("name")) if method in {_TOOL_CALL, _PROMPT} else None
-    told: dict[str, Any] = {"mcp.method.name": method, "network.transport": "pipe"}
+    span_attributes: dict[str, Any] = {"mcp.method.name": method, "network.transport": "pipe"}
     if ctx.protocol_version:
-        told["mcp.protocol.version"] = ctx.protocol_version
+        span_attributes["mcp.protocol.version"] = ctx.protocol_version
     if (request_id := named(str(ctx.request_id))) is not None:
-        told["jsonrpc.request.id"] = request_id
+        span_attributes["jsonrpc.request.id"] = request_id
     if ctx.request is not None:
-        told |= {"network.transport": "tcp", "network.protocol.name": "http"}
+        span_attributes |= {"network.transport": "tcp", "network.protocol.name": "http"}
         if (principal := ctx.request.scope.get(PRINCIPAL)) is not None:
-            told["cwm.tenant"] = principal.tenant
+            span_attributes["cwm.tenant"] = principal.tenant
     if method == _TOOL_CALL:
-        told["gen_ai.operation.name"] = "execute_tool"
+        span_attributes["gen_ai.operation.name"] = "execute_tool"
     if target is not None:
-        told["gen_ai.tool.name" if method == _TOOL_CALL else "gen_ai.prompt.name"] = target
-    return method if target is None else f"{method} {target}", told
+        span_attributes["gen_ai.tool.name" if method == _TOOL_CALL else "gen_ai.prompt.name"] = target
+    return method if target is None else f"{method} {target}", span_attributes
 
 
 def _carrier(meta: Mapping[str, Any]) -> Carrier:
-    kept = {key: meta.get(key) for key in ("traceparent", "tracestate")}
-    return {key: value for key, value in kept.items() if isinstance(value, str)}
+    fields = {key: meta.get(key) for key in ("traceparent", "tracestate")}
+    return {key: value for key, value in fields.items() if isinstance(value, str)}
 
 
 def _refused(span: Span, refused: MCPError) -> None:
@@ -101,7 +101,7 @@ def _refused(span: Span, refused: MCPError) -> None:
 
 
 def _error_of(result: HandlerResult) -> str | None:
-    """The code of a tool that failed, ``tool_error`` where it is an upstream's, which has none."""
+    """The error code of a failed tool; ``tool_error`` for an upstream's, which has no code. None for a success."""
     if isinstance(result, CallToolResult):
         failed, meta = result.is_error, result.meta
     elif isinstance(result, dict):
@@ -112,6 +112,6 @@ def _error_of(result: HandlerResult) -> str | None:
 
 
 def _code(error: Any) -> str | None:
-    """CWM's, of the published error object."""
+    """CWM's code in a published error object; None if it has none."""
     code = named(error.get("code")) if isinstance(error, Mapping) else None
-    return code if code is not None and code.startswith(_OF_OURS) else None
+    return code if code is not None and code.startswith(_CODE_PREFIX) else None

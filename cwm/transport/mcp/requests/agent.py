@@ -1,4 +1,4 @@
-"""Which ContextManager serves a request, and with whose credentials."""
+"""Finds the principal and the ContextManager of a request, and its credentials for upstreams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastmcp.server.middleware import MiddlewareContext
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 
-from cwm.domain.access import Scope
+from cwm.domain.access import AccessScope
 from cwm.domain.api_key import MARK
 from cwm.domain.errors import InsufficientScopeError, InternalError, InvalidParameterError
 from cwm.domain.principal import Principal
@@ -22,7 +22,7 @@ from cwm.services.upstreams.upstreams import CallerOf
 from cwm.transport.http.request_keys import AGENT_SESSION, PRINCIPAL
 
 HANDLE_META: Final = "dev.cwm/agent-session"
-"""Key of ``_meta`` by which a request names the agent session it belongs to."""
+"""Key of ``_meta`` with the handle of the agent session that a request belongs to."""
 
 _LONGEST_HANDLE: Final = 128
 
@@ -31,16 +31,16 @@ Context = ServerRequestContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Agency:
-    """Finds the ContextManager of a request: by its handle, its MCP session, or else its principal."""
+    """Finds the ContextManager of a request: by its handle, else its MCP session, else its principal."""
 
     identity: Identity
     agents: Agents
     refusals: Refusals | None = None
 
     async def principal(self, context: Context | None) -> Principal:
-        """Who asks, with the scopes of this request.
+        """The principal that makes the request, with the scopes that it has for this request.
 
-        Over HTTP the session layer has authenticated the request; over stdio there is nothing to show.
+        Over HTTP the session layer has authenticated the request; a request over stdio has no credentials.
         """
         request = None if context is None else context.request
         if request is None:
@@ -50,12 +50,12 @@ class Agency:
             raise InternalError("Nobody has authenticated the request.")
         return principal
 
-    async def require(self, context: Context | None, needed: frozenset[Scope], where: str) -> None:
-        """As :meth:`admit`, for whoever made the request."""
+    async def require(self, context: Context | None, needed: frozenset[AccessScope], where: str) -> None:
+        """As :meth:`admit`, for the principal that made the request."""
         await self.admit(await self.principal(context), needed, where)
 
-    async def admit(self, principal: Principal, needed: frozenset[Scope], where: str) -> None:
-        """Raises CWM-9002, and records it, when the principal lacks a scope. ``where`` is what was asked for."""
+    async def admit(self, principal: Principal, needed: frozenset[AccessScope], where: str) -> None:
+        """Raises CWM-9002, and records it, if the principal lacks a scope. ``where`` is the tool or method."""
         try:
             principal.require(needed)
         except InsufficientScopeError as refused:
@@ -64,7 +64,7 @@ class Agency:
             raise
 
     async def caller(self, context: Context | None, handle: str | None = None) -> CallerOf:
-        """Raises CWM-2004 for a handle that is not one of this principal's, CWM-1003 for what is none.
+        """The caller of the request. CWM-2004 if the handle is not this principal's, CWM-1003 if it is malformed.
 
         Over stdio the connection is the agent session.
         """
@@ -73,18 +73,18 @@ class Agency:
     async def caller_of(
         self, context: Context | None, principal: Principal, agent_session: str | None, handle: str | None
     ) -> CallerOf:
-        """As :meth:`caller`, where :meth:`asking` was answered before."""
+        """As :meth:`caller`, with the results of an earlier :meth:`asking`."""
         request = None if context is None else context.request
-        named = handle if handle is not None else meta_of(context).get(HANDLE_META)
-        if named is not None:
-            agent_session = await self.agents.known(principal, _checked(named))
+        effective_handle = handle if handle is not None else meta_of(context).get(HANDLE_META)
+        if effective_handle is not None:
+            agent_session = await self.agents.known(principal, _checked(effective_handle))
         return CallerOf(
             await self.agents.get(principal, agent_session),
             None if request is None else _to_tell(request.headers.get("authorization")),
         )
 
     async def asking(self, context: Context | None) -> tuple[Principal, str | None]:
-        """The principal, and the agent session that goes with the connection."""
+        """The principal, and the agent session of the connection."""
         principal = await self.principal(context)
         request = None if context is None else context.request
         if request is not None:
@@ -93,50 +93,50 @@ class Agency:
 
 
 def connection_of(context: Context) -> Connection:
-    """The SDK's connection; it has no public name."""
+    """The SDK's connection, which has no public name."""
     return context.session._connection  # noqa: SLF001
 
 
 def session_of(context: Context) -> str | None:
-    """The agent session of a connection that is no HTTP request."""
+    """The agent session of a stdio connection."""
     session_id: str | None = connection_of(context).state.get(AGENT_SESSION)
     return session_id
 
 
 def sdk_context(request: FastMCPRequestContext | None) -> Context | None:
-    """What FastMCP wraps; it has no other way to reach the connection."""
+    """The SDK's context inside FastMCP's: the only way to the connection."""
     return None if request is None else request._srctx  # noqa: SLF001
 
 
 def request_of(context: MiddlewareContext[Any]) -> Context | None:
-    """The request that a layer sees; None where the server itself asks."""
-    asked = context.fastmcp_context
-    return None if asked is None else sdk_context(asked.request_context)
+    """The request that a layer handles; None if the server itself makes the call."""
+    fastmcp_context = context.fastmcp_context
+    return None if fastmcp_context is None else sdk_context(fastmcp_context.request_context)
 
 
 def meta_of(context: Context | None) -> Mapping[str, Any]:
-    """The whole ``_meta`` of a request; the SDK's own field holds only what it knows."""
+    """The whole ``_meta`` of a request; the SDK's own field has only the keys that the SDK knows."""
     params = None if context is None else context.params
     meta = params.get("_meta") if params else None
     return meta if isinstance(meta, Mapping) else {}
 
 
 def counted_session(context: Context, session: str | None) -> str | None:
-    """The name under which limits count: a handle as it was sent, else the agent session of the connection.
+    """The name that limits count under: the handle as sent, else the agent session of the connection.
 
-    A handle is not looked up: a made-up one is counted for nobody else.
+    A handle is not looked up: an invented one never counts for anybody else.
     """
     handle = meta_of(context).get(HANDLE_META)
     return handle if isinstance(handle, str) else session
 
 
 def _to_tell(authorization: str | None) -> str | None:
-    """An API key is between its machine and us: no upstream gets to see it."""
+    """The ``Authorization`` header to send to upstreams: None for an API key, which is for CWM only."""
     is_key = authorization is not None and authorization.partition(" ")[2].lstrip().startswith(MARK)
     return None if is_key else authorization
 
 
-def _checked(given: Any) -> str:
-    if isinstance(given, str) and 0 < len(given) <= _LONGEST_HANDLE:
-        return given
+def _checked(handle: Any) -> str:
+    if isinstance(handle, str) and 0 < len(handle) <= _LONGEST_HANDLE:
+        return handle
     raise InvalidParameterError("agent_session: what agent_session_create returned.", field="agent_session")

@@ -1,4 +1,4 @@
-"""The record of a tool call: the outermost layer makes it once, all others read it."""
+"""The record of a tool call: the outermost layer makes it once, and every other layer reads it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TOOL_CALL: Final = "tools/call"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Who calls which tool, and under which policy, at the moment the call arrived.
+    """Who calls which tool, as of the arrival of the call.
 
-    ``session`` is the agent session of the connection. ``own`` is CWM's tool of this name, ``upstream`` the configured
-    upstream whose prefix the name has; a name can have both.
+    ``session`` is the agent session of the connection. ``own`` is CWM's tool of this name, ``upstream`` the
+    configured upstream whose prefix the name has; a name may have both.
     """
 
     request: Context
@@ -45,7 +45,7 @@ class ToolCall:
         return counted_session(self.request, self.session)
 
     async def caller(self, handle: str | None = None) -> CallerOf:
-        """The agent session that calls, looked up once for each ``handle``. Raises as :meth:`Agency.caller` does."""
+        """The calling agent session, looked up once. CWM-2004, 1003 and 3006 as :meth:`Agency.caller`."""
         caller = self._callers.get(handle)
         if caller is None:
             caller = await self._agency.caller_of(self.request, self.principal, self.session, handle)
@@ -53,7 +53,7 @@ class ToolCall:
         return caller
 
     async def offer(self) -> Offer | None:
-        """The upstream's offer of this name to the caller, looked up once. Raises as :meth:`Upstreams.tool` does."""
+        """The upstream's offer of this name to the caller, looked up once. CWM-5003 if the upstream cannot be asked."""
         if not self._offers:
             self._offers.append(await self._upstreams.tool(await self.caller(), self.name))
         return self._offers[0]
@@ -63,13 +63,13 @@ _current: Final[ContextVar[ToolCall | CwmError | None]] = ContextVar("tool_call"
 
 
 def current_call() -> ToolCall | None:
-    """The record of the current call; None in a request of another method."""
+    """The record of the running call; None for a request of another method."""
     call = _current.get()
     return call if isinstance(call, ToolCall) else None
 
 
 def tool_call() -> ToolCall:
-    """The record of the current call. Raises the error that prevented it; CWM-9001 where there is no request."""
+    """The record of the running call. Raises the error that prevented the record; CWM-9001 without a request."""
     call = _current.get()
     if isinstance(call, CwmError):
         raise call
@@ -79,9 +79,9 @@ def tool_call() -> ToolCall:
 
 
 class ToolCalls:
-    """The outermost middleware of the low-level server: makes the record.
+    """The outermost middleware of the low-level server: makes the record of each tool call.
 
-    A call whose principal is unknown is refused by the layer that reads the record; a name that is no text by the SDK.
+    The inner layers refuse a call without a principal; the SDK refuses one whose name is not a string.
     """
 
     def __init__(

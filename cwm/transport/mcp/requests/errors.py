@@ -1,7 +1,7 @@
-"""Coded errors as an MCP client reads them: ``{code, message, retryable, context}`` and ``isError``.
+"""Coded errors in the form that MCP clients read: ``{code, message, retryable, context}`` and ``isError``.
 
-The object is the text and, for programs, in ``_meta`` under ``dev.cwm/error``. It is never
-``structuredContent``: some clients hold that against the tool's output schema and show nothing at all.
+The object is the result's text and, for programs, in ``_meta`` under ``dev.cwm/error``. It is never
+``structuredContent``: some clients validate that against the tool's output schema and then show nothing at all.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _log = structlog.get_logger("cwm.mcp")
 
 
 class RefusedError(ToolError):
-    """A coded error on its way through FastMCP, which would write a traceback for any other."""
+    """Carries a coded error through FastMCP, which logs a traceback for any other exception."""
 
     def __init__(self, error: CwmError) -> None:
         super().__init__(error.message, log_level=logging.DEBUG)
@@ -72,9 +72,9 @@ class RefusedError(ToolError):
 
 
 class CodedErrors(Middleware):
-    """Every failure of a tool becomes a result with ``isError``; only an unknown tool is a protocol error.
+    """Turns every failure of a tool into a result with ``isError``; only an unknown tool is a protocol error.
 
-    What was refused and looked like an attack is written down here, once, whatever refused it.
+    A refusal that looks like an attack is recorded in the audit log here, once, whichever layer refused.
     """
 
     def __init__(self, journal: Journal, agency: Agency) -> None:
@@ -86,8 +86,8 @@ class CodedErrors(Middleware):
         context: MiddlewareContext[CallToolRequestParams],
         call_next: CallNext[CallToolRequestParams, ToolResult],
     ) -> ToolResult:
-        if (deep := _too_deep(context.message.arguments)) is not None:
-            return error_result(deep)
+        if (nesting_error := _too_deep(context.message.arguments)) is not None:
+            return error_result(nesting_error)
         try:
             return await call_next(context)
         except RefusedError as refused:
@@ -131,44 +131,44 @@ class CodedErrors(Middleware):
 
 
 def error_result(error: CwmError) -> ToolResult:
-    described = error.as_dict()
+    body = error.as_dict()
     return ToolResult(
-        content=[TextContent(type="text", text=json.dumps(described))],
-        meta={META_KEY: described},
+        content=[TextContent(type="text", text=json.dumps(body))],
+        meta={META_KEY: body},
         is_error=True,
     )
 
 
 def internal_error() -> InternalError:
-    """All that a caller learns of a fault of ours."""
+    """The error for a fault of CWM's: the caller learns nothing more about it."""
     return InternalError("CWM failed unexpectedly; its log has the details.")
 
 
 def coded(failed: BaseException) -> CwmError:
-    """The coded error behind a failure, which FastMCP wraps once or twice; else a fault of ours."""
-    behind: BaseException | None = failed
-    while behind is not None:
-        if isinstance(behind, CwmError):
-            return behind
-        behind = behind.__cause__
+    """The coded error that caused a failure, which FastMCP wraps once or twice; else an internal error."""
+    cause: BaseException | None = failed
+    while cause is not None:
+        if isinstance(cause, CwmError):
+            return cause
+        cause = cause.__cause__
     return internal_error()
 
 
 def argument_error(faults: Sequence[ErrorDetails]) -> CwmError:
-    """CWM-1001, 1002 or 1003 by the first field that is wrong. Names fields, repeats no value."""
-    told: dict[str, str] = {}
+    """CWM-1001, 1002 or 1003, by the first wrong field. The message names fields and repeats no value."""
+    faults_by_path: dict[str, str] = {}
     for fault in faults[:_MOST_FAULTS]:
-        told.setdefault(_path(fault), _fault(fault))
+        faults_by_path.setdefault(_path(fault), _fault(fault))
     first = str(faults[0]["loc"][0]) if faults[0]["loc"] else ""
     kind = _CODED.get(first, InvalidParameterError)
     context: dict[str, Any] = {"field": _shown(first)}
-    if len(told) > 1:
-        context["fields"] = list(told)
-    return kind("; ".join(f"{path}: {wrong}" for path, wrong in told.items()) + ".", **context)
+    if len(faults_by_path) > 1:
+        context["fields"] = list(faults_by_path)
+    return kind("; ".join(f"{path}: {wrong}" for path, wrong in faults_by_path.items()) + ".", **context)
 
 
 def not_text(arguments: Mapping[str, Any]) -> CwmError:
-    """For arguments with half of a surrogate pair in them, which JSON can spell and no text can hold."""
+    """The error for arguments that contain half of a surrogate pair, which JSON can express but text cannot."""
     broken = next((name for name, value in arguments.items() if not _is_text([name, value])), "")
     kind = _CODED.get(broken, InvalidParameterError)
     field = _shown(broken)
@@ -176,7 +176,7 @@ def not_text(arguments: Mapping[str, Any]) -> CwmError:
 
 
 def _too_deep(arguments: Mapping[str, Any] | None) -> CwmError | None:
-    """Python copies and writes JSON by recursion, so what is nested deeper than this cannot be worked with."""
+    """The error for too deeply nested arguments, which Python's recursive JSON code cannot handle; None if they are not."""
     for name, value in (arguments or {}).items():
         level, depth = [value], 0
         while level and depth <= _DEEPEST:
@@ -210,21 +210,21 @@ def _of_arguments(invalid: ValidationError) -> CwmError:
 
 
 def _suspect(invalid: ValidationError) -> CwmError | None:
-    """The refusal of the first value that looks like an attack, of those that have to match a pattern."""
+    """The error for the first value that fails its pattern and looks like an attack; None if there is none."""
     cause = invalid.__cause__
     if not isinstance(cause, ArgumentsError):
         return None
     for fault in cause.errors(include_url=False, include_context=False):
-        given = fault["input"]
-        if fault["type"] == "string_pattern_mismatch" and isinstance(given, str):
-            error = argument_error([fault]).refusing(given)
+        value = fault["input"]
+        if fault["type"] == "string_pattern_mismatch" and isinstance(value, str):
+            error = argument_error([fault]).refusing(value)
             if error.injection is not None:
                 return error
     return None
 
 
 def _tell(refused: RefusedError, tool: str) -> None:
-    """A refusal is the caller's business; a fault of ours is told with its cause."""
+    """Log a fault of CWM's with its cause; other refusals concern only the caller."""
     if isinstance(refused.error, InternalError):
         _log.error("tool_failed", tool=tool, exc_info=refused.__cause__ or refused)
 
@@ -239,6 +239,6 @@ def _fault(fault: ErrorDetails) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name the caller may have made up: short, and nothing in it that a terminal or a log would act on."""
-    shown = name[:_LONGEST_NAME].encode("unicode_escape").decode()
-    return shown if len(name) <= _LONGEST_NAME else f"{shown}…"
+    """A name that the caller may have invented, shortened, and escaped so that terminals and logs show it safely."""
+    escaped_name = name[:_LONGEST_NAME].encode("unicode_escape").decode()
+    return escaped_name if len(name) <= _LONGEST_NAME else f"{escaped_name}…"

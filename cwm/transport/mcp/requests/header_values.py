@@ -1,6 +1,6 @@
-"""Header values without the whitespace around them, which is no part of them (RFC 9110, section 5.5).
+"""Strips whitespace around header values, which is not part of them (RFC 9110, section 5.5).
 
-Not every HTTP parser takes all of it off, and the protocol compares headers with the body.
+Some HTTP parsers leave part of it, and MCP compares headers with the body.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _WHITESPACE: Final = b" \t"
 
 
 class TrimmedHeaderValues:
-    """ASGI middleware: what is behind it sees every header value trimmed."""
+    """ASGI middleware that trims every header value of a request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,6 +1,6 @@
-"""Which scopes a tool and a resource need, and the middleware that asks for them.
+"""Which scopes each tool and resource needs, and the middleware that requires them.
 
-What a caller may not use is absent from its lists, and refused with CWM-9002 when it is used all the same.
+Lists leave out the tools and resources that the caller may not use; using one anyway is refused with CWM-9002.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcp_types import (
     ReadResourceRequestParams,
 )
 
-from cwm.domain.access import NOTHING, Scope
+from cwm.domain.access import NOTHING, AccessScope
 from cwm.domain.changes import SESSIONS_URI, WINDOWS_URI
 from cwm.domain.errors import CwmError, InsufficientScopeError
 from cwm.domain.results import RESULTS_URI
@@ -29,16 +29,16 @@ from cwm.transport.mcp.requests.agent import Agency, request_of
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 
-ADMIN: Final = frozenset({Scope.ADMIN})
-OF_UPSTREAMS: Final = frozenset({Scope.TOOLS_CALL})
+ADMIN: Final = frozenset({AccessScope.ADMIN})
+OF_UPSTREAMS: Final = frozenset({AccessScope.TOOLS_CALL})
 
-_READ: Final = frozenset({Scope.WINDOWS_READ})
-_WRITE: Final = frozenset({Scope.WINDOWS_WRITE})
-_TALK: Final = frozenset({Scope.SESSIONS_WRITE})
-_LOOK_UP: Final = frozenset({Scope.CONTEXT_READ})
-_KEEP: Final = frozenset({Scope.CONTEXT_WRITE})
+_READ: Final = frozenset({AccessScope.WINDOWS_READ})
+_WRITE: Final = frozenset({AccessScope.WINDOWS_WRITE})
+_TALK: Final = frozenset({AccessScope.SESSIONS_WRITE})
+_LOOK_UP: Final = frozenset({AccessScope.CONTEXT_READ})
+_KEEP: Final = frozenset({AccessScope.CONTEXT_WRITE})
 
-TOOLS: Final[Mapping[str, frozenset[Scope]]] = {
+TOOLS: Final[Mapping[str, frozenset[AccessScope]]] = {
     "window_list": _READ,
     "window_status": _READ,
     "window_freeze": _WRITE,
@@ -58,16 +58,16 @@ TOOLS: Final[Mapping[str, frozenset[Scope]]] = {
     "context_restore": _KEEP,
     "cache_stats": _READ,
     "get_metrics_data": ADMIN,
-    # Of no one but the caller: its own agent sessions, and what tools have given to it.
+    # These concern only the caller: its own agent sessions, and results of its own calls.
     "agent_session_create": NOTHING,
     "agent_session_end": NOTHING,
     "result_read": NOTHING,
     "result_query": NOTHING,
     "health_check": NOTHING,
 }
-"""Of every tool of ours; one that is missing here is for ``admin`` alone."""
+"""The scopes for each of CWM's tools; a tool that is missing here needs ``admin``."""
 
-_RESOURCES: Final[Mapping[str, frozenset[Scope]]] = {
+_RESOURCES: Final[Mapping[str, frozenset[AccessScope]]] = {
     WINDOWS_URI: _READ,
     SESSIONS_URI: _READ,
     "cwm://stats": _READ,
@@ -78,20 +78,20 @@ _RESOURCES: Final[Mapping[str, frozenset[Scope]]] = {
 _OWN_SCHEMES: Final = ("cwm://", "health://")
 
 
-def of_resource(uri: str) -> frozenset[Scope]:
-    """What a resource or a template needs, by its URI."""
-    # Schemes and hosts come in any case.
+def of_resource(uri: str) -> frozenset[AccessScope]:
+    """The scopes that a resource or template needs, by its URI."""
+    # Schemes and hosts may be in upper or lower case.
     uri = uri.lower()
     if not uri.startswith(_OWN_SCHEMES):
         return OF_UPSTREAMS
-    for known, needed in _RESOURCES.items():
-        if uri == known or uri.startswith(f"{known}/"):
-            return needed
+    for own_uri, scopes in _RESOURCES.items():
+        if uri == own_uri or uri.startswith(f"{own_uri}/"):
+            return scopes
     return ADMIN
 
 
 class Permissions(Middleware):
-    """Outside of everything but what codes errors: who may not call a tool learns nothing of its arguments."""
+    """The layer inside the one that codes errors: a caller that may not call a tool learns nothing about its arguments."""
 
     def __init__(self, agency: Agency) -> None:
         self._agency = agency
@@ -126,30 +126,30 @@ class Permissions(Middleware):
         context: MiddlewareContext[ListToolsRequest],
         call_next: CallNext[ListToolsRequest, Sequence[Tool]],
     ) -> Sequence[Tool]:
-        held = await self._held(context)
-        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= held]
+        scopes = await self._held(context)
+        return [tool for tool in await call_next(context) if TOOLS.get(tool.name, ADMIN) <= scopes]
 
     async def on_list_resources(
         self,
         context: MiddlewareContext[ListResourcesRequest],
         call_next: CallNext[ListResourcesRequest, Sequence[Resource]],
     ) -> Sequence[Resource]:
-        held = await self._held(context)
-        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= held]
+        scopes = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(str(each.uri)) <= scopes]
 
     async def on_list_resource_templates(
         self,
         context: MiddlewareContext[ListResourceTemplatesRequest],
         call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
     ) -> Sequence[ResourceTemplate]:
-        held = await self._held(context)
-        return [each for each in await call_next(context) if of_resource(each.uri_template) <= held]
+        scopes = await self._held(context)
+        return [each for each in await call_next(context) if of_resource(each.uri_template) <= scopes]
 
-    async def _held(self, context: MiddlewareContext[Any]) -> frozenset[Scope]:
+    async def _held(self, context: MiddlewareContext[Any]) -> frozenset[AccessScope]:
         return (await self._agency.principal(request_of(context))).scopes
 
 
-def _needed(call: ToolCall) -> frozenset[Scope]:
+def _needed(call: ToolCall) -> frozenset[AccessScope]:
     of_upstream = NOTHING if call.upstream is None else OF_UPSTREAMS
     if call.name in TOOLS:
         return TOOLS[call.name] | of_upstream
@@ -157,5 +157,5 @@ def _needed(call: ToolCall) -> frozenset[Scope]:
 
 
 def protocol_error(refused: InsufficientScopeError) -> MCPError:
-    """For methods whose results have no way to say that they failed."""
+    """The error as JSON-RPC error, for methods whose results cannot express a failure."""
     return MCPError(INVALID_REQUEST, refused.message, refused.as_dict())

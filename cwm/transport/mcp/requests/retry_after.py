@@ -1,4 +1,4 @@
-"""``Retry-After`` of the HTTP answer to a message that was over a limit."""
+"""Sets ``Retry-After`` on the HTTP answer to a message that was over a limit."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from starlette.types import Message, Send
 from cwm.domain.errors import CwmError, LimitError
 
 REFUSED: Final = "cwm.refused"
-"""In the ASGI scope: the request's ``Refused``."""
+"""Key of the ASGI scope with the request's ``Refused``."""
 
 _TOO_MANY: Final = 429
 
 
 @dataclass(slots=True)
 class Refused:
-    """What whoever answers a message found out, for the head of the HTTP answer.
+    """Carries a limit's refusal from the message's handler to the head of the HTTP answer.
 
-    ``retry_after_seconds`` is None for what was not over a limit; ``as_429`` where the whole request was refused.
+    ``retry_after_seconds`` is None if no limit was exceeded; ``as_429`` is true if the whole request was refused.
     """
 
     retry_after_seconds: int | None = None
     as_429: bool = False
 
     def on(self, send: Send) -> Send:
-        """A ``send`` that keeps the head back until there is something to say.
+        """A ``send`` that delays the head until the first part of the body.
 
-        In the handshake era the SDK sends it before the message is even looked at.
+        In the handshake era the SDK sends the head before it looks at the message.
         """
         head: Message | None = None
 
-        async def heard(message: Message) -> None:
+        async def send_later(message: Message) -> None:
             nonlocal head
             if message["type"] == "http.response.start":
                 head = message
@@ -44,7 +44,7 @@ class Refused:
                 await send(first if after is None else self._marked(first, after))
             await send(message)
 
-        return heard
+        return send_later
 
     def _marked(self, head: Message, after: int) -> Message:
         headers = [*head["headers"], (b"retry-after", b"%d" % after)]
@@ -54,7 +54,7 @@ class Refused:
 def tell_limit(
     context: ServerRequestContext[Any, Any] | None, error: CwmError, *, as_429: bool = False
 ) -> None:
-    """Have the HTTP answer say when to come again, where ``error`` is a limit's and there is an HTTP answer."""
+    """Set ``Retry-After`` on the HTTP answer, if there is one and ``error`` is a limit's."""
     request = None if context is None else context.request
     if not isinstance(error, LimitError) or request is None:
         return

@@ -1,4 +1,4 @@
-"""Every tool result on its way to an agent: within its budget the very same, over it a preview."""
+"""Applies result budgets: a tool result within its budget passes unchanged, one over it becomes a preview."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cwm.domain.errors import CwmError, InternalError
 from cwm.domain.tool_policy import ToolPolicy
 from cwm.ports.upstream import UpstreamError
 from cwm.services.agents.context_manager import ContextManager
-from cwm.services.results.answers import Answer
+from cwm.services.results.answers import ToolAnswer
 from cwm.services.results.delivery import Call, Delivery, Shown, Weighed
 from cwm.services.results.preview.fitting import dumped
 from cwm.services.results.preview.plain import plain_preview
@@ -33,7 +33,7 @@ from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT
 
 _FOLLOW_UPS: Final = DEFAULT_TOKENS.keys()
 _FIRST_WITH_LINKS: Final = "2025-06-18"
-# Of the connection that a result came by, of how it came, and of how FastMCP's clients unwrap it.
+# These keys describe the connection, the sharing of the answer, and how FastMCP's clients unwrap it: not the result.
 _NOT_THE_TOOLS: Final = frozenset({SERVER_INFO_META_KEY, SHARED_META, "fastmcp"})
 _BYTES_A_TOKEN: Final = 4
 _NOT_ITS_FAULT: Final = (
@@ -43,7 +43,7 @@ _NOT_ITS_FAULT: Final = (
 
 
 class ResultBudgets(Middleware):
-    """Outside of what calls tools, so that it sees every result; inside of what codes errors."""
+    """A layer around those that call tools, so that it sees every result; CodedErrors is outside it."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -75,13 +75,13 @@ class ResultBudgets(Middleware):
         agent: ContextManager,
         policy: ToolPolicy,
     ) -> MiddlewareContext[CallToolRequestParams]:
-        """What reads on in a stored result asks for no more than the budget has."""
+        """Lower ``max_tokens`` of result_read and result_query to what the budget has left."""
         message = context.message
         arguments = dict(message.arguments or {})
-        given = whole(arguments.get("max_tokens"))
-        wanted = DEFAULT_TOKENS[message.name] if given is None else given
+        argument = whole(arguments.get("max_tokens"))
+        requested = DEFAULT_TOKENS[message.name] if argument is None else argument
         allowance = await self._delivery.allowance(agent, policy)
-        if allowance is None or type(wanted) is not int or wanted <= allowance:
+        if allowance is None or type(requested) is not int or requested <= allowance:
             return context
         arguments["max_tokens"] = max(MIN_TOKENS, allowance)
         return context.copy(message=message.model_copy(update={"arguments": arguments}))
@@ -89,45 +89,45 @@ class ResultBudgets(Middleware):
     async def _within_budget(self, record: ToolCall, call: Call, result: ToolResult) -> ToolResult:
         follow_up = call.tool in _FOLLOW_UPS
         answer = _answer(result, with_structured=not follow_up)
-        weighed = await self._delivery.weigh(call, answer)
-        # What reads a stored result was told the budget; to store its answer would go round in circles.
-        if weighed.fits or follow_up:
-            await self._delivery.whole(call, weighed, follow_up=follow_up)
+        weight = await self._delivery.weigh(call, answer)
+        # result_read and result_query keep to the budget already; storing their answers too would never end.
+        if weight.fits or follow_up:
+            await self._delivery.whole(call, weight, follow_up=follow_up)
             return result
-        shown = await self._delivery.shown(call, answer, weighed, await _output_schema(record))
-        return await self._rendered(call, weighed, shown, result, record.request)
+        outcome = await self._delivery.shown(call, answer, weight, await _output_schema(record))
+        return await self._rendered(call, weight, outcome, result, record.request)
 
     def _uncounted(self, call: Call, result: ToolResult) -> ToolResult:
-        """Whole if it is within the budget whatever it takes: a text has no more tokens than bytes."""
-        most = call.policy.max_tokens
+        """For a result that could not be counted. Unchanged if its bytes fit: no text has more tokens than bytes."""
+        limit = call.policy.max_tokens
         answer = _answer(result, with_structured=True)
         size = len(dumped([answer.content, answer.structured]).encode())
-        if most is None or size <= most or call.tool in _FOLLOW_UPS:
+        if limit is None or size <= limit or call.tool in _FOLLOW_UPS:
             return result
         refusal = InternalError("The gateway failed to count it.")
-        shown = Shown(plain_preview(answer.content, answer.structured, most), None, refusal)
-        tokens, delivered = size // _BYTES_A_TOKEN, shown.preview.account.tokens
-        content = [*shown.preview.content, note(shown, tokens, by_reference=False)]
-        is_error = _told_as_error(content, result, shown)
-        told = {**(result.meta or {}), META_KEY: meta(shown, tokens, delivered)}
-        return _result(content, None, told, is_error=is_error)
+        outcome = Shown(plain_preview(answer.content, answer.structured, limit), None, refusal)
+        tokens, delivered_tokens = size // _BYTES_A_TOKEN, outcome.preview.account.tokens
+        content = [*outcome.preview.content, note(outcome, tokens, by_reference=False)]
+        is_error = _marked_as_error(content, result, outcome)
+        meta_fields = {**(result.meta or {}), META_KEY: meta(outcome, tokens, delivered_tokens)}
+        return _result(content, None, meta_fields, is_error=is_error)
 
     async def _rendered(
-        self, call: Call, weighed: Weighed, shown: Shown, result: ToolResult, request: Context
+        self, call: Call, weight: Weighed, outcome: Shown, result: ToolResult, request: Context
     ) -> ToolResult:
         by_reference = self._delivery.budgets.some_take_references
-        content = [*shown.preview.content, note(shown, weighed.tokens, by_reference=by_reference)]
-        if shown.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
-            content.append(link(shown.kept))
-        is_error = _told_as_error(content, result, shown)
-        seen = Answer(content, shown.preview.structured, is_error)
-        delivered = await self._delivery.tell(call, weighed, seen, kept=shown.kept is not None)
-        told = {**(result.meta or {}), META_KEY: meta(shown, weighed.tokens, delivered)}
-        return _result(content, shown.preview.structured, told, is_error=is_error)
+        content = [*outcome.preview.content, note(outcome, weight.tokens, by_reference=by_reference)]
+        if outcome.kept is not None and is_version_at_least(request.protocol_version, _FIRST_WITH_LINKS):
+            content.append(link(outcome.kept))
+        is_error = _marked_as_error(content, result, outcome)
+        answer_sent = ToolAnswer(content, outcome.preview.structured, is_error)
+        delivered_tokens = await self._delivery.tell(call, weight, answer_sent, kept=outcome.kept is not None)
+        meta_fields = {**(result.meta or {}), META_KEY: meta(outcome, weight.tokens, delivered_tokens)}
+        return _result(content, outcome.preview.structured, meta_fields, is_error=is_error)
 
 
 class References(Middleware):
-    """Puts values in the place of by-reference arguments, before anybody looks at the arguments."""
+    """Replaces references in the arguments with the stored values, before any inner layer reads the arguments."""
 
     def __init__(self, by_reference: ByReference, delivery: Delivery) -> None:
         self._by_reference = by_reference
@@ -144,7 +144,7 @@ class References(Middleware):
         call = tool_call()
         try:
             caller = await call.caller()
-            filled = await self._by_reference.filled(
+            arguments = await self._by_reference.filled(
                 caller.agent.principal,
                 call.name,
                 message.arguments,
@@ -153,15 +153,15 @@ class References(Middleware):
             )
         except CwmError as refused:
             raise RefusedError(refused) from refused
-        return await call_next(context.copy(message=message.model_copy(update={"arguments": filled})))
+        return await call_next(context.copy(message=message.model_copy(update={"arguments": arguments})))
 
 
 async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
-    """As the tool itself finds it: a handle among the arguments counts where tools of upstreams take it."""
+    """The caller as the tool will find it: for upstream tools, a handle among the arguments names the agent session."""
     handle = None if call.upstream is None else arguments.get(HANDLE_ARGUMENT)
     try:
         if isinstance(handle, str):
-            # Else the tool's own argument of that name, or a mistake, which it will tell.
+            # An unknown handle is the tool's own argument of that name, or a mistake that the tool will report.
             with suppress(CwmError):
                 return await call.caller(handle)
         return await call.caller()
@@ -170,35 +170,35 @@ async def _caller(call: ToolCall, arguments: Mapping[str, Any]) -> CallerOf:
 
 
 async def _output_schema(call: ToolCall) -> Mapping[str, Any] | None:
-    """What a strict client holds the structured content against."""
+    """The schema that a strict client validates the structured content against."""
     if call.upstream is None:
         return None if call.own is None else call.own.output_schema
     try:
         offer = await call.offer()
     except (CwmError, UpstreamError):
-        # It was there a moment ago; what it answered is not to be lost for it.
+        # The upstream has just answered; its result must not be lost because the schema cannot be read now.
         return None
     return None if offer is None else offer.definition.get("outputSchema")
 
 
-def _answer(result: ToolResult, *, with_structured: bool) -> Answer:
-    """Follow-ups say in two texts what their structured content says."""
+def _answer(result: ToolResult, *, with_structured: bool) -> ToolAnswer:
+    """``result`` as an ``Answer``. Follow-ups come without structured content: their two texts repeat it."""
     content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
     structured = result.structured_content if with_structured else None
     meta = {name: value for name, value in (result.meta or {}).items() if name not in _NOT_THE_TOOLS}
-    return Answer(content, structured, result.is_error, meta)
+    return ToolAnswer(content, structured, result.is_error, meta)
 
 
-def _told_as_error(content: list[Mapping[str, Any]], result: ToolResult, shown: Shown) -> bool:
-    """Clients throw away what lacks the structured content that its schema promises, unless it is an error."""
-    if result.is_error or result.structured_content is None or shown.preview.structured is not None:
+def _marked_as_error(content: list[Mapping[str, Any]], result: ToolResult, outcome: Shown) -> bool:
+    """Whether to mark the preview as an error: clients reject a success without the structured content of its schema."""
+    if result.is_error or result.structured_content is None or outcome.preview.structured is not None:
         return result.is_error
     content.append({"type": "text", "text": _NOT_ITS_FAULT})
     return True
 
 
 def _result(
-    content: Sequence[Mapping[str, Any]], structured: Any, told: Mapping[str, Any], *, is_error: bool
+    content: Sequence[Mapping[str, Any]], structured: Any, meta_fields: Mapping[str, Any], *, is_error: bool
 ) -> ToolResult:
-    answer = {"content": content, "structuredContent": structured, "isError": is_error, "_meta": told}
+    answer = {"content": content, "structuredContent": structured, "isError": is_error, "_meta": meta_fields}
     return ToolResult.from_mcp_result(CallToolResult.model_validate(answer))

@@ -1,4 +1,4 @@
-"""What stands beside a preview: for the model how to read on, for programs the same as data."""
+"""What accompanies a preview: a note for the model on how to read on, and the same as data for programs."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ META_KEY: Final = "dev.cwm/result"
 _MOST_OMISSIONS: Final = 32
 
 
-def note(shown: Shown, tokens: int, *, by_reference: bool) -> dict[str, Any]:
-    """One text item: what is shown of what, and how to read on, or that nothing is kept."""
-    if shown.kept is None:
-        assert shown.refusal is not None
-        told = _lost(shown.refusal, tokens)
+def note(outcome: Shown, tokens: int, *, by_reference: bool) -> dict[str, Any]:
+    """A text item that says how much is shown, and how to read on or that the rest is lost."""
+    if outcome.kept is None:
+        assert outcome.refusal is not None
+        text = _lost(outcome.refusal, tokens)
     else:
-        told = _how_to_read_on(shown.kept, tokens, by_reference=by_reference)
-    return {"type": "text", "text": f"[CWM preview] {shown.preview.account.line} {told}"}
+        text = _how_to_read_on(outcome.kept, tokens, by_reference=by_reference)
+    return {"type": "text", "text": f"[CWM preview] {outcome.preview.account.line} {text}"}
 
 
-def link(kept: Kept) -> dict[str, Any]:
-    """Clients read the whole result there."""
+def link(stored: Kept) -> dict[str, Any]:
+    """A resource link under which clients read the whole result."""
     return {
         "type": "resource_link",
-        "uri": f"{RESULTS_URI}/{kept.handle}",
-        "name": kept.handle,
-        "mimeType": kept.media_type,
-        "size": kept.size,
+        "uri": f"{RESULTS_URI}/{stored.handle}",
+        "name": stored.handle,
+        "mimeType": stored.media_type,
+        "size": stored.size,
     }
 
 
-def meta(shown: Shown, tokens: int, delivered: int) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def meta(outcome: Shown, tokens: int, delivered: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {
         "tokens": tokens,
         "delivered_tokens": delivered,
-        "account": _told(shown.preview.account),
+        "account": _account_fields(outcome.preview.account),
     }
-    if shown.kept is not None:
-        told["handle"] = shown.kept.handle
-        told["cursor"] = shown.kept.cursor
-        told["expires_at"] = moment(shown.kept.expires_at)
-    if shown.refusal is not None:
-        told["not_kept"] = shown.refusal.as_dict()
-    return told
+    if outcome.kept is not None:
+        fields["handle"] = outcome.kept.handle
+        fields["cursor"] = outcome.kept.cursor
+        fields["expires_at"] = moment(outcome.kept.expires_at)
+    if outcome.refusal is not None:
+        fields["not_kept"] = outcome.refusal.as_dict()
+    return fields
 
 
-def _told(account: Account) -> dict[str, Any]:
+def _account_fields(account: Account) -> dict[str, Any]:
     return {
         "line": account.line,
         "over_budget": account.over_budget,
@@ -60,20 +60,20 @@ def _told(account: Account) -> dict[str, Any]:
     }
 
 
-def _how_to_read_on(kept: Kept, tokens: int, *, by_reference: bool) -> str:
-    parts = f" in {kept.parts} parts" if kept.parts > 1 else ""
-    until = moment(kept.expires_at.replace(microsecond=0))
-    told = (
-        f"The whole result ({tokens:,} tokens{parts}) is stored as {kept.handle} until {until}. "
-        f'Read on: result_read {{"cursor": "{kept.cursor}"}}. Find something in it: result_query with that handle '
+def _how_to_read_on(stored: Kept, tokens: int, *, by_reference: bool) -> str:
+    parts = f" in {stored.parts} parts" if stored.parts > 1 else ""
+    until = moment(stored.expires_at.replace(microsecond=0))
+    text = (
+        f"The whole result ({tokens:,} tokens{parts}) is stored as {stored.handle} until {until}. "
+        f'Read on: result_read {{"cursor": "{stored.cursor}"}}. Find something in it: result_query with that handle '
         "and jmespath, json_pointer, regex, search, head, tail or count."
     )
     if by_reference:
-        told += (
-            f' Tools that take references take it unread: {{"$cwm": "{kept.handle}"}} is its text, with # and a JSON '
-            "pointer behind the handle a value in it."
+        text += (
+            f' Tools that take references accept it unread: {{"$cwm": "{stored.handle}"}} stands for its text, or, with '
+            "# and a JSON pointer after the handle, for a value in it."
         )
-    return told
+    return text
 
 
 def _lost(refusal: CwmError, tokens: int) -> str:

@@ -1,4 +1,4 @@
-"""What the tools on stored results answer."""
+"""The answers of the tools on stored results."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from cwm.transport.mcp.contract.schemas import Timestamp
 class ResultPage(TypedDict):
     success: bool
     handle: str
-    part: Annotated[int, Field(description="Which part of the result this is of, from 0")]
-    parts: Annotated[int, Field(description="Parts that the result has")]
+    part: Annotated[int, Field(description="Number of the part that the page is from, from 0")]
+    parts: Annotated[int, Field(description="Number of parts of the result")]
     kind: Literal["json", "text", "binary"]
     media_type: str
-    page: Annotated[int, Field(description="The page it begins in, from 1")]
-    pages: Annotated[int, Field(description="Pages of this part")]
-    encoding: Annotated[Literal["utf-8", "base64"], Field(description="base64 where the part is binary")]
-    text: Annotated[str, Field(description="These bytes of the part, and nothing else")]
-    start_byte: Annotated[int, Field(description="Where in the part it begins")]
-    end_byte: Annotated[int, Field(description="Where in the part it ends, exclusive")]
-    size_bytes: Annotated[int, Field(description="Of the whole part")]
+    page: Annotated[int, Field(description="Number of the page that the text begins in, from 1")]
+    pages: Annotated[int, Field(description="Number of pages of this part")]
+    encoding: Annotated[Literal["utf-8", "base64"], Field(description="base64 if the part is binary")]
+    text: Annotated[str, Field(description="Exactly these bytes of the part")]
+    start_byte: Annotated[int, Field(description="Offset in the part where the text begins")]
+    end_byte: Annotated[int, Field(description="Offset in the part where the text ends, exclusive")]
+    size_bytes: Annotated[int, Field(description="Size of the whole part")]
     tokens: Annotated[int, Field(description="What the text takes in a context window")]
-    expires_at: Annotated[Timestamp, Field(description="When the stored result is deleted")]
+    expires_at: Annotated[Timestamp, Field(description="When the stored result will be deleted")]
     next_cursor: NotRequired[
-        Annotated[str, Field(description="Reads on after this; left out at the end of the result")]
+        Annotated[str, Field(description="Pass as cursor to read on; left out at the end of the result")]
     ]
 
 
@@ -39,15 +39,20 @@ class QueryAnswer(TypedDict):
     text: Annotated[
         str,
         Field(
-            description="The answer, or a piece of it. regex and search: one match a line, 'line:text', "
-            "'line-text' around it, 'line:byte:…text…' in long lines"
+            description="The answer, or a piece of it. regex and search: one line per match, 'line:text'; "
+            "'line-text' for lines around it; 'line:byte:…text…' in long lines"
         ),
     ]
-    total: Annotated[int, Field(description="Matches, items of the answer, lines of the part, or the count")]
-    complete: Annotated[bool, Field(description="False when there are more matches than are looked for")]
-    truncated: Annotated[bool, Field(description="There is more of the answer: see next_cursor")]
-    size_bytes: Annotated[int, Field(description="Of the whole answer")]
+    total: Annotated[
+        int,
+        Field(
+            description="Number of matches, of items in the answer or of lines in the part; for count, the count"
+        ),
+    ]
+    complete: Annotated[bool, Field(description="false if there are more matches than the query looks for")]
+    truncated: Annotated[bool, Field(description="true if there is more of the answer: see next_cursor")]
+    size_bytes: Annotated[int, Field(description="Size of the whole answer")]
     tokens: Annotated[int, Field(description="What the text takes in a context window")]
     next_cursor: NotRequired[
-        Annotated[str, Field(description="The same query with it as cursor goes on after this")]
+        Annotated[str, Field(description="Pass as cursor with the same query to continue")]
     ]

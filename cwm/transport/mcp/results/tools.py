@@ -1,4 +1,4 @@
-"""Tools on stored results: read on, and ask for what is in them."""
+"""Tools on stored results: read them page by page, and query them."""
 
 from __future__ import annotations
 
@@ -36,40 +36,38 @@ LineCount: TypeAlias = Annotated[int, Field(ge=1, le=100_000)]
 
 async def result_read(
     cursor: Annotated[
-        Cursor | None, Field(description="From a preview or an earlier page: reads on from there")
+        Cursor | None, Field(description="Cursor from a preview or an earlier page; reading continues there")
     ] = None,
     handle: Annotated[
         Handle | None, Field(description="Handle of a stored result, instead of a cursor")
     ] = None,
     page: Annotated[
         Annotated[int, Field(ge=1)] | None,
-        Field(description="With handle: which page, from 1; the first if left out"),
+        Field(description="With handle: number of the page, from 1; the first if left out"),
     ] = None,
     part: Annotated[
         PartIndex | None,
-        Field(description="With handle: which part of the result, from 0; the first if left out"),
+        Field(description="With handle: number of the part of the result, from 0; the first if left out"),
     ] = None,
-    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = DEFAULT_TOKENS[
-        "result_read"
-    ],
+    max_tokens: Annotated[
+        Tokens, Field(description="Maximum number of tokens of text to return")
+    ] = DEFAULT_TOKENS["result_read"],
     caller: Caller = CALLER,
 ) -> ToolResult:
     """Read a stored tool result page by page, exactly as the tool returned it.
 
-    A result too large for your context is stored whole and answered with a preview, a handle and a cursor.
-    Pages are of what was stored then: they never shift, and put together they are the original, byte for
-    byte. Follow next_cursor to read on, or take any page by handle. The first text is the page itself.
-    result_query finds what you look for in far fewer tokens.
+    A result too large for your context is stored whole, and you get a preview, a handle and a cursor instead.
+    The pages of a stored result never change; joined, they are the original, byte for byte. Pass next_cursor as
+    cursor to read on, or read any page by handle. The first text of the answer is the page itself. To find
+    something specific, result_query takes far fewer tokens.
 
     Errors: CWM-1003 malformed field, no such page or part, or a cursor that is malformed, expired or
-    foreign (context.reason); CWM-2005 no such stored result, or it expired; CWM-4002 the store cannot be
+    someone else's (context.reason); CWM-2005 no such stored result, or it expired; CWM-4002 the store cannot be
     read (retryable).
     """
     if cursor is not None and (page is not None or part is not None):
-        raise InvalidParameterError(
-            "A cursor says itself where to read on: leave out page and part.", field="page"
-        )
-    read = await caller.services.results.read(
+        raise InvalidParameterError("A cursor includes the page and part: leave them out.", field="page")
+    stored_page = await caller.services.results.read(
         caller.principal,
         cursor=cursor,
         handle=handle,
@@ -77,51 +75,52 @@ async def result_read(
         part=part or 0,
         budget_tokens=max_tokens,
     )
-    return _with_text(_page(read))
+    return _with_text(_page(stored_page))
 
 
 async def result_query(
     handle: Annotated[Handle, Field(description="Handle of a stored result")],
-    part: Annotated[PartIndex, Field(description="Which part of the result, from 0")] = 0,
+    part: Annotated[PartIndex, Field(description="Number of the part of the result, from 0")] = 0,
     jmespath: Annotated[
-        Expression | None, Field(description="JMESPath into a JSON part, such as items[?price > `9`].name")
+        Expression | None,
+        Field(description="JMESPath expression for a JSON part, such as items[?price > `9`].name"),
     ] = None,
     json_pointer: Annotated[
         Annotated[str, Field(max_length=2_000)] | None,
-        Field(description="RFC 6901 pointer into a JSON part, such as /items/0/name"),
+        Field(description="JSON pointer (RFC 6901) into a JSON part, such as /items/0/name"),
     ] = None,
     regex: Annotated[
-        Pattern | None, Field(description="RE2 pattern; ^ and $ are those of lines, (?i) ignores case")
+        Pattern | None, Field(description="RE2 pattern; ^ and $ match at line ends, (?i) ignores case")
     ] = None,
-    search: Annotated[Pattern | None, Field(description="Text to find, whatever its case")] = None,
-    head: Annotated[LineCount | None, Field(description="So many lines from the start")] = None,
-    tail: Annotated[LineCount | None, Field(description="So many lines from the end")] = None,
+    search: Annotated[Pattern | None, Field(description="Text to find, ignoring case")] = None,
+    head: Annotated[LineCount | None, Field(description="Return this many lines from the start")] = None,
+    tail: Annotated[LineCount | None, Field(description="Return this many lines from the end")] = None,
     count: Annotated[
         Literal["lines", "items", "characters", "bytes", "tokens"] | None,
-        Field(description="How many there are; items are those of a JSON array or object"),
+        Field(description="Count these; items are those of a JSON array or object"),
     ] = None,
     context: Annotated[
         int, Field(ge=0, le=50, description="With regex and search: lines to show around each match")
     ] = 0,
     cursor: Annotated[
-        Cursor | None, Field(description="next_cursor of the same query: goes on where it ended")
+        Cursor | None, Field(description="next_cursor of the same query; continues where that ended")
     ] = None,
-    max_tokens: Annotated[Tokens, Field(description="Most tokens of text to return")] = DEFAULT_TOKENS[
-        "result_query"
-    ],
+    max_tokens: Annotated[
+        Tokens, Field(description="Maximum number of tokens of text to return")
+    ] = DEFAULT_TOKENS["result_query"],
     caller: Caller = CALLER,
 ) -> ToolResult:
     """Find something in a stored tool result without reading all of it. Give exactly one kind of query.
 
-    jmespath and json_pointer answer JSON. regex and search answer matching lines with their numbers, at
-    most 1000 matches; of long lines what is around each match. An answer longer than max_tokens is
-    truncated: pass next_cursor with the same query for the rest. The first text is the answer itself.
+    jmespath and json_pointer return JSON. regex and search return the matching lines with their numbers, at
+    most 1000 matches; of a long line, only the text around each match. An answer longer than max_tokens is
+    truncated: pass next_cursor as cursor with the same query for the rest. The first text is the answer itself.
 
     Errors: CWM-1003 malformed field, not exactly one query, a query that does not suit the part or takes
-    too much time, or a cursor that is malformed, expired or foreign (context.reason); CWM-2005 no such
+    too much time, or a cursor that is malformed, expired or someone else's (context.reason); CWM-2005 no such
     stored result, or it expired; CWM-4002 the store cannot be read (retryable).
     """
-    asked = {
+    queries = {
         QueryKind.JMESPATH: jmespath,
         QueryKind.JSON_POINTER: json_pointer,
         QueryKind.REGEX: regex,
@@ -130,7 +129,7 @@ async def result_query(
         QueryKind.TAIL: tail,
         QueryKind.COUNT: count,
     }
-    query = _query(asked, context)
+    query = _query(queries, context)
     answer = await caller.services.query_result(
         caller.principal, handle, query, part=part, cursor=cursor, budget_tokens=max_tokens
     )
@@ -144,54 +143,56 @@ def result_tools() -> list[FunctionTool]:
     ]
 
 
-def _query(asked: Mapping[QueryKind, str | int | None], context: int) -> Query:
-    given = [(kind, argument) for kind, argument in asked.items() if argument is not None]
-    if len(given) != 1:
+def _query(queries: Mapping[QueryKind, str | int | None], context: int) -> Query:
+    choices = [(kind, argument) for kind, argument in queries.items() if argument is not None]
+    if len(choices) != 1:
         raise InvalidParameterError(
-            f"Give exactly one of {', '.join(asked)}.", field="query", given=[str(kind) for kind, _ in given]
+            f"Give exactly one of {', '.join(queries)}.",
+            field="query",
+            given=[str(kind) for kind, _ in choices],
         )
-    ((kind, argument),) = given
+    ((kind, argument),) = choices
     return Query(kind, argument, context)
 
 
-def _with_text(told: Mapping[str, Any]) -> ToolResult:
-    """The text stands for itself, unescaped, and what is known about it follows."""
-    about = {name: value for name, value in told.items() if name != "text"}
+def _with_text(fields: Mapping[str, Any]) -> ToolResult:
+    """A result whose first text item is the text itself, unescaped, and whose second has the other fields as JSON."""
+    other_fields = {name: value for name, value in fields.items() if name != "text"}
     return ToolResult(
         content=[
-            TextContent(type="text", text=told["text"]),
-            TextContent(type="text", text=json.dumps(about)),
+            TextContent(type="text", text=fields["text"]),
+            TextContent(type="text", text=json.dumps(other_fields)),
         ],
-        structured_content=dict(told),
+        structured_content=dict(fields),
     )
 
 
-def _page(read: Page) -> schemas_results.ResultPage:
-    stored = read.stored
-    told: schemas_results.ResultPage = {
+def _page(stored_page: Page) -> schemas_results.ResultPage:
+    stored = stored_page.stored
+    fields: schemas_results.ResultPage = {
         "success": True,
-        "handle": read.result.handle,
-        "part": read.part,
-        "parts": len(read.result.parts),
+        "handle": stored_page.result.handle,
+        "part": stored_page.part,
+        "parts": len(stored_page.result.parts),
         "kind": stored.kind.value,
         "media_type": stored.media_type,
-        "page": read.page,
-        "pages": read.pages,
+        "page": stored_page.page,
+        "pages": stored_page.pages,
         "encoding": "base64" if stored.kind is PartKind.BINARY else "utf-8",
-        "text": read.text,
-        "start_byte": read.start,
-        "end_byte": read.end,
+        "text": stored_page.text,
+        "start_byte": stored_page.start,
+        "end_byte": stored_page.end,
         "size_bytes": stored.size,
-        "tokens": read.tokens,
-        "expires_at": render.moment(read.result.expires_at),
+        "tokens": stored_page.tokens,
+        "expires_at": render.moment(stored_page.result.expires_at),
     }
-    if read.next_cursor is not None:
-        told["next_cursor"] = read.next_cursor
-    return told
+    if stored_page.next_cursor is not None:
+        fields["next_cursor"] = stored_page.next_cursor
+    return fields
 
 
 def _answer(answer: AnswerPage, query: Query) -> schemas_results.QueryAnswer:
-    told: schemas_results.QueryAnswer = {
+    fields: schemas_results.QueryAnswer = {
         "success": True,
         "handle": answer.result.handle,
         "part": answer.part,
@@ -204,5 +205,5 @@ def _answer(answer: AnswerPage, query: Query) -> schemas_results.QueryAnswer:
         "tokens": answer.tokens,
     }
     if answer.next_cursor is not None:
-        told["next_cursor"] = answer.next_cursor
-    return told
+        fields["next_cursor"] = answer.next_cursor
+    return fields

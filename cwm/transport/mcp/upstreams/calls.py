@@ -1,4 +1,4 @@
-"""Calls of upstream servers' tools."""
+"""Calls the tools of upstream servers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,21 @@ from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.requests.agent import meta_of
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
-from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT, asked_for, forwarded, takes_handle, valid
-from cwm.transport.mcp.upstreams.rounds import asks_for_input, given_now
+from cwm.transport.mcp.upstreams.crossing import (
+    HANDLE_ARGUMENT,
+    forwarded,
+    input_request,
+    takes_handle,
+    valid,
+)
+from cwm.transport.mcp.upstreams.rounds import asks_for_input, round_input
 
 SHARED_META: Final = "dev.cwm/shared"
-"""Key of a result's ``_meta``: it was made for another call, so long ago."""
+"""Key of a result's ``_meta`` that says that the answer was made for another call, and how long ago."""
 
 
 class UpstreamCalls(Middleware):
-    """Passes calls of upstream tools on. Within the chain, so that what holds for every result holds for theirs."""
+    """Forwards calls to upstream tools. As a layer, so that the outer layers treat their results like CWM's own."""
 
     def __init__(self, upstreams: Upstreams, answers: SharedAnswers) -> None:
         self._upstreams = upstreams
@@ -75,61 +81,61 @@ class UpstreamCalls(Middleware):
                 on_progress=relay,
             )
             if relay is not None:
-                await relay.told()
+                await relay.settled()
             return answer
 
         answer = await self._answers.call(
-            caller, offer, call.policy.cache, arguments, ask, alone=bool(given_now(request))
+            caller, offer, call.policy.cache, arguments, ask, alone=bool(round_input(request))
         )
         if asks_for_input(answer.answer):
-            return InputRequiredToolResult(asked_for(request, offer.upstream, answer.answer))
+            return InputRequiredToolResult(input_request(request, offer.upstream, answer.answer))
         return _result(offer.upstream, answer)
 
 
 class _Relay:
-    """Tells the caller of an upstream's progress, in order and before the answer."""
+    """Forwards an upstream's progress to the caller, in order and before the answer."""
 
-    def __init__(self, asked: Context) -> None:
-        self._asked = asked
-        # FastMCP looks up whom to tell in the running context, which is not the caller's when a program speaks.
+    def __init__(self, recipient: Context) -> None:
+        self._recipient = recipient
+        # FastMCP takes the recipient from the running context, which is not the caller's when a stdio upstream reports.
         self._context = contextvars.copy_context()
         self._last: asyncio.Task[None] | None = None
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        telling = self._tell(self._last, progress, total, message)
-        self._last = asyncio.create_task(telling, context=self._context)
+        report = self._report(self._last, progress, total, message)
+        self._last = asyncio.create_task(report, context=self._context)
         await asyncio.wait({self._last})
 
-    async def told(self) -> None:
+    async def settled(self) -> None:
         if self._last is not None:
             await asyncio.wait({self._last})
 
-    async def _tell(
-        self, before: asyncio.Task[None] | None, progress: float, total: float | None, message: str | None
+    async def _report(
+        self, previous: asyncio.Task[None] | None, progress: float, total: float | None, message: str | None
     ) -> None:
-        if before is not None:
-            await asyncio.wait({before})
-        # A caller that is gone is told nothing, and misses nothing.
+        if previous is not None:
+            await asyncio.wait({previous})
+        # A caller that has disconnected needs no progress.
         with contextlib.suppress(Exception):
-            await self._asked.report_progress(progress, total, message)
+            await self._recipient.report_progress(progress, total, message)
 
 
-def _result(upstream: str, given: Given) -> ToolResult:
-    content = with_exposed_uris(upstream, list(given.answer.get("content", ())))
-    result = valid(CallToolResult, upstream, {**given.answer, "content": content})
-    if given.age_seconds is not None:
-        told = {SHARED_META: {"age_seconds": round(given.age_seconds, 3)}}
-        result = result.model_copy(update={"meta": {**(result.meta or {}), **told}})
+def _result(upstream: str, shared: Given) -> ToolResult:
+    content = with_exposed_uris(upstream, list(shared.answer.get("content", ())))
+    result = valid(CallToolResult, upstream, {**shared.answer, "content": content})
+    if shared.age_seconds is not None:
+        age = {SHARED_META: {"age_seconds": round(shared.age_seconds, 3)}}
+        result = result.model_copy(update={"meta": {**(result.meta or {}), **age}})
     return _wrapped(result)
 
 
 def _wrapped(result: CallToolResult) -> ToolResult:
-    """FastMCP makes all structured content anew, which takes long, to refuse numbers that JSON has not."""
+    """Avoid FastMCP's slow copy of structured content, which only serves to refuse numbers that JSON does not have."""
     structured = result.structured_content
     if not isinstance(structured, dict):
         return ToolResult.from_mcp_result(result)
-    spelled = to_json(structured, inf_nan_mode="constants")
-    if b"NaN" in spelled or b"Infinity" in spelled:
+    encoded = to_json(structured, inf_nan_mode="constants")
+    if b"NaN" in encoded or b"Infinity" in encoded:
         return ToolResult.from_mcp_result(result)
     wrapped = ToolResult(content=result.content, meta=result.meta, is_error=result.is_error)
     wrapped.structured_content = structured

@@ -1,4 +1,4 @@
-"""What of requests and answers crosses between a client's connection and an upstream's."""
+"""Which request and answer fields are forwarded between a client and an upstream."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pydantic import ValidationError
 from cwm.domain.upstream import Offer
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.requests.agent import meta_of
-from cwm.transport.mcp.upstreams.rounds import can_be_asked, given_now, takes_rounds
+from cwm.transport.mcp.upstreams.rounds import round_input, takes_rounds, usable_capabilities
 
 HANDLE_ARGUMENT: Final = "agent_session"
 
-# These describe one connection, ours or the upstream's, and never cross from one to the other.
+# These describe one connection, the client's or the upstream's, and are never forwarded.
 _OF_A_CONNECTION: Final = frozenset(
     {
         PROTOCOL_VERSION_META_KEY,
@@ -36,52 +36,52 @@ _OF_A_CONNECTION: Final = frozenset(
         "progressToken",
     }
 )
-# What CWM says itself, to its own clients; an upstream that says such things would be taken for it.
-_OURS: Final = "dev.cwm/"
+# Keys that only CWM sets for its clients; an upstream that set them would pass for CWM.
+_OWN_PREFIX: Final = "dev.cwm/"
 _Result = TypeVar("_Result", bound=Result)
 
 
 def takes_handle(upstreams: Upstreams, offer: Offer) -> bool:
-    """Where it makes a difference, and the tool has no argument of that name itself."""
+    """Whether CWM adds ``agent_session``: the upstream has sessions per agent, and the tool no argument of that name."""
     schema = offer.definition.get("inputSchema") or {}
     return not upstreams.is_shared(offer.upstream) and HANDLE_ARGUMENT not in schema.get("properties", {})
 
 
 def forwarded(context: ServerRequestContext[Any, Any]) -> dict[str, Any]:
-    """What the request says beside what it asks for; not what it says of the connection that it came by."""
+    """The request's fields to forward beside its own parameters, without those that describe the client's connection."""
     meta = meta_of(context)
-    kept = {name: value for name, value in meta.items() if _crosses(name)}
-    kept |= can_be_asked(context, meta)
-    return {**given_now(context), "_meta": kept} if kept else given_now(context)
+    meta_fields = {name: value for name, value in meta.items() if _is_forwarded(name)}
+    meta_fields |= usable_capabilities(context, meta)
+    return {**round_input(context), "_meta": meta_fields} if meta_fields else round_input(context)
 
 
-def _crosses(name: str) -> bool:
-    return name not in _OF_A_CONNECTION and not name.startswith(_OURS)
+def _is_forwarded(name: str) -> bool:
+    return name not in _OF_A_CONNECTION and not name.startswith(_OWN_PREFIX)
 
 
-def _crossing(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer as the upstream gave it, but for what in its ``_meta`` is not its own to say."""
+def _forwardable(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The upstream's answer without the keys of ``_meta`` that are never forwarded."""
     meta = answer.get("_meta")
-    if not isinstance(meta, Mapping) or all(map(_crosses, meta)):
+    if not isinstance(meta, Mapping) or all(map(_is_forwarded, meta)):
         return answer
     others = {name: value for name, value in answer.items() if name != "_meta"}
-    kept = {name: value for name, value in meta.items() if _crosses(name)}
-    return {**others, "_meta": kept} if kept else others
+    meta_fields = {name: value for name, value in meta.items() if _is_forwarded(name)}
+    return {**others, "_meta": meta_fields} if meta_fields else others
 
 
-def asked_for(
+def input_request(
     context: ServerRequestContext[Any, Any], upstream: str, answer: Mapping[str, Any]
 ) -> InputRequiredResult:
     if not takes_rounds(context):
         raise MCPError(
             INVALID_PARAMS,
-            f"Upstream {upstream} asks for input, which only a client of 2026-07-28 can be asked for.",
+            f"Upstream {upstream} asks for input, which only a client of 2026-07-28 can give.",
         )
     return valid(InputRequiredResult, upstream, answer)
 
 
 def valid(result: type[_Result], upstream: str, answer: Mapping[str, Any]) -> _Result:
     try:
-        return result.model_validate(_crossing(answer))
+        return result.model_validate(_forwardable(answer))
     except ValidationError:
-        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} answered something that is not MCP.") from None
+        raise MCPError(INTERNAL_ERROR, f"Upstream {upstream} sent an answer that is not valid MCP.") from None

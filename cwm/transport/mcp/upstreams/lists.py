@@ -1,4 +1,4 @@
-"""What upstream servers offer, listed beside our own, and their resources and prompts."""
+"""Lists the offers of upstream servers beside CWM's own, and serves their resources, prompts and completions."""
 
 from __future__ import annotations
 
@@ -23,34 +23,40 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cwm.domain.errors import CwmError, InsufficientScopeError
-from cwm.domain.upstream import Kind, Offer, exposed_uri, with_exposed_uris
+from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.transport.mcp.mcp_server import McpFace
 from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.requests.permissions import OF_UPSTREAMS, protocol_error
-from cwm.transport.mcp.upstreams.crossing import HANDLE_ARGUMENT, asked_for, forwarded, takes_handle, valid
+from cwm.transport.mcp.upstreams.crossing import (
+    HANDLE_ARGUMENT,
+    forwarded,
+    input_request,
+    takes_handle,
+    valid,
+)
 from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
 ABSENT_META: Final = "dev.cwm/absent"
-"""Key of a list's ``_meta``: the upstreams whose part is missing, and why."""
+"""Key of a list's ``_meta`` that names the upstreams whose offers are missing, and why."""
 
 _HANDLE_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
-    "description": "From agent_session_create: calls with the same one share this server's state.",
+    "description": "From agent_session_create: calls with the same value share this server's state.",
 }
-_LISTS: Final[Mapping[str, tuple[Kind, str]]] = {
-    "tools/list": (Kind.TOOLS, "tools"),
-    "resources/list": (Kind.RESOURCES, "resources"),
-    "resources/templates/list": (Kind.TEMPLATES, "resourceTemplates"),
-    "prompts/list": (Kind.PROMPTS, "prompts"),
+_LISTS: Final[Mapping[str, tuple[OfferKind, str]]] = {
+    "tools/list": (OfferKind.TOOLS, "tools"),
+    "resources/list": (OfferKind.RESOURCES, "resources"),
+    "resources/templates/list": (OfferKind.TEMPLATES, "resourceTemplates"),
+    "prompts/list": (OfferKind.PROMPTS, "prompts"),
 }
 
 _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 
 
 class UpstreamLists:
-    """Handlers that add what upstreams offer to what FastMCP answers, as the upstreams spelled it."""
+    """Handlers that add the offers of upstreams, as the upstreams define them, to FastMCP's answers."""
 
     def __init__(self, face: McpFace, upstreams: Upstreams, agency: Agency) -> None:
         self._face = face
@@ -58,7 +64,7 @@ class UpstreamLists:
         self._agency = agency
 
     def install(self) -> None:
-        """Take the place of FastMCP's own handlers, which go on to answer for our part."""
+        """Replace FastMCP's handlers; the replacements still call them for CWM's own part."""
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
         own: dict[str, tuple[Any, _Handler]] = {
             "tools/list": (PaginatedRequestParams, self._face._on_list_tools),  # noqa: SLF001
@@ -70,63 +76,65 @@ class UpstreamLists:
             "prompts/list": (PaginatedRequestParams, self._face._on_list_prompts),  # noqa: SLF001
         }
         for method, (params, handler) in own.items():
-            server.add_request_handler(method, params, self._listing(method, handler))
+            server.add_request_handler(method, params, self._list_handler(method, handler))
         server.add_request_handler(
             "resources/read",
             ReadResourceRequestParams,
-            self._reading(self._face._on_read_resource),  # noqa: SLF001
+            self._read_handler(self._face._on_read_resource),  # noqa: SLF001
         )
         server.add_request_handler(
             "prompts/get",
             GetPromptRequestParams,
-            self._prompting(self._face._on_get_prompt),  # noqa: SLF001
+            self._prompt_handler(self._face._on_get_prompt),  # noqa: SLF001
         )
         server.add_request_handler(
             "completion/complete",
             CompleteRequestParams,
-            self._completing(self._face._on_complete),  # noqa: SLF001
+            self._completion_handler(self._face._on_complete),  # noqa: SLF001
         )
 
-    def _listing(self, method: str, own: _Handler) -> _Handler:
+    def _list_handler(self, method: str, own: _Handler) -> _Handler:
         kind, field = _LISTS[method]
 
-        async def listed(context: ServerRequestContext[Any, Any], params: Any) -> Any:
-            ours = await own(context, params)
+        async def list_all(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            own_list = await own(context, params)
             if not self._upstreams.names():
-                return ours
+                return own_list
             if not (await self._agency.principal(context)).scopes >= OF_UPSTREAMS:
-                return ours
-            told = ours.model_dump(by_alias=True, mode="json", exclude_none=True)
+                return own_list
+            whole_list = own_list.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
                 offering = await self._upstreams.offering(await self._agency.caller(context), kind)
             except CwmError as refused:
                 raise MCPError(INTERNAL_ERROR, refused.message, refused.as_dict()) from refused
-            shown = [self._shown(context, kind, offer) for offer in offering.offers.values()]
+            definitions = [self._definition(context, kind, offer) for offer in offering.offers.values()]
             if offering.absent:
-                told["_meta"] = {**told.get("_meta", {}), ABSENT_META: dict(offering.absent)}
-            return {**told, field: [*told[field], *shown]}
+                whole_list["_meta"] = {**whole_list.get("_meta", {}), ABSENT_META: dict(offering.absent)}
+            return {**whole_list, field: [*whole_list[field], *definitions]}
 
-        return listed
+        return list_all
 
-    def _shown(self, context: ServerRequestContext[Any, Any], kind: Kind, offer: Offer) -> Mapping[str, Any]:
-        """A client without MCP sessions is told how to keep a stateful upstream's state together."""
+    def _definition(
+        self, context: ServerRequestContext[Any, Any], kind: OfferKind, offer: Offer
+    ) -> Mapping[str, Any]:
+        """The offer's definition. Without MCP sessions, tools of stateful upstreams also take ``agent_session``."""
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if kind is not Kind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
+        if kind is not OfferKind.TOOLS or not modern or not takes_handle(self._upstreams, offer):
             return offer.definition
         schema = dict(offer.definition.get("inputSchema") or {"type": "object"})
         schema["properties"] = {**schema.get("properties", {}), HANDLE_ARGUMENT: _HANDLE_SCHEMA}
         return {**offer.definition, "inputSchema": schema}
 
-    def _reading(self, own: _Handler) -> _Handler:
+    def _read_handler(self, own: _Handler) -> _Handler:
         async def read(context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams) -> Any:
-            found = self._upstreams.resource(str(params.uri))
-            if found is None:
+            location = self._upstreams.resource(str(params.uri))
+            if location is None:
                 return await own(context, params)
-            upstream, uri = found
+            upstream, uri = location
             await self._require(context, "resources/read")
             answer = await self._ask(context, upstream, "resources/read", {"uri": uri})
             if asks_for_input(answer):
-                return asked_for(context, upstream, answer)
+                return input_request(context, upstream, answer)
             contents = [
                 {**each, "uri": exposed_uri(upstream, str(each["uri"]))} for each in answer["contents"]
             ]
@@ -134,16 +142,16 @@ class UpstreamLists:
 
         return read
 
-    def _prompting(self, own: _Handler) -> _Handler:
+    def _prompt_handler(self, own: _Handler) -> _Handler:
         async def prompt(context: ServerRequestContext[Any, Any], params: GetPromptRequestParams) -> Any:
             offer = await self._prompt(context, params.name)
             if offer is None:
                 return await own(context, params)
             await self._require(context, "prompts/get")
-            asked = {"name": offer.own_name, "arguments": params.arguments or {}}
-            answer = await self._ask(context, offer.upstream, "prompts/get", asked)
+            request = {"name": offer.own_name, "arguments": params.arguments or {}}
+            answer = await self._ask(context, offer.upstream, "prompts/get", request)
             if asks_for_input(answer):
-                return asked_for(context, offer.upstream, answer)
+                return input_request(context, offer.upstream, answer)
             messages = [
                 {**each, "content": with_exposed_uris(offer.upstream, [each["content"]])[0]}
                 for each in answer["messages"]
@@ -152,22 +160,22 @@ class UpstreamLists:
 
         return prompt
 
-    def _completing(self, own: _Handler) -> _Handler:
+    def _completion_handler(self, own: _Handler) -> _Handler:
         async def complete(context: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> Any:
-            found = await self._reference(context, params.ref)
-            if found is None:
+            location = await self._reference(context, params.ref)
+            if location is None:
                 return await own(context, params)
-            upstream, ref = found
+            upstream, ref = location
             await self._require(context, "completion/complete")
-            asked = params.model_dump(
+            request = params.model_dump(
                 by_alias=True, mode="json", exclude_none=True, include={"argument", "context"}
             )
             try:
-                answer = await self._ask(context, upstream, "completion/complete", {**asked, "ref": ref})
+                answer = await self._ask(context, upstream, "completion/complete", {**request, "ref": ref})
             except MCPError as refused:
                 if refused.code != METHOD_NOT_FOUND:
                     raise
-                # We complete for all upstreams, or for none: one that does not is one that knows of nothing.
+                # CWM declares completion for all upstreams together, so one without it has no suggestions.
                 answer = {"completion": {"values": []}}
             return valid(CompleteResult, upstream, answer)
 
@@ -176,10 +184,10 @@ class UpstreamLists:
     async def _reference(
         self, context: ServerRequestContext[Any, Any], ref: PromptReference | ResourceTemplateReference
     ) -> tuple[str, dict[str, str]] | None:
-        """The upstream that offers it, and what it is called there; None for what no upstream offers."""
+        """The upstream that offers ``ref``, and the reference under its name there; None if no upstream offers it."""
         if isinstance(ref, ResourceTemplateReference):
-            found = self._upstreams.resource(ref.uri)
-            return None if found is None else (found[0], {"type": ref.type, "uri": found[1]})
+            location = self._upstreams.resource(ref.uri)
+            return None if location is None else (location[0], {"type": ref.type, "uri": location[1]})
         offer = await self._prompt(context, ref.name)
         return None if offer is None else (offer.upstream, {"type": ref.type, "name": offer.own_name})
 
@@ -198,7 +206,7 @@ class UpstreamLists:
     async def _ask(
         self, context: ServerRequestContext[Any, Any], upstream: str, method: str, params: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Reads may be repeated. Failures are JSON-RPC errors: these methods have no other."""
+        """Send a request that may be repeated, as it only reads. Its failures are JSON-RPC errors, the only form here."""
         try:
             caller = await self._agency.caller(context)
             return await self._upstreams.request(

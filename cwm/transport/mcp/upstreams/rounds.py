@@ -1,7 +1,7 @@
-"""Calls that take several rounds: a server asks for input, and the client calls again with what it asked for.
+"""Calls of several rounds: the server asks for input, and the client calls again with that input.
 
-Between the rounds nothing is kept here. The upstream's ``requestState`` travels through the client, sealed for the
-principal, the method, the target and its arguments: any replica with the same secret opens it.
+The gateway stores nothing between rounds. The upstream's ``requestState`` travels through the client, sealed for the
+principal, the method, the target and its arguments: any replica with the same secret can open it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cwm.transport.mcp.requests.agent import Context
 _STATE_SECONDS: Final = 3600.0
 """How long a person may take to answer."""
 _LABEL: Final = b"cwm/request-state"
-_GIVEN: Final = ("inputResponses", "requestState")
-_ANSWERED: Final = ("elicitation", "sampling", "roots")
-"""What a client can be asked for in a round, as its capabilities name it."""
+_ROUND_FIELDS: Final = ("inputResponses", "requestState")
+_CAPABILITIES: Final = ("elicitation", "sampling", "roots")
+"""The capabilities that name what a client can be asked for in a round."""
 
 
 def state_security(secrets: Sequence[bytes]) -> RequestStateSecurity:
-    """``secrets``: the first seals, all open."""
+    """Seals ``requestState`` with the first of ``secrets``, and opens it with any of them."""
     keys = dict.fromkeys(hmac.digest(secret, _LABEL, hashlib.sha256) for secret in secrets)
     return RequestStateSecurity(keys=list(keys), ttl=_STATE_SECONDS, bind_principal=_principal)
 
@@ -42,23 +42,25 @@ def asks_for_input(answer: Mapping[str, Any]) -> bool:
     return answer.get("resultType") == "input_required"
 
 
-def given_now(context: Context) -> dict[str, Any]:
-    """What this round brings: answers to what was asked, and the state of the round before, opened."""
+def round_input(context: Context) -> dict[str, Any]:
+    """What the client sends in this round: its input, and the opened state of the previous round."""
     params = (context.params or {}) if takes_rounds(context) else {}
-    return {name: params[name] for name in _GIVEN if params.get(name) is not None}
+    return {name: params[name] for name in _ROUND_FIELDS if params.get(name) is not None}
 
 
-def can_be_asked(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the client's capabilities that an upstream may make use of, as ``_meta`` has it."""
-    told = meta.get(CLIENT_CAPABILITIES_META_KEY)
-    if not takes_rounds(context) or not isinstance(told, Mapping):
+def usable_capabilities(context: Context, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The client capabilities that an upstream may use, in the form of ``_meta``."""
+    capabilities = meta.get(CLIENT_CAPABILITIES_META_KEY)
+    if not takes_rounds(context) or not isinstance(capabilities, Mapping):
         return {}
-    able = {name: told[name] for name in _ANSWERED if isinstance(told.get(name), Mapping)}
-    return {CLIENT_CAPABILITIES_META_KEY: able} if able else {}
+    usable = {
+        name: capabilities[name] for name in _CAPABILITIES if isinstance(capabilities.get(name), Mapping)
+    }
+    return {CLIENT_CAPABILITIES_META_KEY: usable} if usable else {}
 
 
 def _principal(context: Context) -> str | None:
-    """Over stdio whoever started the process is its only client."""
+    """The principal to bind the state to; None over stdio, where whoever started the process is the only client."""
     request = context.request
     if request is None:
         return None

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Engine, event
 from cwm.adapters.sql.context import index as context_index
 from cwm.adapters.sql.context.index import SqlContextIndex
 from cwm.adapters.sql.database import SqliteDatabase, open_database
-from cwm.domain.shared_context import Scope, Write
+from cwm.domain.shared_context import ContextScope, Write
 from cwm.ports.context_index import Bytes
 
-SCOPE = Scope("acme", "tenant", "tenant")
+SCOPE = ContextScope("acme", "tenant", "tenant")
 
 
 async def test_what_a_clean_up_looks_for_is_found_by_an_index_of_its_own(

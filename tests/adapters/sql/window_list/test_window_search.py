@@ -16,20 +16,20 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.sql.tables.window_lists import window_counts, window_terms
 from cwm.adapters.sql.tables.window_lists import window_search as window_search_table
 from cwm.adapters.sql.window_list import search as window_search
-from cwm.adapters.sql.window_list.search import Effort
+from cwm.adapters.sql.window_list.search import RowLimits
 from cwm.adapters.sql.window_list.terms import RAREST, grams_of
 from cwm.domain.window import Window, WindowList, WindowQuery, WindowSort
 from tests.contracts.nouns import NOW, clone, freeze, remove
 
 # From always sorting all that match to always reading row by row.
-_EFFORTS = [
-    Effort(counted=5, gathered=100, walked=0, looked_up=0, seen=0),
-    Effort(counted=5, gathered=0, walked=100, looked_up=100),
-    Effort(counted=5, gathered=2, walked=7, looked_up=5, seen=2),
-    Effort(counted=0, gathered=0, walked=0, looked_up=0, seen=0),
-    Effort(counted=5, gathered=0, walked=2, looked_up=1, passed=100, walked_on=12),
+_LIMITS = [
+    RowLimits(counted=5, gathered=100, walked=0, looked_up=0, seen=0),
+    RowLimits(counted=5, gathered=0, walked=100, looked_up=100),
+    RowLimits(counted=5, gathered=2, walked=7, looked_up=5, seen=2),
+    RowLimits(counted=0, gathered=0, walked=0, looked_up=0, seen=0),
+    RowLimits(counted=5, gathered=0, walked=2, looked_up=1, passed=100, walked_on=12),
 ]
-_EFFORT_IDS = ["sorted", "walked", "mixed", "least", "walked on"]
+_LIMIT_IDS = ["sorted", "walked", "mixed", "least", "walked on"]
 _TAGS = ((), ("red",), ("blue",), ("red", "blue"), ("rare",), ("red", "rare"), ("none",))
 _SEARCHES = (None, "oak", "OAK T", "ß", "s", "w-1", "nowhere", "tree of 1")
 _BOUNDS = (None, 4, 11)
@@ -100,13 +100,13 @@ def _questions() -> list[WindowQuery]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effort", _EFFORTS, ids=_EFFORT_IDS)
+@pytest.mark.parametrize("limits", _LIMITS, ids=_LIMIT_IDS)
 async def test_a_page_is_what_a_plain_filter_and_sort_would_give(
-    database: Database, shelf: list[Window], effort: Effort
+    database: Database, shelf: list[Window], limits: RowLimits
 ) -> None:
     for query in _questions():
         expected = _expected(shelf, query)
-        found = await _find(database, query, effort)
+        found = await _find(database, query, limits)
         page = expected[query.offset : query.offset + query.limit]
         assert [window.name for window in found.windows] == [window.name for window in page], query
         assert found.has_more == (len(expected) > query.offset + query.limit), query
@@ -121,19 +121,19 @@ def _require_total(found: WindowList, matching: int, query: WindowQuery) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effort", _EFFORTS, ids=_EFFORT_IDS)
+@pytest.mark.parametrize("limits", _LIMITS, ids=_LIMIT_IDS)
 async def test_pages_by_mark_join_to_the_whole_list(
-    database: Database, shelf: list[Window], effort: Effort
+    database: Database, shelf: list[Window], limits: RowLimits
 ) -> None:
     for query in (replace(question, offset=0, limit=3) for question in _questions()[::4]):
         seen: list[str] = []
-        found = await _find(database, query, effort)
+        found = await _find(database, query, limits)
         while True:
             seen += [window.name for window in found.windows]
             if not found.has_more:
                 break
             onward = replace(query, after=query.mark(found.windows[-1]))
-            found = await _find(database, onward, effort)
+            found = await _find(database, onward, limits)
             _require_total(found, len(_expected(shelf, query)), query)
         assert seen == [window.name for window in _expected(shelf, query)], query
 
@@ -151,12 +151,12 @@ async def test_what_is_common_but_far_from_where_the_list_begins_is_walked_to_an
         description = "a yew" if number in {5, 6} else "an oak" if number < 20 else "a lime"
         await clone(registry, source, f"w-{number:02d}", description=description)
     await _analyze(database)
-    effort = Effort(gathered=0, walked=5, passed=2, walked_on=30)
+    limits = RowLimits(gathered=0, walked=5, passed=2, walked_on=30)
     query = WindowQuery(search=words, sort_by=WindowSort.NAME, limit=1)
-    found = await _find(database, query, effort)
+    found = await _find(database, query, limits)
     assert [window.name for window in found.windows] == ["w-19" if walked else "w-06"]
     assert found.total_exact != walked
-    assert (await _find(database, query, replace(effort, passed=0))).total_exact
+    assert (await _find(database, query, replace(limits, passed=0))).total_exact
 
 
 async def test_a_list_by_mark_is_not_moved_by_what_comes_and_goes(registry: SqlRegistry) -> None:
@@ -241,5 +241,5 @@ async def _analyze(database: Database) -> None:
     await database.write(analyze)
 
 
-async def _find(database: Database, query: WindowQuery, effort: Effort) -> WindowList:
-    return await database.read(lambda c: window_search.find(c, "acme", query, effort))
+async def _find(database: Database, query: WindowQuery, limits: RowLimits) -> WindowList:
+    return await database.read(lambda c: window_search.find(c, "acme", query, limits))

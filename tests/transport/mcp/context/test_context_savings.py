@@ -15,7 +15,7 @@ from fastmcp.client.transports import StdioTransport
 from mcp_types import CallToolResult
 
 from cwm.adapters.tokens.bpe import BpeTokenCounter
-from cwm.services.results.answers import Answer, count, parts_of
+from cwm.services.results.answers import ToolAnswer, count, parts_of
 from cwm_bench.harness import captured, responses, token_corpus
 from tests.node.programs import CommandLine, Programs, environment
 from tests.transport.mcp.gateway import LEGACY, Agent, fastmcp_agent, gateway
@@ -48,10 +48,10 @@ def library(root: Path) -> list[Asked]:
     ]
 
 
-def answer(result: CallToolResult) -> Answer:
+def answer(result: CallToolResult) -> ToolAnswer:
     assert not result.is_error
     content = [item.model_dump(by_alias=True, mode="json", exclude_none=True) for item in result.content]
-    return Answer(content, result.structured_content)
+    return ToolAnswer(content, result.structured_content)
 
 
 async def read_back(agent: Agent, cursor: str) -> list[bytes]:

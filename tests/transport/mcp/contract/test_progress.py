@@ -17,7 +17,7 @@ PIECES = [f"piece {n} " for n in range(50)]
 
 async def say(context: Context) -> str:
     progress = Progress(context, len(PIECES))
-    async with progress.told():
+    async with progress.notifications():
         for tokens, piece in enumerate(PIECES, start=1):
             await progress(piece, tokens)
             if tokens % 7 == 0:
@@ -72,7 +72,7 @@ async def test_a_client_that_reads_nothing_does_not_hold_the_turn_up_and_can_lea
     done = asyncio.Event()
 
     async def turn() -> None:
-        async with progress.told():
+        async with progress.notifications():
             for tokens in range(1, 4):
                 await progress("text", tokens)
                 await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_a_turn_that_fails_has_told_what_it_had() -> None:
     progress = Progress(cast("Context", context), 3)
 
     async def turn() -> None:
-        async with progress.told():
+        async with progress.notifications():
             await progress("begun", 1)
             raise EngineConnectionError("The engine went away.")
 
@@ -103,7 +103,7 @@ async def test_a_turn_that_fails_has_told_what_it_had() -> None:
 async def test_pieces_that_come_while_one_is_told_are_told_together() -> None:
     context = ListeningContext()
     progress = Progress(cast("Context", context), 9)
-    async with progress.told():
+    async with progress.notifications():
         await progress("a", 1)
         await asyncio.wait_for(context.asked.wait(), 5)
         for tokens, piece in enumerate("bcd", start=2):
@@ -114,7 +114,7 @@ async def test_pieces_that_come_while_one_is_told_are_told_together() -> None:
 @pytest.mark.parametrize("failure", [anyio.BrokenResourceError(), anyio.ClosedResourceError()])
 async def test_a_client_that_left_does_not_fail_the_turn(failure: Exception) -> None:
     progress = Progress(cast("Context", DeafContext(failure)), 1)
-    async with progress.told():
+    async with progress.notifications():
         await progress("text", 1)
         await asyncio.sleep(0)
     assert not progress._texts

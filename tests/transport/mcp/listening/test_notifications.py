@@ -312,7 +312,7 @@ async def test_of_two_listen_streams_that_open_at_once_one_hears_though_the_othe
                 return True
 
         opening = [asyncio.create_task(is_opened()) for _ in range(2)]
-        watching = gateway.face.subscriptions._watching
+        watching = gateway.face.subscriptions._watches
         await eventually(lambda: [each.listeners for each in watching.values()] == [2])
         interest.answered.set()
         outcomes = await asyncio.gather(*opening, return_exceptions=True)

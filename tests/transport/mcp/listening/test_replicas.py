@@ -205,7 +205,7 @@ class Process:
             self.process.kill()
 
 
-class Load:
+class EndlessCalls:
     """Clients of both eras that call all the time, one after the other has answered."""
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ async def test_no_client_sees_that_three_replicas_are_replaced_one_by_one(
 
         running = [await started() for _ in range(3)]
         url, proxy = await stack.enter_async_context(balanced(*(each.url for each in running)))
-        load = Load()
+        load = EndlessCalls()
         async with asyncio.TaskGroup() as clients:
             for connect_as, era in CONNECTIONS:
                 clients.create_task(load.run(connect_as, era, url))
@@ -275,7 +275,7 @@ async def test_no_client_sees_that_three_replicas_are_replaced_one_by_one(
             await each.stop()
 
 
-async def _all_hear(load: Load, redis_url: str) -> None:
+async def _all_hear(load: EndlessCalls, redis_url: str) -> None:
     """The streams that the old replicas ended are open again on new ones."""
     client = connect(redis_url)
     changes = RedisChanges(client)

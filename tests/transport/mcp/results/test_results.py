@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from cwm.domain.session import SessionState
 from cwm.domain.window import Durability
 from tests.contracts.nouns import LATER, NOW, a_session, a_window, clone, freeze
-from tests.transport.mcp.gateway import Agent, Answer, Gateway, fastmcp_agent, sdk_agent
+from tests.transport.mcp.gateway import Agent, Gateway, ToolReply, fastmcp_agent, sdk_agent
 
 pytestmark = pytest.mark.slow
 
@@ -320,7 +320,7 @@ async def test_every_answer_is_its_schemas_and_its_text_the_same_json(
             ("health_check", {}),
             ("get_metrics_data", {"format": "json"}),
         ):
-            answer: Answer = await agent.call(tool, arguments)
+            answer: ToolReply = await agent.call(tool, arguments)
             assert json.loads(answer.text) == answer.value
             Draft202012Validator(tools[tool].output_schema).validate(answer.value)
 

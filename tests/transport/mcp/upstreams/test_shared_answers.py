@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from cwm.domain.errors import StorageReadError, StorageWriteError
-from cwm.domain.shared_context import Head, Scope
+from cwm.domain.shared_context import ContextScope, Head
 from cwm.domain.tool_policy import CachePolicy, SharingScope, ToolPolicies, ToolPolicy
 from cwm.domain.upstream import Credentials, UpstreamSpec
 from cwm.services.context.views import ContextViews
@@ -50,7 +50,7 @@ async def share(running: Gateway, policies: ToolPolicies) -> None:
 class Away:
     """An index whose store cannot be reached."""
 
-    async def head(self, scope: Scope) -> Head:
+    async def head(self, scope: ContextScope) -> Head:
         raise StorageReadError("It is away.")
 
     async def write(self, *_: Any, **__: Any) -> None:
