@@ -84,7 +84,7 @@ def base_url(url: str | None) -> str:
 
     # The message does not repeat the URL: it may contain a password.
     if "@" in url:
-        raise typer.BadParameter("must not contain a user or a password; see CWM_API_KEY", param_hint="--url")
+        raise typer.BadParameter("must be without a user and a password; see CWM_API_KEY", param_hint="--url")
     try:
         parsed = httpx2.URL(url)
         good = parsed.host and parsed.scheme in {"http", "https"} and (parsed.port or 0) <= _LAST_PORT

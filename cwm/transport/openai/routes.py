@@ -44,12 +44,20 @@ def routes(pass_through: PassThrough, identity: Identity) -> list[Route]:
 
     The last route refuses all other paths.
     """
-    turn = _Endpoint("POST", _Turns(pass_through, identity))
-    models = _Endpoint("GET", _Models(pass_through, identity))
-    endpoints = (("/v1/chat/completions", turn), ("/v1/completions", turn), ("/v1/models", models))
+    turn, models = _Turns(pass_through, identity), _Models(pass_through, identity)
+    endpoints: tuple[tuple[str, str, Serve], ...] = (
+        ("POST", "/v1/chat/completions", turn),
+        ("POST", "/v1/completions", turn),
+        ("GET", "/v1/models", models),
+    )
     return [
-        *(Route(path + slash, endpoint) for path, endpoint in endpoints for slash in ("", "/")),
-        Route("/v1/models/{model:path}", models),
+        # Each route has an endpoint of its own, because spans are named after the route of an endpoint.
+        *(
+            Route(path + end, _Endpoint(method, serve))
+            for method, path, serve in endpoints
+            for end in ("", "/")
+        ),
+        Route("/v1/models/{model:path}", _Endpoint("GET", models)),
         Route("/v1/{rest:path}", _Unknown()),
     ]
 

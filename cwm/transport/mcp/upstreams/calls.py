@@ -20,7 +20,7 @@ from cwm.domain.upstream import may_repeat, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.shared_answers import Given, SharedAnswers
 from cwm.services.upstreams.upstreams import Upstreams
-from cwm.transport.mcp.requests.agent import meta_of
+from cwm.transport.mcp.requests.agent import meta_of, sdk_context
 from cwm.transport.mcp.requests.call import ToolCall, tool_call
 from cwm.transport.mcp.requests.errors import RefusedError
 from cwm.transport.mcp.upstreams.crossing import (
@@ -60,7 +60,8 @@ class UpstreamCalls(Middleware):
         return result if result is not None else await call_next(context)
 
     async def _call(self, face: Context, call: ToolCall, arguments: dict[str, Any]) -> ToolResult | None:
-        request, handle = call.request, arguments.get(HANDLE_ARGUMENT)
+        # The record has the request as it came; in this one the SDK has opened the state of the previous round.
+        request, handle = sdk_context(face.request_context) or call.request, arguments.get(HANDLE_ARGUMENT)
         caller = await call.caller()
         offer = await call.offer()
         if offer is None:
