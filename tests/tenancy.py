@@ -60,7 +60,9 @@ class TwoTenants:
         kept: dict[Any, Any] = dict(await self.parts.database.read(rows))
         if self.redis_url is not None:
             with Redis.from_url(self.redis_url) as client:
-                kept |= {key: _content(client, key) for key in client.scan_iter(match=f"*{A}*")}
+                # What a repeated request is answered with lapses by itself after 20 s.
+                keys = (key for key in client.scan_iter(match=f"*{A}*") if b"/done:" not in key)
+                kept |= {key: _content(client, key) for key in keys}
                 for name in ("agent_session", "mcp-session-id"):
                     key = f"cwm:agent-session:{self.owned[name]}".encode()
                     kept[key] = _content(client, key)
