@@ -25,7 +25,8 @@ from cwm.adapters.sql.registry.registry import SqlRegistry
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
-from cwm.wiring import parts as wired
+from cwm.wiring import engine_side, foundation
+from cwm.wiring.parts import build_parts
 
 
 class Crasher:
@@ -102,11 +103,11 @@ class _Watched:
 async def _run(order: dict[str, Any], steps: _Steps) -> None:
     loaded = settings.load(order["environ"])
     with (
-        mock.patch.object(wired, "SqlRegistry", lambda *a: _Watched(SqlRegistry(*a), "registry", steps)),
-        mock.patch.object(wired, "LmcacheTier", lambda *a: _Watched(LmcacheTier(*a), "lmcache", steps)),
-        mock.patch.object(wired, "VllmEngine", lambda *a: _Watched(VllmEngine(*a), "vllm", steps)),
+        mock.patch.object(foundation, "SqlRegistry", lambda *a: _Watched(SqlRegistry(*a), "registry", steps)),
+        mock.patch.object(engine_side, "LmcacheTier", lambda *a: _Watched(LmcacheTier(*a), "lmcache", steps)),
+        mock.patch.object(engine_side, "VllmEngine", lambda *a: _Watched(VllmEngine(*a), "vllm", steps)),
     ):
-        parts = wired.build_parts(loaded)
+        parts = build_parts(loaded)
     async with parts.close():
         await parts.directory.identity()
         steps.counting = True
