@@ -74,6 +74,7 @@ async def _doctor(settings: Settings, closing: AsyncExitStack) -> Doctor:
         lambda: _schema(settings, database),
         lambda: time_of(database),
         (lambda: shared_tier_room(redis_url.get_secret_value())) if redis_url else None,
+        settings.engine.weights_digest,
     )
 
 

@@ -103,7 +103,6 @@ def at_stack(settings: Settings, stack: LocalStack) -> Settings:
             "vllm_api_key": None,
             "lmcache_url": stack.lmcache_url,
             "coordinator_url": stack.coordinator_url,
-            "weights_digest": stack.weights_digest,
         }
     )
     return replace(settings, engine=engine)

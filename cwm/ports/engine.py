@@ -28,8 +28,9 @@ class Generation:
     """A completion request in token ids. ``sampling`` holds further fields of the completions API, passed on unchanged.
 
     ``load_tokens`` and ``store_tokens`` limit how many tokens are loaded from and stored in the cache beside the
-    engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. An engine
-    that does not know these fields ignores them.
+    engine, in whole chunks; None for no limit. ``tell_loaded`` requests ``Completion.loaded_tokens``. ``weights`` is the
+    digest of the weights that the request expects: an engine with others neither loads nor stores. An engine that does
+    not know these fields ignores them.
     """
 
     model: str
@@ -40,6 +41,7 @@ class Generation:
     load_tokens: int | None = None
     store_tokens: int | None = None
     tell_loaded: bool = False
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Completion:
     ``cached_tokens`` counts prompt tokens that were not computed (the engine's own count). ``ttft_ms`` is None when
     the engine does not report it. ``loaded_tokens`` counts those of the cached tokens that came from the cache
     beside the engine; it is None unless the request set ``tell_loaded`` or ``load_tokens`` and the engine supports
-    these. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
+    these. ``weights`` is the engine's digest of the weights it loaded; None when it does not report it. ``top`` has, for each new token, the log-probabilities of the likeliest tokens by id, if the request
     asked for ``logprobs``.
     """
 
@@ -61,6 +63,7 @@ class Completion:
     fingerprint: str | None
     ttft_ms: float | None = None
     loaded_tokens: int | None = None
+    weights: str | None = None
     top: tuple[Mapping[int, float], ...] = ()
 
 
@@ -127,6 +130,9 @@ class Engine(Protocol):
 
     async def kv_dtype(self) -> str | None:
         """The configured data type of KV (``auto``: the model's own); None when the engine does not report it."""
+
+    async def started(self) -> str | None:
+        """When the engine's process started, as text that differs for each start; None when it is not reported."""
 
     async def complete(self, generation: Generation) -> Completion: ...
 

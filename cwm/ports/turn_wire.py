@@ -73,8 +73,8 @@ class TurnRequest(Protocol):
     def texts(self) -> Iterable[str]:
         """The texts that the caller wrote."""
 
-    def body(self, cache_salt: str, *, recorded: bool) -> bytes:
-        """The request to send to the engine."""
+    def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
+        """The request to send to the engine, which may use stored KV only if it has these ``weights``."""
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer: ...
 

@@ -33,7 +33,8 @@ class Engine(Group):
     )
     weights_digest: str = Field(
         "",
-        description="Digest of the served weights. Stored KV depends on it, so change it whenever the weights change.",
+        description="Digest of the served weights, for a vLLM without CWM's connector, which reports its own. Change it "
+        "whenever the weights change: KV stored for other weights must not be used.",
     )
     connect_timeout_seconds: Seconds = Field(2.0, gt=0, description="Timeout for connecting to the engine.")
     request_timeout_seconds: Seconds = Field(

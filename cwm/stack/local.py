@@ -47,7 +47,6 @@ class LocalStack:
     lmcache_url: str
     coordinator_url: str
     redis_url: str
-    weights_digest: str
     model_name: str
     model_root: str
 
@@ -187,7 +186,6 @@ class LocalStack:
         self.lmcache_url = f"http://{LOOPBACK}:{ports.lmcache}"
         self.coordinator_url = f"http://{LOOPBACK}:{ports.coordinator}"
         self.redis_url = self._redis.url()
-        self.weights_digest = model.digest
         self.model_name = commands.served_name
         self.model_root = str(model.folder)
 

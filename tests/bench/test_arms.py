@@ -65,7 +65,7 @@ def test_the_engine_without_a_cache_has_all_other_flags_of_the_one_with_it(tmp_p
     plan = plan_from_settings(
         storage, LocalEngine(model="tiny", device="cpu", home=tmp_path), withheld=frozenset()
     )
-    model = Model(tmp_path, "tiny", 8192, "digest")
+    model = Model(tmp_path, "tiny", 8192)
     full = Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "kv.keys", tmp_path).vllm()
     bare = without_cache(full)
     gone = full.index("--kv-transfer-config")

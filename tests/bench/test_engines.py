@@ -86,7 +86,7 @@ async def test_nor_is_an_engine_without_a_cache_nor_what_prepares_it(
 
     async def model(*arguments: object) -> Model:
         prepared.append(arguments[-1])
-        return Model(tmp_path, "none", 64, "0" * 32)
+        return Model(tmp_path, "none", 64)
 
     monkeypatch.setattr(bare_engine, "prepare_environment", environment)
     monkeypatch.setattr(bare_engine, "prepare_model", model)

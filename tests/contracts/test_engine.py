@@ -114,6 +114,31 @@ async def test_a_request_stores_no_more_than_it_says(engine_side: EngineSide) ->
     assert (await engine_side.kv_tier.prefetch(engine_side.key(ids))).found == 2
 
 
+async def test_a_request_that_expects_other_weights_neither_loads_nor_stores(engine_side: EngineSide) -> None:
+    weights = (await engine_side.ask(engine_side.ids(1))).weights
+    assert weights
+    ids = engine_side.ids(3)
+    stored = replace(engine_side.request(ids), weights=weights)
+    others = replace(stored, weights="others")
+    refused = await engine_side.engine.complete(others)
+    assert (refused.weights, refused.loaded_tokens) == (weights, 0)
+    await engine_side.faults.forget_gpu()
+    assert (await engine_side.engine.complete(stored)).loaded_tokens == 0
+    await engine_side.settled(engine_side.key(ids), 3)
+    await engine_side.faults.forget_gpu()
+    again = await engine_side.engine.complete(others)
+    assert (again.loaded_tokens, again.cached_tokens) == (0, 0)
+    assert again.token_ids == refused.token_ids
+    await engine_side.faults.forget_gpu()
+    assert (await engine_side.engine.complete(stored)).loaded_tokens == 3 * engine_side.chunk
+
+
+async def test_an_engine_that_runs_on_has_started_once(engine_side: EngineSide) -> None:
+    started = await engine_side.engine.started()
+    assert started
+    assert await engine_side.engine.started() == started
+
+
 async def test_the_token_that_was_sampled_last_has_no_kv_until_the_next_request(
     engine_side: EngineSide,
 ) -> None:

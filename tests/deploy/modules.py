@@ -20,3 +20,4 @@ def load(name: str) -> Any:
 
 
 chunk_seal = load("chunk_seal")
+cwm_weights = load("cwm_weights")

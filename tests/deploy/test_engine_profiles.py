@@ -55,7 +55,7 @@ def local(tmp_path: Path) -> Commands:
         home=tmp_path,
         run_folder=tmp_path,
     )
-    model = Model(tmp_path / "model", "tiny", 8192, "00")
+    model = Model(tmp_path / "model", "tiny", 8192)
     return Commands(plan, EngineEnvironment(tmp_path), model, Ports(), tmp_path / "keys", tmp_path)
 
 

@@ -45,13 +45,15 @@ class _Run:
 class FakeEngine:
     """``gate`` holds every answer back until it is set; ``breaks_after`` so many tokens a stream breaks off.
 
-    Another ``fingerprint`` makes it another engine. ``requests`` are all generations in their order.
+    Another ``fingerprint`` makes it another engine, and so do other ``weights``; without, it reports none. ``requests`` are all generations in their order.
     """
 
     kv_tier: FakeKvTier = field(default_factory=FakeKvTier)
     model: str = "tiny"
     root: str = "/models/tiny"
     fingerprint: str = "fp-1"
+    weights: str | None = "w-1"
+    starts: int = 1
     max_model_len: int = 8192
     template: str = "chatml"
     away: bool = False
@@ -65,6 +67,7 @@ class FakeEngine:
 
     def restart(self) -> None:
         """Its own prefix cache and its counters begin anew."""
+        self.starts += 1
         for kept in (self._cached, self._sources, self._totals):
             kept.clear()
 
@@ -112,6 +115,10 @@ class FakeEngine:
         await self.health()
         return "auto"
 
+    async def started(self) -> str | None:
+        await self.health()
+        return str(self.starts)
+
     async def complete(self, generation: Generation) -> Completion:
         run = await self._run(generation)
         tells = generation.tell_loaded or generation.load_tokens is not None
@@ -123,6 +130,7 @@ class FakeEngine:
             cached_tokens=run.cached,
             fingerprint=self.fingerprint,
             loaded_tokens=run.loaded if tells else None,
+            weights=self.weights,
             top=tuple(run.new) if generation.sampling.get("logprobs") else (),
         )
 
@@ -195,7 +203,7 @@ class FakeEngine:
     def _load(self, generation: Generation, names: list[Name], local: int) -> int:
         """Tokens from LMCache behind the ``local`` chunks. What does not open has the whole load computed instead."""
         tier, prompt = self.kv_tier, len(generation.token_ids)
-        if not tier.present or tier.away:
+        if not tier.present or tier.away or self._expects_others(generation):
             return 0
         limit = prompt if generation.load_tokens is None else generation.load_tokens
         found = names[: _leading(tier.best(name) is not None for name in names[: limit // tier.chunk_size])]
@@ -212,10 +220,13 @@ class FakeEngine:
         names = self._names(ids, generation.cache_salt)
         for name in names:
             self._cached.setdefault(name, copy)
-        if self.kv_tier.present and not self.kv_tier.away:
+        if self.kv_tier.present and not self.kv_tier.away and not self._expects_others(generation):
             limit = len(ids) if generation.store_tokens is None else generation.store_tokens
             offered = names[: limit // self.kv_tier.chunk_size]
             self.kv_tier.offer(self.root, {name: self._cached[name] for name in offered})
+
+    def _expects_others(self, generation: Generation) -> bool:
+        return bool(self.weights and generation.weights and generation.weights != self.weights)
 
     def _count(self, prompt: int, local: int, loaded: int) -> None:
         computed = prompt - local - loaded

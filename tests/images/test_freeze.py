@@ -34,7 +34,6 @@ def fronted(image: str, engine: LiveEngine, tmp_path_factory: pytest.TempPathFac
             "CWM_VLLM_URL": vllm,
             "CWM_LMCACHE_URL": lmcache,
             "CWM_COORDINATOR_URL": coordinator,
-            "CWM_WEIGHTS_DIGEST": engine.weights_digest,
         }
         with stack(tmp_path_factory.mktemp("stack"), **variables) as up:
             yield up

@@ -56,7 +56,6 @@ def served(engine: LiveEngine, database: Path, tenant: str, **more: str) -> Iter
         "CWM_VLLM_URL": engine.vllm_url,
         "CWM_LMCACHE_URL": engine.lmcache_url,
         "CWM_COORDINATOR_URL": engine.coordinator_url,
-        "CWM_WEIGHTS_DIGEST": engine.weights_digest,
         # On a model this small computing may be faster, and most tests are about what is loaded.
         "CWM_THAW_PLAN": "load",
         # Tests lose chunks on purpose; a watchdog would have them stored again in between.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
@@ -29,7 +30,7 @@ class LiveEngine:
         self.vllm_url, self.lmcache_url = stack.vllm_url, stack.lmcache_url
         self.coordinator_url, self.redis_url = stack.coordinator_url, stack.redis_url
         self.model_name, self.model_root = stack.model_name, stack.model_root
-        self.chunk_size, self.weights_digest = stack.chunk_size, stack.weights_digest
+        self.chunk_size = stack.chunk_size
         self.storage_path = stack.storage_path
         self.max_model_len = httpx2.get(f"{self.vllm_url}/v1/models").json()["data"][0]["max_model_len"]
 
@@ -103,10 +104,16 @@ class LiveEngine:
 
 @pytest.fixture(scope="session")
 def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine]:
-    folder = tmp_path_factory.mktemp("engine")
+    with running(tmp_path_factory.mktemp("engine"), "tiny") as engine:
+        yield engine
+
+
+@contextmanager
+def running(folder: Path, model: str) -> Iterator[LiveEngine]:
+    """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
     plan = plan_from_settings(
-        storage, LocalEngine(model="tiny", kv_cache_gb=1), withheld=frozenset(), log=_tell
+        storage, LocalEngine(model=model, kv_cache_gb=1), withheld=frozenset(), log=_tell
     )
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
     stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False), report=_tell)

@@ -30,7 +30,6 @@ async def test_a_freeze_and_a_thaw_are_traced_down_to_vllm_and_lmcache(
         vllm_url=live_engine.vllm_url,
         lmcache_url=live_engine.lmcache_url,
         coordinator_url=live_engine.coordinator_url,
-        weights_digest=live_engine.weights_digest,
     )
     turn, freezing, thawing = caller(), caller(), caller()
     window = f"w-{uuid4().hex[:10]}"

@@ -203,7 +203,7 @@ def gateway(
     clock, meter = Ticking(), PrometheusMeter()
     audit = SqlAuditLog(database, ChainKeys([b"a secret"]))
     replicas = Replicas(leases=SqlLeases(database), me=name, has_ended=has_ended)
-    directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="sha256:00")
+    directory = EngineDirectory(served, kv_tier, secret=b"a test's secret", weights_digest="")
     journal = Journal(audit=audit, clock=clock, meter=meter, changes=InProcessChanges())
     turns = Turns(registry=registry, audit=audit, clock=clock, touch_after=policy.touch_after)
     scopes = SaltScopes(registry=registry, clock=clock)

@@ -54,4 +54,4 @@ async def environment(home: Path, *_: object) -> EngineEnvironment:
 
 async def model(_wanted: str, home: Path, *_: object) -> Model:
     """In the place of ``prepare_model``."""
-    return Model(home, "none", 64, "0" * 32)
+    return Model(home, "none", 64)

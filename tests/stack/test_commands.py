@@ -22,7 +22,7 @@ from tests.stack.shapes import PlanFor
 
 
 def commands_for(plan: StackPlan, tmp_path: Path) -> Commands:
-    model = Model(tmp_path / "models" / "tiny", "tiny", 32768, "00")
+    model = Model(tmp_path / "models" / "tiny", "tiny", 32768)
     return Commands(
         plan, EngineEnvironment(tmp_path / "engine"), model, Ports(), tmp_path / "kv.keys", tmp_path
     )

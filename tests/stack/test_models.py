@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from cwm.stack.environment import EngineEnvironment
 from cwm.stack.errors import StackError
-from cwm.stack.models import _Builder, prepare_model, weights_digest
+from cwm.stack.models import _Builder, prepare_model
 
 MAKES = """
 import pathlib, sys
@@ -111,34 +110,3 @@ async def test_half_of_a_model_is_never_served_and_is_made_again(
 
     made = await builder.once("tiny-1", "the tiny model", builder.tiny(script))
     assert [entry.name for entry in made.iterdir()] == ["config.json"]
-
-
-def test_the_digest_names_the_weights_and_not_the_path(tmp_path: Path, folder: Path) -> None:
-    cache = tmp_path / "digests.json"
-    digest = weights_digest(folder, cache)
-    moved = folder.rename(tmp_path / "elsewhere")
-
-    assert weights_digest(moved, cache) == digest
-    (moved / "model.safetensors").write_bytes(b"other!!")
-    assert weights_digest(moved, cache) != digest
-
-
-def test_a_digest_is_remembered_until_a_file_changes(tmp_path: Path, folder: Path) -> None:
-    cache = tmp_path / "digests.json"
-    weights_digest(folder, cache)
-    known = json.loads(cache.read_text())
-    known[str(folder)]["digest"] = "remembered"
-    cache.write_text(json.dumps(known))
-
-    assert weights_digest(folder, cache) == "remembered"
-    os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert weights_digest(folder, cache) != "remembered"
-
-
-def test_a_broken_cache_of_digests_is_replaced(tmp_path: Path, folder: Path) -> None:
-    cache = tmp_path / "digests.json"
-    digest = weights_digest(folder, cache)
-    cache.write_text("{")
-
-    assert weights_digest(folder, cache) == digest
-    assert json.loads(cache.read_text())[str(folder)]["digest"] == digest

@@ -141,6 +141,9 @@ class VllmEngine:
     async def kv_dtype(self) -> str | None:
         return wire.kv_dtype((await self._get("/metrics")).decode(errors="replace"))
 
+    async def started(self) -> str | None:
+        return wire.started((await self._get("/metrics")).decode(errors="replace"))
+
     async def complete(self, generation: Generation) -> Completion:
         """Shield this call: its cancellation aborts the request, which can kill a vLLM that is loading KV."""
         body = wire.completion_body(generation, stream=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
 from cwm.domain.errors import InvalidParameterError
 from cwm.ports.turn_wire import TurnAnswer
@@ -63,12 +64,14 @@ class OpenAiRequest:
     def texts(self) -> Iterable[str]:
         return _strings(self.fields.get("messages" if self.is_chat else "prompt"))
 
-    def body(self, cache_salt: str, *, recorded: bool) -> bytes:
+    def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
         """The client's bytes with our fields after the last one.
 
         A JSON parser keeps the last of equal names, so this also overrides a ``return_token_ids: false``.
         """
         ours: dict[str, Any] = {"cache_salt": cache_salt}
+        if weights:
+            ours["kv_transfer_params"] = wire.expected_weights(weights)
         if recorded:
             ours["return_token_ids"] = True
         if json.detect_encoding(self.raw) not in {"utf-8", "utf-8-sig"}:

@@ -16,6 +16,7 @@ from cwm.ports.engine import Completion, Counters, Delta, Generation, ServedMode
 _QUOTED_CHARS: Final = 300
 _PROMPT_SOURCES: Final = "vllm:prompt_tokens_by_source_total"
 _CACHE_CONFIG: Final = "vllm:cache_config_info{"
+_STARTED: Final = "process_start_time_seconds"
 _COUNTED: Final = (
     _PROMPT_SOURCES,
     "vllm:prefix_cache_queries_total",
@@ -30,6 +31,8 @@ _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"
 _REPORT_LOADED: Final = "cwm.tell_loaded"
+_WEIGHTS: Final = "cwm.weights"
+_REPORT_WEIGHTS: Final = "cwm.tell_weights"
 _STORE_LIMIT: Final = "lmcache.max_offload_tokens"
 
 _Parsed = TypeVar("_Parsed")
@@ -51,12 +54,19 @@ def completion_body(generation: Generation, *, stream: bool) -> bytes:
         _LOAD_LIMIT: generation.load_tokens,
         _STORE_LIMIT: generation.store_tokens,
         _REPORT_LOADED: generation.tell_loaded or None,
+        _WEIGHTS: generation.weights or None,
+        _REPORT_WEIGHTS: not stream or None,
     }
     if options := {name: value for name, value in options.items() if value is not None}:
         body["kv_transfer_params"] = options
     if stream:
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":")).encode()
+
+
+def expected_weights(digest: str) -> dict[str, Any]:
+    """``kv_transfer_params`` of a turn that may use stored KV only of these weights."""
+    return {_WEIGHTS: digest}
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
@@ -71,6 +81,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
         fingerprint=answer.get("system_fingerprint"),
         ttft_ms=(answer.get("metrics") or {}).get("time_to_first_token_ms"),
         loaded_tokens=transfer.get(_LOADED),
+        weights=transfer.get(_WEIGHTS),
         top=tuple(
             _by_id(likeliest) for likeliest in (choice.get("logprobs") or {}).get("top_logprobs") or ()
         ),
@@ -169,6 +180,11 @@ def counters(exposition: str) -> Counters:
         external_hits=totals["vllm:external_prefix_cache_hits_total"],
         requests_running=totals["vllm:num_requests_running"],
     )
+
+
+def started(exposition: str) -> str | None:
+    lines = (line.split() for line in exposition.splitlines())
+    return next((words[1] for words in lines if words[:1] == [_STARTED]), None)
 
 
 def kv_dtype(exposition: str) -> str | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
 from cwm.domain.prefix import digest
-from cwm.ports.engine import Engine, Generation, ServedModel
+from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ _TOKENIZER_PROBE: Final = (
     "Быстрая лиса 快速的棕色狐狸 こんにちは 안녕하세요 مرحبا नमस्ते \u00a0\u2028 👩‍👩‍👧‍👦 <|x|> </s>"
 )
 _DIGEST_CHARS: Final = 16
+_START: Final = "start:"
 
 
 class EngineDirectory:
     """Engine identities by model name.
 
-    ``secret`` is the key of the salts. ``weights_digest`` identifies the weights, which no engine reports over HTTP.
+    ``secret`` is the key of the salts. ``weights_digest`` names the weights of an engine that does not report a digest of
+    its own. With neither, stored KV is used only until the engine starts again: its weights may be others then.
     """
 
     def __init__(self, engine: Engine, kv_tier: KvTier, *, secret: bytes, weights_digest: str) -> None:
@@ -65,15 +68,17 @@ class EngineDirectory:
         """The salt of a scope on the engine that serves ``model`` now."""
         return self.salt(tenant, salt_scope, await self.identity(model))
 
-    def confirm(self, identity: EngineIdentity, fingerprint: str | None) -> None:
-        """Raise CWM-5002 and clear the cache if another engine than ``identity`` answered."""
-        if fingerprint is not None and fingerprint != identity.fingerprint:
-            self.forget()
-            raise EngineResponseError(
-                "The engine changed while it was being used; the next attempt sees the new one.",
-                expected=identity.fingerprint,
-                answered=fingerprint,
-            )
+    def confirm(self, identity: EngineIdentity, answer: Completion) -> None:
+        """Raise CWM-5002 and clear the cache if another engine than ``identity``, or one with other weights, answered."""
+        facts = ((identity.fingerprint, answer.fingerprint), (identity.weights_digest, answer.weights))
+        for expected, answered in facts:
+            if answered is not None and answered != expected:
+                self.forget()
+                raise EngineResponseError(
+                    "The engine changed while it was being used; the next attempt sees the new one.",
+                    expected=expected,
+                    answered=answered,
+                )
 
     def forget(self) -> None:
         """Clear the cache; the next use reads the identity again."""
@@ -127,13 +132,20 @@ class EngineDirectory:
             hash_algorithm=facts.hash_algorithm if facts else None,
             world_size=attached.world_size if attached else 1,
             lmcache_version=facts.version if facts else None,
-            weights_digest=self._weights_digest,
+            weights_digest=await self._weights(answer, facts),
             kv_dtype=await self._engine.kv_dtype(),
             tokenizer_digest=digest(
                 await self._engine.tokenize(served.id, _TOKENIZER_PROBE, add_special_tokens=True)
             )[:_DIGEST_CHARS],
             template_digest=_text_digest(await self._engine.chat_template(served.id)),
         )
+
+    async def _weights(self, answer: Completion, facts: KvTierFacts | None) -> str:
+        """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""
+        weights = answer.weights or self._weights_digest
+        if weights or facts is None:
+            return weights
+        return f"{_START}{await self._engine.started() or uuid4().hex}"
 
     async def _probe_ids(self, served: ServedModel, facts: KvTierFacts | None) -> TokenIds:
         """Token ids for a probe of more than one chunk, which also starts LMCache's heartbeat in vLLM."""

@@ -40,6 +40,7 @@ class Doctor:
 
     ``schema`` returns whether CWM can use the registry's schema, and a message. ``store_time`` returns None if the
     registry has no clock of its own. ``shared_tier_room`` asks the shared tier; None if its URL is not configured.
+    ``weights_digest`` is what the settings say of the weights.
     """
 
     registry: Registry
@@ -49,6 +50,7 @@ class Doctor:
     schema: Callable[[], Awaitable[tuple[bool, str]]]
     store_time: Callable[[], Awaitable[datetime | None]]
     shared_tier_room: Callable[[], Awaitable[SharedTierRoom]] | None = None
+    weights_digest: str = ""
 
     async def __call__(self) -> Examined:
         """Examine everything; parts that others depend on come first. An unreachable part is a finding, never an error."""
@@ -68,7 +70,8 @@ class Doctor:
     async def _probe(self, findings: Findings, served: ServedModel, facts: KvTierFacts | None) -> None:
         cache = CacheExamination(findings, self.engine, self.kv_tier, self.clock, served) if facts else None
         chunk = facts.chunk_size if facts else 16
-        engine = EngineExamination(findings, self.engine, served, chunk)
+        weights = self.weights_digest if facts else None
+        engine = EngineExamination(findings, self.engine, served, chunk, weights)
         try:
             probe = await engine.examine()
             if cache is None:

@@ -13,7 +13,7 @@ from cwm.services.health.findings import Findings
 
 PROBE_SALT: Final = "cwm1-doctor"
 OTHER_SALT: Final = "cwm1-doctor-other"
-ENGINE_CHECKS: Final = ("token ids", "cached tokens", "isolation", "identity", "control tokens")
+ENGINE_CHECKS: Final = ("token ids", "cached tokens", "isolation", "identity", "weights", "control tokens")
 
 _PINNED = "Use the vLLM version that CWM pins (deploy/engine/requirements-cpu.txt)."
 
@@ -22,6 +22,7 @@ _PINNED = "Use the vLLM version that CWM pins (deploy/engine/requirements-cpu.tx
 class EngineExamination:
     """Sends one random prompt twice under one salt and once under another.
 
+    ``weights_digest`` is what the settings say of the weights; None for an engine without LMCache.
     ``sent``: (token ids, salt) of all prompts whose chunks may have been stored.
     """
 
@@ -29,6 +30,7 @@ class EngineExamination:
     engine: Engine
     served: ServedModel
     chunk_size: int
+    weights_digest: str | None
     sent: list[tuple[TokenIds, str]] = field(default_factory=list)
 
     async def examine(self) -> TokenIds | None:
@@ -52,6 +54,7 @@ class EngineExamination:
         self._cached_tokens(second)
         self._isolation(other)
         self._identity(first)
+        self._weights(first)
         await self._control_tokens()
         return probe
 
@@ -95,6 +98,21 @@ class EngineExamination:
                 "identity",
                 "vLLM sends no system_fingerprint: a changed dtype or block size would go unnoticed.",
                 _PINNED,
+            )
+
+    def _weights(self, answer: Completion) -> None:
+        if answer.weights:
+            self.findings.ok("weights", f"vLLM loaded {answer.weights}; KV of others is never used")
+        elif self.weights_digest is None:
+            self.findings.ok("weights", "no KV is stored outside vLLM")
+        elif self.weights_digest:
+            self.findings.ok("weights", f"CWM_WEIGHTS_DIGEST says {self.weights_digest}")
+        else:
+            self.findings.warn(
+                "weights",
+                "vLLM does not report which weights it loaded: whenever it starts again, all stored KV is computed again.",
+                "Start vLLM with CWM's connector (deploy/engine/cwm_connector.py), or set CWM_WEIGHTS_DIGEST and change it "
+                "with the weights.",
             )
 
     async def _control_tokens(self) -> None:

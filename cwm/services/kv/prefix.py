@@ -50,6 +50,7 @@ class Prefix:
             max_tokens=1,
             sampling={"temperature": 0},
             store_tokens=self.stored_tokens if self.identity.chunk_size else None,
+            weights=self.identity.weights_digest,
         )
 
 

@@ -108,7 +108,7 @@ class Store:
     async def _ask(self, prefix: Prefix, request: Generation) -> Completion:
         """The engine's answer. CWM-5002 if another engine answered than the one that computed the prefix."""
         answer = await self.engine.complete(request)
-        self.directory.confirm(prefix.identity, answer.fingerprint)
+        self.directory.confirm(prefix.identity, answer)
         return answer
 
     async def _prove(self, prefix: Prefix) -> _Proof:

@@ -143,6 +143,7 @@ class Generate:
             cache_salt=self.directory.salt(principal.tenant, session.salt_scope, identity),
             max_tokens=min(turn.max_tokens, room),
             sampling=turn.sampling,
+            weights=identity.weights_digest,
         )
         metadata = {**session.metadata, **template.as_metadata()}
         answer = await self._run(principal, session, generation, metadata, in_flight, on_text)

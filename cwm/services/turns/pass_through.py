@@ -118,7 +118,11 @@ class PassThrough:
         scope = await self.scopes.current(principal.tenant, f"tenant:{principal.tenant}")
         salt = self.directory.salt(principal.tenant, scope, identity)
         ids_requested = self._requests_ids(request)
-        return _Outbound(request, request.body(salt, recorded=ids_requested), ids_requested=ids_requested)
+        return _Outbound(
+            request,
+            request.body(salt, weights=identity.weights_digest, recorded=ids_requested),
+            ids_requested=ids_requested,
+        )
 
     async def _admit_to_session(
         self, principal: Principal, session_id: str, request: TurnRequest, turn: Turn
@@ -140,7 +144,12 @@ class PassThrough:
         _require_room(request, identity)
         await self._note_special_tokens(principal, session, request)
         salt = self.directory.salt(principal.tenant, session.salt_scope, identity)
-        return _Outbound(request, request.body(salt, recorded=True), turn, ids_requested=True)
+        return _Outbound(
+            request,
+            request.body(salt, weights=identity.weights_digest, recorded=True),
+            turn,
+            ids_requested=True,
+        )
 
     def _requests_ids(self, request: TurnRequest) -> bool:
         """Whether to request the token ids of a turn that is not recorded, in order to count its tokens.

@@ -216,7 +216,7 @@ class Watchdog:
             with suppress(CwmError):
                 await cache.delete(canary.key, cache.expected_hashes(canary.key) or ())
         await self._require_every_lmcache()
-        self.directory.confirm(canary.identity, (await self._flush(canary)).fingerprint)
+        self.directory.confirm(canary.identity, await self._flush(canary))
         deadline = self.clock.monotonic() + _STORED_WITHIN_SECONDS
         # vLLM stores after it has answered: first its chunks reach L1, then the tiers below.
         while not (await cache.prefetch(canary.key)).complete and self.clock.monotonic() < deadline:  # noqa: ASYNC110

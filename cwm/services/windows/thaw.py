@@ -209,7 +209,7 @@ class Thaw:
         loading, counters = await asyncio.gather(self._load(prefix), self.origins.before(identity))
         answer, engine_ms = await self._restore(prefix, loading.plan)
         elapsed_ms = self._ms_since(started)
-        self.directory.confirm(identity, answer.fingerprint)
+        self.directory.confirm(identity, answer)
         by_tier = await self.origins.split(answer, counters, loading.prefetched.loaded, prefix)
         self.planner.learn(
             prefix, loading.plan, answer, by_tier, prefetch_ms=loading.prefetch_ms, engine_ms=engine_ms

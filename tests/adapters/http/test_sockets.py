@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import httpx2
 import pytest
@@ -17,6 +18,7 @@ from tests.certificates import certified
 _Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+_ROUNDS_OF_AN_ACCEPT: Final = 5
 
 
 @asynccontextmanager
@@ -41,6 +43,9 @@ async def peer(serve: _Peer, context: ssl.SSLContext | None = None) -> AsyncIter
         yield f"{host}:{port}"
     finally:
         server.close()
+        # A connection that was accepted just before reaches ``served`` a few rounds of the loop later.
+        for _ in range(_ROUNDS_OF_AN_ACCEPT):
+            await asyncio.sleep(0)
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)

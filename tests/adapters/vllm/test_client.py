@@ -39,17 +39,22 @@ async def test_a_completion_sends_ids_and_salt_and_brings_ids_back(
     assert sent.headers["authorization"] == "Bearer k1"
 
 
-async def test_limits_of_what_is_loaded_and_stored_are_sent_where_they_are_set(
-    engine: VllmEngine, vllm: FakeVllm
-) -> None:
+async def test_limits_and_weights_are_sent_where_they_are_set(engine: VllmEngine, vllm: FakeVllm) -> None:
     done = await engine.complete(GENERATION)
-    await engine.complete(replace(GENERATION, load_tokens=0, store_tokens=64))
-    assert "kv_transfer_params" not in vllm.turns[0].json
-    assert vllm.turns[1].json["kv_transfer_params"] == {
-        "cwm.load_tokens": 0,
-        "lmcache.max_offload_tokens": 64,
-    }
-    assert done.loaded_tokens is None
+    await engine.complete(replace(GENERATION, load_tokens=0, store_tokens=64, weights="w-1"))
+    async for _ in engine.stream(GENERATION):
+        pass
+    assert [turn.json.get("kv_transfer_params") for turn in vllm.turns] == [
+        {"cwm.tell_weights": True},
+        {
+            "cwm.load_tokens": 0,
+            "lmcache.max_offload_tokens": 64,
+            "cwm.weights": "w-1",
+            "cwm.tell_weights": True,
+        },
+        None,
+    ]
+    assert (done.loaded_tokens, done.weights) == (None, None)
 
 
 async def test_a_streamed_completion_brings_the_same(engine: VllmEngine) -> None:

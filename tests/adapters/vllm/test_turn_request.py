@@ -32,25 +32,30 @@ def names(key: str) -> bool:
 )
 def test_every_field_but_ours_arrives_as_it_was_sent(fields: dict[str, Any], space: str) -> None:
     raw = (space + json.dumps(fields) + space).encode()
-    sent = json.loads(WIRE.read(CHAT, raw).body("salt", recorded=True))
+    sent = json.loads(WIRE.read(CHAT, raw).body("salt", weights="", recorded=True))
     assert sent == {**fields, "cache_salt": "salt", "return_token_ids": True}
+
+
+def test_a_turn_says_which_weights_it_expects() -> None:
+    sent = json.loads(WIRE.read(CHAT, b'{"n":1}').body("s", weights="w-1", recorded=False))
+    assert sent == {"n": 1, "cache_salt": "s", "kv_transfer_params": {"cwm.weights": "w-1"}}
 
 
 def test_numbers_that_python_would_rewrite_keep_their_digits() -> None:
     raw = b'{"temperature":0.10000000000000000000001,"seed":1e2}'
-    assert WIRE.read(CHAT, raw).body("s", recorded=False) == raw[:-1] + b',"cache_salt":"s"}'
+    assert WIRE.read(CHAT, raw).body("s", weights="", recorded=False) == raw[:-1] + b',"cache_salt":"s"}'
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
 def test_other_encodings_of_json_are_understood(encoding: str) -> None:
     raw = json.dumps({"prompt": "été"}).encode(encoding)
-    sent = WIRE.read(COMPLETIONS, raw).body("s", recorded=False)
+    sent = WIRE.read(COMPLETIONS, raw).body("s", weights="", recorded=False)
     assert json.loads(sent) == {"prompt": "été", "cache_salt": "s"}
 
 
 def test_a_client_that_says_no_to_ids_gets_none_and_the_session_has_them() -> None:
     request = WIRE.read(CHAT, b'{"return_token_ids":false}')
-    assert json.loads(request.body("s", recorded=True))["return_token_ids"] is True
+    assert json.loads(request.body("s", weights="", recorded=True))["return_token_ids"] is True
 
 
 @pytest.mark.parametrize("name", ["cache_salt", "kv_transfer_params", "cache\\u005fsalt"])
@@ -63,7 +68,9 @@ def test_what_the_gateway_sets_is_refused(name: str) -> None:
 @pytest.mark.parametrize("xargs", ["null", "{}", '{"mine": 1}', '"kv_transfer_params"'])
 def test_other_extra_arguments_pass(xargs: str) -> None:
     body = f'{{"vllm_xargs":{xargs}}}'.encode()
-    assert json.loads(WIRE.read(CHAT, body).body("s", recorded=False))["vllm_xargs"] == json.loads(xargs)
+    assert json.loads(WIRE.read(CHAT, body).body("s", weights="", recorded=False))[
+        "vllm_xargs"
+    ] == json.loads(xargs)
 
 
 @pytest.mark.parametrize(

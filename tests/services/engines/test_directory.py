@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from cwm.domain.errors import EngineConnectionError
+import pytest
+
+from cwm.domain.errors import EngineConnectionError, EngineResponseError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
@@ -17,6 +19,8 @@ FACTS = KvTierFacts("0.5.6", 32, "blake3", (AttachedModel("/m", 1, 32),), ("valk
 @dataclass
 class OneEngine:
     asked: int = 0
+    weights: str | None = None
+    starts: str | None = None
 
     async def models(self) -> list[ServedModel]:
         self.asked += 1
@@ -26,13 +30,16 @@ class OneEngine:
         return (1, 2, 3)
 
     async def complete(self, _request: Generation) -> Completion:
-        return Completion("", (1,), "length", 3, 0, "fp-1")
+        return Completion("", (1,), "length", 3, 0, "fp-1", weights=self.weights)
 
     async def version(self) -> str:
         return "0.32.0"
 
     async def kv_dtype(self) -> str:
         return "auto"
+
+    async def started(self) -> str | None:
+        return self.starts
 
     async def chat_template(self, _model: str) -> str | None:
         return None
@@ -53,10 +60,16 @@ class SlowStarter:
         return self.facts_told
 
 
-def directory(engine: OneEngine, tier: SlowStarter) -> EngineDirectory:
+def directory(engine: OneEngine, tier: SlowStarter, weights_digest: str = "") -> EngineDirectory:
     return EngineDirectory(
-        cast("Engine", engine), cast("KvTier", tier), secret=b"a secret", weights_digest=""
+        cast("Engine", engine), cast("KvTier", tier), secret=b"a secret", weights_digest=weights_digest
     )
+
+
+async def salt_of(engine: OneEngine, weights_digest: str = "") -> str:
+    """Of one scope, by a gateway that has just started."""
+    known = directory(engine, SlowStarter(is_there=True), weights_digest)
+    return known.salt("acme", "s1", await known.identity("m"))
 
 
 async def test_an_engine_whose_lmcache_is_not_there_yet_is_not_remembered_as_one_without() -> None:
@@ -84,3 +97,28 @@ async def test_an_engine_that_lmcache_does_not_list_yet_is_not_remembered_withou
     asked = engine.asked
     await known.identity("m")
     assert engine.asked == asked
+
+
+async def test_what_an_engine_says_of_its_weights_is_believed_before_the_settings() -> None:
+    known = directory(OneEngine(weights="w-1"), SlowStarter(is_there=True), "from the settings")
+    assert (await known.identity("m")).weights_digest == "w-1"
+    known = directory(OneEngine(), SlowStarter(is_there=True), "from the settings")
+    assert (await known.identity("m")).weights_digest == "from the settings"
+
+
+async def test_kv_of_an_engine_whose_weights_nobody_knows_is_not_used_after_its_next_start() -> None:
+    first = await salt_of(OneEngine(starts="1764099000.1"))
+    assert await salt_of(OneEngine(starts="1764099000.1")) == first
+    assert await salt_of(OneEngine(starts="1764099777.2")) != first
+    assert await salt_of(OneEngine()) != await salt_of(OneEngine()), "not even its start is known"
+
+
+async def test_an_answer_of_other_weights_is_that_of_another_engine_and_the_next_look_sees_it() -> None:
+    engine = OneEngine(weights="w-1")
+    known = directory(engine, SlowStarter(is_there=True))
+    before = await known.identity("m")
+    engine.weights = "w-2"
+    with pytest.raises(EngineResponseError, match="The engine changed") as changed:
+        known.confirm(before, await engine.complete(cast("Generation", None)))
+    assert changed.value.context == {"expected": "w-1", "answered": "w-2"}
+    assert (await known.identity("m")).weights_digest == "w-2"
