@@ -140,6 +140,9 @@ class Engine(Protocol):
 
     async def counters(self) -> Counters: ...
 
+    async def abort(self, generation_ids: Sequence[str]) -> bool:
+        """End generations now: their answers come at once, with what was generated. False if the engine cannot do that."""
+
     def forward(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> AbstractAsyncContextManager[ForwardedResponse]:

@@ -5,7 +5,7 @@ Both are bytes of the OpenAI-compatible API as the engine speaks it. Fields not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class TurnAnswer(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether the engine has computed the prompt. From then on the request may be abandoned."""
+        """Whether the engine has generated a token. From then on the request may be abandoned."""
 
     @property
     def ended(self) -> bool:
@@ -75,6 +75,9 @@ class TurnRequest(Protocol):
 
     def body(self, cache_salt: str, *, weights: str, recorded: bool) -> bytes:
         """The request to send to the engine, which may use stored KV only if it has these ``weights``."""
+
+    def generation_ids(self, request_id: str) -> Sequence[str]:
+        """The engine's ids of what it generates for this request, if the request carries ``request_id``."""
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer: ...
 

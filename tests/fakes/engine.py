@@ -150,6 +150,10 @@ class FakeEngine:
             dict(self._sources), told["asked"], told["hit"], told["asked outside"], told["hit outside"], 0
         )
 
+    async def abort(self, generation_ids: Sequence[str]) -> bool:
+        await self.health()
+        return bool(generation_ids)
+
     @asynccontextmanager
     async def forward(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]

@@ -15,6 +15,7 @@ import httpx2
 import openai
 import pytest
 
+from cwm.adapters.vllm.wire import counters
 from cwm.domain.prefix import TokenIds
 from tests.live.engine import LiveEngine
 from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
@@ -280,18 +281,31 @@ async def test_twenty_clients_that_leave_at_any_moment_leave_a_living_engine(
     assert (await cwm.client.post(CHAT, json=request(CHAT, model))).status_code == 200
 
 
-async def test_a_whole_answer_nobody_waits_for_is_recorded(
-    cwm: Gateway, vllm: httpx2.AsyncClient, model: str
+async def requests_running(vllm: httpx2.AsyncClient) -> float:
+    return counters((await vllm.get("/metrics")).text).requests_running
+
+
+@BOTH
+@STREAMED
+@pytest.mark.parametrize("headers", [{}, session()], ids=["unrecorded", "recorded"])
+async def test_a_generation_whose_client_gave_up_ends_and_what_came_of_it_is_recorded(
+    cwm: Gateway, vllm: httpx2.AsyncClient, model: str, path: str, stream: bool, headers: dict[str, str]
 ) -> None:
-    headers, body = session(), request(CHAT, model, max_tokens=100)
-    sending = asyncio.create_task(cwm.client.post(CHAT, json=body, headers=headers))
-    async with asyncio.timeout(30):
-        while not cwm.turns.in_flight(TENANT, headers["CWM-Session-Id"]):
+    body = request(path, model, stream=stream, max_tokens=4000)
+    sending = asyncio.create_task(cwm.client.post(path, json=body, headers=headers))
+    async with asyncio.timeout(60):
+        while not await requests_running(vllm):
             await asyncio.wait({sending}, timeout=0.01)
-    sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
-    await cwm.turns_ended(headers["CWM-Session-Id"])
-    assert await cwm.tokens(headers["CWM-Session-Id"]) == await exact_ids(vllm, CHAT, body)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await cwm.pass_through.drain(60)
+        while await requests_running(vllm):  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.01)
+    if headers:
+        recorded = await cwm.tokens(headers["CWM-Session-Id"])
+        whole = await exact_ids(vllm, path, {**body, "max_tokens": 4})
+        assert recorded[: len(whole) - 4] == whole[: len(whole) - 4]
+        assert len(whole) - 4 < len(recorded) < 2000
 
 
 async def test_unknown_fields_reach_vllm_and_its_answer_to_them_comes_back(cwm: Gateway, model: str) -> None:

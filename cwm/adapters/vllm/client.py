@@ -45,6 +45,8 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"expect",
 }
 _JSON: Final = (b"content-type", b"application/json")
+# Served with --enable-scale-out.
+_ABORT: Final = "/inference/v1/abort_requests"
 _parsed = lru_cache(64)(httpx2.URL)
 
 
@@ -183,6 +185,13 @@ class VllmEngine:
             return wire.counters(exposition.decode())
         except ValueError as error:
             raise EngineResponseError("vLLM's /metrics is not Prometheus text.", url=self._url) from error
+
+    async def abort(self, generation_ids: Sequence[str]) -> bool:
+        body = json.dumps({"request_ids": list(generation_ids)}).encode()
+        with self._spans.http("POST", _ABORT) as span, self.faults():
+            response = await self._send("POST", _ABORT, body, [_JSON], span=span)
+            await response.aclose()
+        return response.is_success
 
     @asynccontextmanager
     async def forward(

@@ -51,6 +51,11 @@ class _Ids:
         self.usage = usage_of(answer.get("usage")) or self.usage
         self._total = _total_of(answer.get("usage")) or self._total
 
+    @property
+    def begun(self) -> bool:
+        """Whether a token was generated; ids that the engine hides count, too."""
+        return bool(self._new) or not self._complete
+
     def count(self) -> int:
         """Tokens of the prompt and of all choices."""
         if self._total is not None:
@@ -58,7 +63,7 @@ class _Ids:
         return len(self._prompt or ()) + len(self._new) + self._others
 
     def together(self) -> TokenIds | None:
-        if self._prompt is None or not self._complete:
+        if self._prompt is None or not self._new or not self._complete:
             return None
         return (*self._prompt, *self._new)
 
@@ -177,16 +182,17 @@ class StreamAnswer:
         data = _data_of(event)
         if not data:
             return event
-        self.begun = True
         if data == _DONE:
-            self.ended = True
+            self.begun = self.ended = True
             return event
         if not self._recorded:
+            self.begun = True
             if b'"usage"' in data:
                 self._ids.take(_object(data))
             return event
         answer = _object(data)
         self._ids.take(answer)
+        self.begun = self._ids.begun
         if not self._hide_ids:
             return event
         return b"" if _is_only_for_ids(answer) else without_ids(event)

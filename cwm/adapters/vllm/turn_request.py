@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,6 +79,13 @@ class OpenAiRequest:
         beginning = self.raw.rstrip(b" \t\r\n")[:-1]
         comma = b"," if self.fields else b""
         return beginning + comma + json.dumps(ours, separators=(",", ":")).encode()[1:]
+
+    def generation_ids(self, request_id: str) -> Sequence[str]:
+        if self.is_chat:
+            return (f"chatcmpl-{request_id}",)
+        prompt = self.fields.get("prompt")
+        count = len(prompt) if isinstance(prompt, list) and not _is_ids(prompt) else 1
+        return tuple(f"cmpl-{request_id}-{number}" for number in range(count))
 
     def answer(self, *, streamed: bool, recorded: bool) -> TurnAnswer:
         hide_ids = recorded and not self.fields.get("return_token_ids")

@@ -44,6 +44,7 @@ class EngineDirectory:
         self._secret = secret
         self._weights_digest = weights_digest
         self._known: dict[str, EngineIdentity] = {}
+        self._hardened: set[str] = set()
         self._facts: KvTierFacts | None = None
         self._lock = asyncio.Lock()
 
@@ -79,6 +80,10 @@ class EngineDirectory:
                     expected=expected,
                     answered=answered,
                 )
+
+    def survives_aborts(self, identity: EngineIdentity) -> bool:
+        """Whether the engine has CWM's connector, so that a request may be aborted while its KV is being loaded."""
+        return identity.weights_digest in self._hardened
 
     def forget(self) -> None:
         """Clear the cache; the next use reads the identity again."""
@@ -142,6 +147,8 @@ class EngineDirectory:
 
     async def _weights(self, answer: Completion, facts: KvTierFacts | None) -> str:
         """What stands for the weights: the engine's own digest, else the configured one, else the start of the engine."""
+        if answer.weights:
+            self._hardened.add(answer.weights)
         weights = answer.weights or self._weights_digest
         if weights or facts is None:
             return weights

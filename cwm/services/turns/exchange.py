@@ -1,8 +1,8 @@
-"""An exchange with the engine that outlives its client.
+"""An exchange with the engine that may outlive its client.
 
-Aborting a request while the engine loads KV can kill the engine, and the tokens have to be recorded even if the
-client has disconnected. So the exchange runs in a task of its own and passes bytes to the client through a bounded
-pipe. When the client disconnects, the remaining bytes are dropped.
+Aborting a request while the engine loads KV can kill an engine without CWM's connector, and the tokens have to be recorded
+even if the client has disconnected. So the exchange runs in a task of its own and passes bytes to the client through
+a bounded pipe. When the client disconnects, the remaining bytes are dropped, and the request ends as early as it may.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROOM_BYTES: Final = 256 * 1024
 _STALLED_SECONDS: Final = 300.0
+_ABORT_AGAIN_SECONDS: Final = 1.0
 
 
 class Pipe:
@@ -101,6 +103,19 @@ class Outgoing:
     headers: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How a request may end once its client has left.
+
+    A stream ends after its first event. ``generation_ids`` are to be aborted in the engine, which then answers at once with
+    what it has. Where that is impossible, and for a stream, ``cut`` allows to drop the connection at any moment.
+    """
+
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    generation_ids: Sequence[str] = ()
+    cut: bool = False
+
+
 class Exchange:
     """One request to the engine and its answer.
 
@@ -115,11 +130,13 @@ class Exchange:
         outgoing: Outgoing,
         reader: Callable[[Head], TurnAnswer],
         settle: Callable[[Head, TurnAnswer], Awaitable[None]],
+        departure: Departure | None = None,
     ) -> None:
         self._engine = engine
         self._outgoing = outgoing
         self._reader = reader
         self._settle = settle
+        self._departure = departure or Departure()
         self._settled = False
         self._complete = False
         self._ready = asyncio.Event()
@@ -142,10 +159,6 @@ class Exchange:
         if self._error is not None:
             raise self._error
 
-    def leave(self) -> None:
-        """The client has disconnected. The exchange goes on as long as it must."""
-        self._pipe.abandon()
-
     async def run(self) -> None:
         """Run the exchange to its end. Raises the same error as the client gets. When cancelled it records what was read."""
         try:
@@ -165,6 +178,34 @@ class Exchange:
             self._pipe.close()
 
     async def _converse(self) -> None:
+        try:
+            async with asyncio.timeout(None) as patience:
+                watcher = asyncio.create_task(self._mind_client(patience))
+                try:
+                    await self._talk()
+                finally:
+                    await cancel_and_wait(watcher)
+        except TimeoutError:
+            self._error = EngineConnectionError("The client has disconnected, and the request was given up.")
+            await self._settle_once()
+
+    async def _mind_client(self, patience: asyncio.Timeout) -> None:
+        """Once the client has left, end the request. An engine that has not begun with it yet aborts nothing, so ask again."""
+        departure = self._departure
+        await departure.left.wait()
+        self._pipe.abandon()
+        while departure.generation_ids and await self._aborts(departure.generation_ids):  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(_ABORT_AGAIN_SECONDS)
+        if departure.cut:
+            patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _aborts(self, generation_ids: Sequence[str]) -> bool:
+        try:
+            return await self._engine.abort(generation_ids)
+        except CwmError:
+            return False
+
+    async def _talk(self) -> None:
         outgoing = self._outgoing
         async with self._engine.forward(
             outgoing.method, outgoing.path, outgoing.body, outgoing.headers

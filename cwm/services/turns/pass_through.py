@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from cwm.background import BackgroundTasks
 from cwm.domain.audit import AuditEvent, Severity
@@ -17,7 +19,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.names import require_session_id
 from cwm.ports.tracing import SpanKind, named
-from cwm.services.turns.exchange import Exchange, Head, Outgoing
+from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
 
 if TYPE_CHECKING:
     from cwm.domain.engine import EngineIdentity
@@ -35,20 +37,25 @@ if TYPE_CHECKING:
     from cwm.services.turns.turns import Turn, Turns
 
 
+_REQUEST_ID: Final = "x-request-id"
+_CLIENT_ID_CHARS: Final = 64
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A request as received. ``path`` includes the query; header names are in lower case."""
+    """A request as received. ``path`` includes the query; header names are in lower case; ``left`` is set when its client leaves."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes = b""
     session_id: str | None = None
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """The engine's response. A caller that stops reading ``chunks`` early must call ``leave``."""
+    """The engine's response. A caller that stops reading ``chunks`` early must set ``left`` of its request."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -57,9 +64,6 @@ class EngineAnswer:
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self._exchange.chunks()
-
-    def leave(self) -> None:
-        self._exchange.leave()
 
 
 @dataclass(slots=True)
@@ -122,6 +126,7 @@ class PassThrough:
             request,
             request.body(salt, weights=identity.weights_digest, recorded=ids_requested),
             ids_requested=ids_requested,
+            abortable=self.directory.survives_aborts(identity),
         )
 
     async def _admit_to_session(
@@ -149,6 +154,7 @@ class PassThrough:
             request.body(salt, weights=identity.weights_digest, recorded=True),
             turn,
             ids_requested=True,
+            abortable=self.directory.survives_aborts(identity),
         )
 
     def _requests_ids(self, request: TurnRequest) -> bool:
@@ -221,11 +227,13 @@ class PassThrough:
                     await self.limits.spend(principal, answer.tokens())
                 await self._settle(outbound, head, answer)
 
+        headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
             self.engine,
-            Outgoing(incoming.method, incoming.path, outbound.body, incoming.headers),
+            Outgoing(incoming.method, incoming.path, outbound.body, headers),
             lambda head: outbound.request.answer(streamed=head.streamed, recorded=outbound.ids_requested),
             settle,
+            departure,
         )
         task = self._running.start(self._run(exchange, outbound.request, incoming.session_id))
         task.add_done_callback(lambda _: scope.close())
@@ -264,12 +272,31 @@ class PassThrough:
 
 @dataclass(frozen=True, slots=True)
 class _Outbound:
-    """A request as sent to the engine. ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested."""
+    """A request as sent to the engine.
+
+    ``turn`` is set if it is recorded; ``ids_requested``: token ids were requested; ``abortable``: the engine survives
+    that it is aborted at any moment.
+    """
 
     request: TurnRequest
     body: bytes
     turn: Turn | None = None
     ids_requested: bool = False
+    abortable: bool = False
+
+
+def _departure(incoming: ClientRequest, outbound: _Outbound) -> tuple[Mapping[str, str], Departure]:
+    """The headers to send, and how the request ends when its client leaves. A turn whose tokens count is never cut."""
+    if not outbound.abortable or outbound.request.operation is None:
+        return incoming.headers, Departure(incoming.left)
+    cut = not outbound.ids_requested
+    if outbound.request.streamed:
+        return incoming.headers, Departure(incoming.left, cut=cut)
+    # Unique for each request, so that nobody aborts another's by choosing its id.
+    client_id = incoming.headers.get(_REQUEST_ID, "")[:_CLIENT_ID_CHARS]
+    request_id = f"{client_id}{'-' if client_id else ''}{uuid4().hex}"
+    departure = Departure(incoming.left, outbound.request.generation_ids(request_id), cut)
+    return {**incoming.headers, _REQUEST_ID: request_id}, departure
 
 
 def _traced(tracer: Tracer, request: TurnRequest, session_id: str | None) -> AbstractContextManager[Span]:

@@ -102,8 +102,8 @@ class _Turns:
             body=await body_of(receive),
             session_id=session_id,
         )
-        answered = await self.pass_through.turn(principal, request)
-        async with _leaving_with_the_client(answered, receive):
+        async with _watching_the_client(request.left, receive):
+            answered = await self.pass_through.turn(principal, request)
             await _send(send, answered, session_id)
 
 
@@ -131,18 +131,20 @@ class _Unknown:
 
 
 @asynccontextmanager
-async def _leaving_with_the_client(answered: EngineAnswer, receive: Receive) -> AsyncIterator[None]:
+async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIterator[None]:
+    """Set ``left`` when the client has disconnected, and at the end of the block."""
+
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        answered.leave()
+        left.set()
 
     watching = asyncio.create_task(watch())
     try:
         yield
     finally:
         watching.cancel()
-        answered.leave()
+        left.set()
 
 
 async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> None:

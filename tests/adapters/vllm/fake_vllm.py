@@ -60,11 +60,16 @@ class Seen:
 
 @dataclass(slots=True)
 class FakeVllm:
+    """With ``weights`` it has CWM's connector; ``aborts``: it has the endpoint that ends generations."""
+
     behaviour: Behaviour = Behaviour.NORMAL
     release: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
     flooding: asyncio.Event = field(default_factory=asyncio.Event)
     has_tokenizer_info: bool = True
+    weights: str | None = None
+    aborts: bool = False
+    aborted: list[str] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
     connections: int = 0
@@ -114,7 +119,12 @@ class _Reply:
         if path in {"/v1/completions", "/v1/chat/completions"} and b"cwm1-probe" not in self.seen.body:
             await self._generate(path.endswith("chat/completions"))
         elif path == "/v1/completions":
-            await self._json(200, _body(self.seen.json, chat=False))
+            probed = _body(self.seen.json, chat=False)
+            await self._json(200, probed | {"kv_transfer_params": {"cwm.weights": self.fake.weights}})
+        elif path == "/inference/v1/abort_requests" and self.fake.aborts:
+            self.fake.aborted += self.seen.json["request_ids"]
+            await self._whole(200, b"")
+            self.fake.release.set()
         elif path == "/tokenizer_info" and not self.fake.has_tokenizer_info:
             await self._json(404, {"detail": "Not Found"})
         elif path == "/metrics":
@@ -153,7 +163,10 @@ class _Reply:
         elif does is Behaviour.ANSWERS_GARBAGE:
             await self._whole(200, b"<html>no json</html>")
         else:
-            await self._json(200, _body(asked, chat=chat, hides=does is Behaviour.HIDES_IDS))
+            answer = _body(
+                asked, chat=chat, hides=does is Behaviour.HIDES_IDS, aborted=bool(self.fake.aborted)
+            )
+            await self._json(200, answer)
 
     async def _stream(self, asked: dict[str, Any], chat: bool) -> None:
         does = self.fake.behaviour
@@ -299,14 +312,14 @@ def _words(asked: dict[str, Any]) -> list[tuple[int, str]]:
     return list(enumerate(ANSWER, start=1000))[: asked.get("max_tokens", len(ANSWER))]
 
 
-def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False) -> dict[str, Any]:
-    prompt, words = _ids(asked), _words(asked)
+def _body(asked: dict[str, Any], *, chat: bool, hides: bool = False, aborted: bool = False) -> dict[str, Any]:
+    prompt, words = _ids(asked), _words(asked)[: 2 if aborted else None]
     told = bool(asked.get("return_token_ids"))
     new = [token for token, _ in words] if told and not hides else None
     text = "".join(word for _, word in words)
     end = {
         "logprobs": None,
-        "finish_reason": "length",
+        "finish_reason": "abort" if aborted else "length",
         "stop_reason": None,
         "token_ids": new,
         "routed_experts": None,

@@ -83,11 +83,20 @@ def test_taking_ids_out_of_a_body_leaves_every_text_as_it_was(text: str, ids: li
 
 
 def test_half_an_event_is_held_back_and_a_whole_one_is_not() -> None:
-    answer = StreamAnswer(recorded=True, hide_ids=False)
+    answer = StreamAnswer(recorded=False, hide_ids=False)
     whole = sse(FIRST)
     assert answer.feed(whole[:-1]) == b""
     assert not answer.begun
     assert answer.feed(whole[-1:]) == whole
+    assert answer.begun
+
+
+def test_a_recorded_answer_begins_with_its_first_token_and_not_with_its_role() -> None:
+    answer = StreamAnswer(recorded=True, hide_ids=False)
+    answer.feed(sse(FIRST))
+    assert not answer.begun
+    generated = {"index": 0, "delta": {"content": "a"}, "finish_reason": None, "token_ids": [7]}
+    answer.feed(sse({**FIRST, "choices": [generated]}))
     assert answer.begun
 
 

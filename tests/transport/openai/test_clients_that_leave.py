@@ -1,4 +1,4 @@
-"""Clients that go away: the engine is never dropped before its first token, and what it computed is kept."""
+"""Clients that go away: what they asked for ends as early as the engine can bear it, and what it computed is kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.vllm.fake_vllm import MODEL, Behaviour, FakeVllm
+from tests.eventually import eventually
 from tests.transport.openai.gateway import TENANT, Gateway
 
 pytestmark = pytest.mark.slow
@@ -79,6 +80,55 @@ async def test_a_client_that_leaves_an_endless_stream_ends_it_and_what_came_is_r
     if headers:
         assert (await cwm.tokens("s1"))[:5] == (*b"hey", 1000, 1001)
     assert not cwm.turns.in_flight(TENANT, "s1")
+
+
+@pytest.fixture
+def hardened(vllm: FakeVllm) -> FakeVllm:
+    """A vLLM with CWM's connector, which may be aborted at any moment."""
+    vllm.weights = "w-1"
+    return vllm
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_nothing_records_ends_with_its_client_where_the_engine_survives_that(
+    cwm: Gateway, hardened: FakeVllm, stream: bool
+) -> None:
+    waits = Behaviour.WAITS_BEFORE_FIRST_TOKEN if stream else Behaviour.WAITS_BEFORE_ANSWERING
+    hardened.behaviour = waits
+    await leave_while_it_waits(cwm, hardened, {}, stream=stream)
+    async with asyncio.timeout(10):
+        await hardened.turns[0].left.wait()
+    await all_ended(cwm)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_a_whole_answer_whose_client_left_is_aborted_and_what_came_is_recorded(
+    cwm: Gateway, hardened: FakeVllm, path: str
+) -> None:
+    hardened.behaviour, hardened.aborts = Behaviour.WAITS_BEFORE_ANSWERING, True
+    body = ask() if path == CHAT else {"model": MODEL, "prompt": "hey"}
+    headers = {"CWM-Session-Id": "s1", "X-Request-Id": "mine"}
+    sending = asyncio.create_task(cwm.client.post(path, json=body, headers=headers))
+    async with asyncio.timeout(10):
+        await hardened.waiting.wait()
+    sending.cancel()
+    await all_ended(cwm)
+    assert not hardened.turns[0].left.is_set()
+    request_id = hardened.turns[0].headers["x-request-id"]
+    assert request_id.startswith("mine-"), "and nobody else's is the same"
+    assert hardened.aborted == [f"chatcmpl-{request_id}" if path == CHAT else f"cmpl-{request_id}-0"]
+    assert await cwm.tokens("s1") == (*b"hey", 1000, 1001)
+
+
+async def test_a_recorded_answer_that_the_engine_cannot_abort_is_finished(
+    cwm: Gateway, hardened: FakeVllm
+) -> None:
+    hardened.behaviour = Behaviour.WAITS_BEFORE_ANSWERING
+    await leave_while_it_waits(cwm, hardened, {"CWM-Session-Id": "s1"}, stream=False)
+    await eventually(lambda: any("abort" in seen.target for seen in hardened.seen))
+    hardened.release.set()
+    await all_ended(cwm)
+    assert await cwm.tokens("s1") == (*b"hey", *range(1000, 1008))
 
 
 async def test_a_client_that_does_not_read_holds_up_the_engine_and_not_the_memory_or_the_others(

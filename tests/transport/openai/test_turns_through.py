@@ -136,7 +136,7 @@ async def test_unknown_fields_and_headers_reach_the_engine_and_credentials_do_no
     seen = vllm.turns[0]
     assert seen.target == CHAT + "?trace=1"
     assert seen.json["brand_new"] == {"deep": [1.50, None]}
-    assert seen.headers["x-request-id"] == "r9"
+    assert seen.headers["x-request-id"].startswith("r9")
     assert not seen.headers.keys() & {"authorization", "cookie", "cwm-session-id"}
 
 
