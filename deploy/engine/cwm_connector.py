@@ -27,6 +27,7 @@ from typing import Any
 from cwm_weights import weights_digest
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as _Stock
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
+from seeded_sampling import sample_with_seeds
 from short_spin import spin_shortly
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
@@ -81,6 +82,8 @@ class LMCacheMPConnector(_Stock):
         self._failed: set[str] = set()
         if vllm_config.device_config.device_type == "cpu":
             spin_shortly()
+            if role == KVConnectorRole.WORKER:
+                sample_with_seeds()
         super().__init__(vllm_config, role, kv_cache_config)
         scheduler = role == KVConnectorRole.SCHEDULER
         self._weights = weights_digest(vllm_config.model_config) if scheduler else None
