@@ -40,6 +40,12 @@ class Engine(Group):
     request_timeout_seconds: Seconds = Field(
         600.0, gt=0, description="Timeout for one response of the engine, including a long generation."
     )
+    max_answer_bytes: int = Field(
+        32 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1024 * 1024 * 1024,
+        description="Largest answer in one piece to a recorded turn, in bytes. Other answers are passed on as they arrive.",
+    )
     store_timeout_seconds: Seconds = Field(
         60.0, gt=0, description="Timeout for storing a window's chunks and proving that they are stored."
     )

@@ -145,7 +145,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         generate=generate,
         pass_through=PassThrough(
             engine=engine,
-            wire=OpenAiWire(),
+            wire=OpenAiWire(settings.engine.max_answer_bytes),
             registry=registry,
             directory=directory,
             open_session=open_session,

@@ -128,6 +128,17 @@ async def exact_ids(vllm: httpx2.AsyncClient, path: str, body: dict[str, Any]) -
 
 
 @BOTH
+async def test_the_recorded_ids_of_an_answer_with_much_beside_them_are_those_vllm_tells(
+    cwm: Gateway, vllm: httpx2.AsyncClient, model: str, path: str
+) -> None:
+    likeliest = {"logprobs": True, "top_logprobs": 20} if path == CHAT else {"logprobs": 20}
+    headers, body = session(), request(path, model, max_tokens=400, **likeliest)
+    answer = await cwm.client.post(path, json=body, headers=headers)
+    assert len(answer.content) > 256 * 1024
+    assert await cwm.tokens(headers["CWM-Session-Id"]) == await exact_ids(vllm, path, body)
+
+
+@BOTH
 @STREAMED
 @pytest.mark.parametrize("more", [{}, {"stop": ["a", "e", "i", "o"]}, {"ignore_eos": False}], ids=str)
 async def test_the_recorded_ids_are_those_vllm_tells(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, Final
 
+from cwm.domain.errors import InvalidParameterError
 from cwm.domain.prefix import TokenIds
 from cwm.ports.turn_wire import PromptUsage
 
@@ -18,9 +20,17 @@ from cwm.ports.turn_wire import PromptUsage
 _IDS: Final = re.compile(
     rb'token_ids(?:(?<=[^\\]"token_ids)|(?<=[^\\]"prompt_token_ids))("\s*:\s*)\[[\d\s,]*\]'
 )
+_GIVEN_IDS: Final = re.compile(rb'(?<=[^\\]")(prompt_)?token_ids"\s*:\s*(\[[\d\s,]*\]|null)')
+_USAGE: Final = re.compile(rb'(?<=[^\\]")usage"\s*:\s*(\{)')
+# Up to here a body is parsed whole, which takes a few milliseconds.
+_LARGE_BYTES: Final = 256 * 1024
+# vLLM writes the usage behind the choices.
+_TAIL_BYTES: Final = 16 * 1024
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _NULL: Final = rb"token_ids\1null"
 _DONE: Final = b"[DONE]"
+_DECODER: Final = json.JSONDecoder()
+_MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 def without_ids(content: bytes) -> bytes:
@@ -43,13 +53,33 @@ class _Ids:
     def take(self, answer: dict[str, Any]) -> None:
         self._take_prompt(answer.get("prompt_token_ids"))
         for choice in _choices(answer):
-            if choice.get("index") == 0:
-                self._take_prompt(choice.get("prompt_token_ids"))
-                self._take_new(choice)
-            elif isinstance(ids := choice.get("token_ids"), list):
-                self._others += len(ids)
+            self._take_choice(choice)
         self.usage = usage_of(answer.get("usage")) or self.usage
         self._total = _total_of(answer.get("usage")) or self._total
+
+    def take_large(self, content: bytes) -> None:
+        """Take the ids and the usage out of a large body without parsing its text and log-probabilities.
+
+        vLLM lists the choices in the order of their indexes.
+        """
+        choices = 0
+        for found in _GIVEN_IDS.finditer(content):
+            ids = json.loads(found[2])
+            if found[1]:
+                self._take_prompt(ids)
+            else:
+                self._take_choice({"index": choices, "token_ids": ids})
+                choices += 1
+        self.take_usage(content)
+
+    def take_usage(self, content: bytes) -> None:
+        """Take the usage out of the end of a body."""
+        tail = content[-_TAIL_BYTES:]
+        for found in reversed([*_USAGE.finditer(tail)]):
+            with suppress(ValueError):
+                usage, _ = _DECODER.raw_decode(tail[found.start(1) :].decode(errors="replace"))
+                self.take({"usage": usage})
+                return
 
     @property
     def begun(self) -> bool:
@@ -66,6 +96,13 @@ class _Ids:
         if self._prompt is None or not self._new or not self._complete:
             return None
         return (*self._prompt, *self._new)
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        if choice.get("index") == 0:
+            self._take_prompt(choice.get("prompt_token_ids"))
+            self._take_new(choice)
+        elif isinstance(ids := choice.get("token_ids"), list):
+            self._others += len(ids)
 
     def _take_prompt(self, ids: Any) -> None:
         if isinstance(ids, list) and ids:
@@ -109,28 +146,53 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 class BodyAnswer:
-    """A response with one JSON body, passed on when it is complete."""
+    """A response with one JSON body, passed on when it is complete.
 
-    __slots__ = ("_chunks", "_hide_ids", "_ids")
+    A large one whose ids nobody needs is passed on as it arrives. One that is ``recorded`` may have ``max_bytes``: CWM-1003.
+    """
+
+    __slots__ = ("_chunks", "_hide_ids", "_ids", "_max_bytes", "_recorded", "_size", "_tail")
 
     # Always False, so a body is read to its end: an aborted request leaves nothing to record.
     begun = False
     ended = False
 
-    def __init__(self, *, hide_ids: bool) -> None:
+    def __init__(self, *, hide_ids: bool, recorded: bool = True, max_bytes: int = _MAX_BYTES) -> None:
         self._chunks: list[bytes] = []
         self._ids = _Ids()
         self._hide_ids = hide_ids
+        self._recorded = recorded
+        self._max_bytes = max_bytes
+        self._size = 0
+        self._tail = b""
 
     def feed(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
         self._chunks.append(chunk)
-        return b""
+        if self._recorded:
+            if self._size > self._max_bytes:
+                raise _too_large(self._max_bytes)
+            return b""
+        if self._size <= _LARGE_BYTES:
+            return b""
+        content = self._joined()
+        self._tail = (self._tail + content[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        return content
 
     def finish(self) -> bytes:
+        content = self._joined()
+        if self._size <= _LARGE_BYTES:
+            self._ids.take(_object(content))
+        elif self._recorded:
+            self._ids.take_large(content)
+        else:
+            self._ids.take_usage(self._tail + content)
+        return without_ids(content) if self._hide_ids else content
+
+    def _joined(self) -> bytes:
         content = b"".join(self._chunks)
         self._chunks.clear()
-        self._ids.take(_object(content))
-        return without_ids(content) if self._hide_ids else content
+        return content
 
     def token_ids(self) -> TokenIds | None:
         return self._ids.together()
@@ -196,6 +258,14 @@ class StreamAnswer:
         if not self._hide_ids:
             return event
         return b"" if _is_only_for_ids(answer) else without_ids(event)
+
+
+def _too_large(max_bytes: int) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"The engine's answer has more than {max_bytes} bytes. Ask for less (n, logprobs, echo), with 'stream', or "
+        "outside of a session; the operator's limit is CWM_MAX_ANSWER_BYTES.",
+        limit_bytes=max_bytes,
+    )
 
 
 def _data_of(event: bytes) -> bytes:

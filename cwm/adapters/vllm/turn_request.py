@@ -25,6 +25,7 @@ class OpenAiRequest:
     fields: dict[str, Any]
     raw: bytes
     operation: str | None
+    max_answer_bytes: int
 
     @property
     def is_chat(self) -> bool:
@@ -91,11 +92,14 @@ class OpenAiRequest:
         hide_ids = recorded and not self.fields.get("return_token_ids")
         if streamed:
             return StreamAnswer(recorded=recorded, hide_ids=hide_ids)
-        return BodyAnswer(hide_ids=hide_ids)
+        return BodyAnswer(hide_ids=hide_ids, recorded=recorded, max_bytes=self.max_answer_bytes)
 
 
+@dataclass(frozen=True, slots=True)
 class OpenAiWire:
-    """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM."""
+    """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM. ``max_answer_bytes``: of an answer in one piece whose ids are read."""
+
+    max_answer_bytes: int = 32 * 1024 * 1024
 
     def read(self, path: str, body: bytes) -> OpenAiRequest:
         fields = _json_object(body)
@@ -103,7 +107,7 @@ class OpenAiWire:
         for name in _OURS:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
-        return OpenAiRequest(fields, body, _operation(path.partition("?")[0]))
+        return OpenAiRequest(fields, body, _operation(path.partition("?")[0]), self.max_answer_bytes)
 
 
 def _operation(path: str) -> str | None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.routing import Route
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     from cwm.ports.identity import Identity
     from cwm.services.turns.pass_through import PassThrough
+
+# Up to here an answer in one piece is sent whole, with its length.
+_WHOLE_BYTES: Final = 256 * 1024
 
 Serve: TypeAlias = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
@@ -150,8 +153,7 @@ async def _watching_the_client(left: asyncio.Event, receive: Receive) -> AsyncIt
 async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> None:
     headers = returned(answered.headers, session_id)
     if not answered.streamed:
-        content = b"".join([chunk async for chunk in answered.chunks()])
-        await send_whole(send, answered.status, headers, content)
+        await _send_body(send, answered, headers)
         return
     await send({"type": "http.response.start", "status": answered.status, "headers": headers})
     try:
@@ -159,6 +161,28 @@ async def _send(send: Send, answered: EngineAnswer, session_id: str | None) -> N
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     except CwmError as error:
         await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_body(send: Send, answered: EngineAnswer, headers: list[tuple[bytes, bytes]]) -> None:
+    """Send a body whole, so that a failure can still be told, and a large one as it arrives."""
+    pieces: list[bytes] = []
+    chunks = aiter(answered.chunks())
+    async for chunk in chunks:
+        pieces.append(chunk)
+        if sum(map(len, pieces)) > _WHOLE_BYTES:
+            break
+    else:
+        await send_whole(send, answered.status, headers, b"".join(pieces))
+        return
+    await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"".join(pieces), "more_body": True})
+    try:
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except CwmError as broken_off:
+        # The server closes a connection whose body has no end.
+        raise ClientLeftError from broken_off
     await send({"type": "http.response.body", "body": b""})
 
 

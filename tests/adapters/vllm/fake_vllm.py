@@ -18,6 +18,7 @@ ANSWER = ("once", " upon", " a", " time", " there", " was", " \u00e9t\u00e9", " 
 MODEL = "fake"
 SPECIAL = "<|im_end|>"
 MAX_MODEL_LEN = 512
+LARGE = ['"token_ids":[1]'] * 200_000
 
 
 class Behaviour(StrEnum):
@@ -38,6 +39,7 @@ class Behaviour(StrEnum):
     KEEPS_TOKENS_BACK = "has a parser that keeps tokens to itself"
     KEEPS_ALIVE = "sends comments and unknown events"
     FLOODS = "streams without end"
+    TALKS_AT_LENGTH = "answers with megabytes"
     ENDS_WITHOUT_DONE = "ends a stream without [DONE]"
 
 
@@ -163,10 +165,14 @@ class _Reply:
         elif does is Behaviour.ANSWERS_GARBAGE:
             await self._whole(200, b"<html>no json</html>")
         else:
-            answer = _body(
-                asked, chat=chat, hides=does is Behaviour.HIDES_IDS, aborted=bool(self.fake.aborted)
-            )
-            await self._json(200, answer)
+            await self._json(200, self._answer(asked, chat))
+
+    def _answer(self, asked: dict[str, Any], chat: bool) -> dict[str, Any]:
+        does = self.fake.behaviour
+        answer = _body(asked, chat=chat, hides=does is Behaviour.HIDES_IDS, aborted=bool(self.fake.aborted))
+        if does is Behaviour.TALKS_AT_LENGTH:
+            answer["choices"][0]["logprobs"] = {"content": LARGE}
+        return answer
 
     async def _stream(self, asked: dict[str, Any], chat: bool) -> None:
         does = self.fake.behaviour

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.domain.errors import InvalidParameterError
 from cwm.ports.turn_wire import PromptUsage
 
 FIRST = {
@@ -171,3 +172,44 @@ def test_a_body_that_is_no_answer_passes_and_tells_nothing(content: bytes) -> No
     assert read(answer, content) == content
     assert answer.token_ids() is None
     assert answer.usage() is None
+
+
+def large(*, ids: bool) -> bytes:
+    """An answer of three choices, with much text that quotes what is looked for."""
+    quoted = '"token_ids":[9],"usage":{"prompt_tokens":9}' * 20_000
+    choices = [
+        {"index": number, "text": quoted, "token_ids": [10 * number, 10 * number + 1] if ids else None}
+        for number in range(3)
+    ]
+    choices[0]["prompt_token_ids"] = [1, 2, 3] if ids else None
+    usage = {"prompt_tokens": 3, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 2}}
+    return json.dumps({"choices": choices, "usage": usage, "metrics": None}).encode()
+
+
+@pytest.mark.parametrize("piece", [10_000, 10_000_000])
+def test_a_large_body_tells_its_ids_without_being_parsed_whole(piece: int) -> None:
+    answer, content = BodyAnswer(hide_ids=True), large(ids=True)
+    for start in range(0, len(content), piece):
+        assert answer.feed(content[start : start + piece]) == b""
+    assert json.loads(answer.finish()) == json.loads(large(ids=False))
+    assert answer.token_ids() == (1, 2, 3, 0, 1)
+    assert answer.usage() == PromptUsage(3, 2)
+    assert answer.tokens() == 9
+
+
+def test_a_large_body_that_nobody_records_is_passed_on_as_it_arrives() -> None:
+    answer, content = BodyAnswer(hide_ids=False, recorded=False), large(ids=False)
+    held, passed = 0, b""
+    for start in range(0, len(content), 10_000):
+        passed += answer.feed(content[start : start + 10_000])
+        held = max(held, start + 10_000 - len(passed))
+    assert passed + answer.finish() == content
+    assert held < 300_000
+    assert (answer.usage(), answer.tokens()) == (PromptUsage(3, 2), 9)
+
+
+def test_a_recorded_body_over_the_limit_is_refused_with_what_to_ask_for() -> None:
+    answer = BodyAnswer(hide_ids=True, max_bytes=1_000_000)
+    answer.feed(b" " * 1_000_000)
+    with pytest.raises(InvalidParameterError, match=r"more than 1000000 bytes\. Ask for less \(n, logprobs"):
+        answer.feed(b" ")

@@ -14,7 +14,7 @@ from cwm.adapters.sql.tables.sessions import sessions
 from cwm.domain.audit import Severity
 from cwm.domain.engine import CacheScope
 from cwm.domain.session import SessionState
-from tests.adapters.vllm.fake_vllm import MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
+from tests.adapters.vllm.fake_vllm import LARGE, MAX_MODEL_LEN, MODEL, SPECIAL, Behaviour, FakeVllm
 from tests.transport.openai.gateway import TENANT, Gateway, gateway, settings_for
 
 pytestmark = pytest.mark.slow
@@ -290,3 +290,12 @@ async def test_a_turn_that_cannot_be_recorded_is_not_told_as_complete(cwm: Gatew
     assert "[DONE]" not in answer.text
     assert answer.status_code == (200 if stream else 503)
     assert not cwm.turns.in_flight(TENANT, "s1")
+
+
+async def test_megabytes_reach_the_client_recorded_or_not(cwm: Gateway, vllm: FakeVllm) -> None:
+    vllm.behaviour = Behaviour.TALKS_AT_LENGTH
+    for headers in ({}, SESSION):
+        answer = await cwm.client.post(CHAT, json=request(CHAT), headers=headers)
+        assert answer.status_code == 200
+        assert answer.json()["choices"][0]["logprobs"] == {"content": LARGE}
+    assert (await cwm.tokens("s1"))[-8:] == tuple(range(1000, 1008))
