@@ -73,6 +73,15 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that is taken from one upstream: decoded bytes of a message, and items and bytes of each of its lists."""
+
+    message_bytes: int = 16 * 2**20
+    list_items: int = 1_000
+    list_bytes: int = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamSpec:
     """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
@@ -90,6 +99,7 @@ class UpstreamSpec:
     stateless: bool = False
     connect_seconds: float = 10.0
     call_seconds: float = 300.0
+    bounds: Bounds = Bounds()
     tools: Selection = Selection()
     resources: Selection = Selection()
     prompts: Selection = Selection()

@@ -66,6 +66,10 @@ class AgentLinks(AgentPart):
         """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, heard)).session
 
+    def catalogue(self, link: Link) -> Catalogue | None:
+        """What the upstream offers to this caller; None before the first list."""
+        return own.catalogue if (own := self._sessions.get(link)) is not None else None
+
     def fresh_offers(self, link: Link, kind: OfferKind) -> Offers | None:
         """What :meth:`offers` returns, or None if that needs a request to the upstream."""
         own = self._sessions.get(link)

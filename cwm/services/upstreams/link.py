@@ -41,6 +41,11 @@ class Catalogue:
     def __init__(self, spec: UpstreamSpec) -> None:
         self._spec = spec
         self._offers: dict[OfferKind, Offers] = {}
+        self._missing: dict[OfferKind, str] = {}
+
+    def missing(self, kind: OfferKind) -> str | None:
+        """What the lists of this kind leave out, and why; None if nothing."""
+        return self._missing.get(kind)
 
     def of(self, kind: OfferKind) -> Offers:
         return self._offers.get(kind, {})
@@ -49,11 +54,20 @@ class Catalogue:
         """List these kinds again; returns those that changed."""
         changed = []
         for kind in sorted(kinds):
-            now = offers(self._spec, kind, await session.definitions(kind))
+            listing = await session.definitions(kind)
+            self._note_missing(kind, listing.missing)
+            now = offers(self._spec, kind, listing.definitions)
             if now != self._offers.get(kind, {}):
                 changed.append(kind)
             self._offers[kind] = now
         return changed
+
+    def _note_missing(self, kind: OfferKind, missing: str | None) -> None:
+        if missing is None:
+            self._missing.pop(kind, None)
+        elif self._missing.get(kind) != missing:
+            self._missing[kind] = missing
+            _log.warning("upstream %s: %s", self._spec.name, missing)
 
 
 ALL_KINDS: Final = frozenset(OfferKind)

@@ -40,7 +40,7 @@ _log = logging.getLogger("cwm.upstream")
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Offers by exposed name, and for each absent upstream the reason."""
+    """Offers by exposed name, and for each upstream of which something is absent the reason."""
 
     offers: Mapping[str, Offer]
     absent: Mapping[str, str]
@@ -48,13 +48,14 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """``tools``: how many it offers, None if that depends on the caller."""
+    """``tools``: how many it offers, None if that depends on the caller. ``missing``: what its lists leave out."""
 
     name: str
     state: LinkState
     since: datetime
     reason: str | None
     tools: int | None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,9 @@ class Upstreams:
                 absent[link.spec.name] = result
             else:
                 offers.update(result)
+                catalogue = caller.links.catalogue(link) if link.by_caller else link.catalogue
+                if catalogue is not None and (missing := catalogue.missing(kind)) is not None:
+                    absent[link.spec.name] = missing
         return Offering(offers, absent)
 
     async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
@@ -208,6 +212,7 @@ class Upstreams:
             UpstreamHealth(
                 *(name, link.state, link.since, link.reason),
                 None if link.by_caller else len(link.catalogue.of(OfferKind.TOOLS)),
+                tuple(filter(None, map(link.catalogue.missing, OfferKind))),
             )
             for name, link in self._links.items()
         ]
