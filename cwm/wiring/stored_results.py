@@ -27,4 +27,5 @@ def stored_results(
         quota_bytes=limits.quota_bytes(),
         cursor_ttl=timedelta(seconds=limits.cursor_ttl_seconds),
         journal=journal,
+        whole_bytes=limits.whole_bytes(),
     )
