@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cwm.adapters.local.query_engine import LocalQueryEngine
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.ports.engine import Engine
@@ -25,7 +24,7 @@ from cwm.services.upstreams.upstreams import Upstreams
 from cwm.settings import Settings
 from cwm.wiring.foundation import Foundation
 from cwm.wiring.shared_context import shared_contents, shared_context
-from cwm.wiring.stored_results import stored_results
+from cwm.wiring.stored_results import query_result, stored_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,6 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
             budgets=settings.budgets,
         ),
         by_reference=ByReference(results=results, journal=base.journal),
-        query_result=QueryResult(results=results, engine=LocalQueryEngine()),
+        query_result=query_result(settings, results),
         answers=SharedAnswers(context=context, upstreams=upstreams, policies=settings.budgets.policies),
     )
