@@ -85,7 +85,8 @@ class Bounds:
 class UpstreamSpec:
     """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
-    ``stateless``: one session may serve all agents; otherwise each agent session has its own.
+    ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``pin_tools``: tools that
+    changed are hidden until they are accepted.
     """
 
     name: str
@@ -101,6 +102,7 @@ class UpstreamSpec:
     call_seconds: float = 300.0
     bounds: Bounds = Bounds()
     tools: Selection = Selection()
+    pin_tools: bool = False
     resources: Selection = Selection()
     prompts: Selection = Selection()
 

@@ -58,6 +58,10 @@ class SelectionFields(Fields):
         return Selection(tuple(self.allow), tuple(self.deny), override)
 
 
+class ToolSelectionFields(SelectionFields):
+    pin: bool = False
+
+
 class ExchangeFields(Fields):
     token_url: Url
     client_id: Text
@@ -89,7 +93,7 @@ class UpstreamFields(Fields):
     message_bytes: Bytes = Field(16 * 2**20, ge=1024)
     list_items: Count = Field(1_000, ge=1)
     list_bytes: Bytes = Field(4 * 2**20, ge=1024)
-    tools: SelectionFields = SelectionFields()
+    tools: ToolSelectionFields = ToolSelectionFields()
     resources: SelectionFields = SelectionFields()
     prompts: SelectionFields = SelectionFields()
 
@@ -136,6 +140,7 @@ class UpstreamFields(Fields):
             call_seconds=self.call_seconds,
             bounds=Bounds(self.message_bytes, self.list_items, self.list_bytes),
             tools=self.tools.selection(),
+            pin_tools=self.tools.pin,
             resources=self.resources.selection(),
             prompts=self.prompts.selection(),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.ports.engine import Engine
@@ -20,6 +21,7 @@ from cwm.services.results.results import Results
 from cwm.services.results.savings import Savings
 from cwm.services.results.token_drift import TokenDrift
 from cwm.services.upstreams.shared_answers import SharedAnswers
+from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.settings import Settings
 from cwm.wiring.foundation import Foundation
@@ -66,6 +68,7 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         meter=meter,
         clock=clock,
         tracer=base.tracer,
+        watch=ToolWatch(SqlUpstreamTools(base.database), base.audit, meter, clock, settings.isolation.tenant),
     )
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine=engine, meter=meter, share=settings.tokens.token_drift_share)

@@ -79,7 +79,7 @@ def test_every_field_reaches_the_upstream() -> None:
           exchange: {token_url: 'https://id.example/t', client_id: c, client_secret: s, audience: a, scope: o},
           stateless: true, connect_seconds: 1.5, call_seconds: 7,
           message_bytes: 2048, list_items: 5, list_bytes: 4096,
-          tools: {allow: [read_*], deny: [read_all], override: {echo: {name: say, description: Says it.}}},
+          tools: {pin: true, allow: [read_*], deny: [read_all], override: {echo: {name: say, description: Says it.}}},
           resources: {deny: ['file:*']}, prompts: {allow: []},
         }"""
     )
@@ -95,6 +95,7 @@ def test_every_field_reaches_the_upstream() -> None:
         connect_seconds=1.5,
         call_seconds=7,
         bounds=Bounds(2048, 5, 4096),
+        pin_tools=True,
         tools=Selection(("read_*",), ("read_all",), {"echo": Override("say", "Says it.")}),
         resources=Selection(deny=("file:*",)),
         prompts=Selection(allow=()),
