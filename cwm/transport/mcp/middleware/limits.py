@@ -13,7 +13,7 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolResult
 
-from cwm.domain.errors import CwmError, LimitError
+from cwm.domain.errors import CwmError
 from cwm.services.access.limits import Limits, Release
 from cwm.services.aside import held_by_its_work
 from cwm.transport.mcp.mcp_server import McpFace
@@ -66,7 +66,7 @@ class Limited:
                 await self._limits.admit_list(principal)
                 async with self._limits.listening(principal):
                     return await inner(context, params)
-            except LimitError as refused:
+            except CwmError as refused:
                 return _refusal(context, _LISTEN, refused)
 
         return listening
