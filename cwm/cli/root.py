@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cwm.cli import bench, context, keys, sessions, windows
+from cwm.cli import bench, context, keys, sessions, upstreams, windows
 from cwm.cli.audit import command as audit
 from cwm.cli.console import fail
 from cwm.cli.demo.command import demo
@@ -72,6 +72,7 @@ app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(migrate)
 app.command(rich_help_panel=_LOOK)(reconcile)
 app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
+app.add_typer(upstreams.app, name="upstreams", rich_help_panel=_RUN)
 app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)
 app.add_typer(bench.app, name="bench", rich_help_panel=_LOOK)
 app.add_typer(context.app, name="context", rich_help_panel=_LOOK)

@@ -75,7 +75,7 @@ class LimitRules:
     """The limits that apply to every request. An empty tuple or None means no limit.
 
     ``running_*`` limit requests being answered at once, ``streams_*`` notification streams open on one gateway,
-    ``*_tokens`` the tokens that turns use, prompt and answer together.
+    ``lists`` a principal's requests for lists and subscriptions, ``*_tokens`` the tokens that turns use, prompt and answer together.
     """
 
     session: tuple[Rate, ...] = ()
@@ -84,6 +84,7 @@ class LimitRules:
     running_principal: int | None = None
     running_tenant: int | None = None
     streams_principal: int | None = None
+    lists: tuple[Rate, ...] = ()
     principal_tokens: tuple[Rate, ...] = ()
     tenant_tokens: tuple[Rate, ...] = ()
 
@@ -99,6 +100,11 @@ class LimitRules:
                 key = _key("rate", level, principal, session, counted_tool)
                 for rate in rates:
                     yield Bucket(level, rate, key)
+
+    def list_buckets(self, principal: Principal) -> tuple[Bucket, ...]:
+        """The buckets that a request for a list or a subscription counts against."""
+        key = _key("lists", Level.PRINCIPAL, principal, None, None)
+        return tuple(Bucket(Level.PRINCIPAL, rate, key) for rate in self.lists)
 
     def places(self, principal: Principal) -> tuple[ConcurrencyLimit, ...]:
         """The pools in which a running request occupies a place."""

@@ -73,10 +73,20 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that is taken from one upstream: decoded bytes of a message, and items and bytes of each of its lists."""
+
+    message_bytes: int = 16 * 2**20
+    list_items: int = 1_000
+    list_bytes: int = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamSpec:
     """The configuration of one upstream. Exactly one of ``command`` (stdio) and ``url`` (streamable HTTP) is set.
 
-    ``stateless``: one session may serve all agents; otherwise each agent session has its own.
+    ``stateless``: one session may serve all agents; otherwise each agent session has its own. ``pin_tools``: tools that
+    changed are hidden until they are accepted.
     """
 
     name: str
@@ -90,7 +100,9 @@ class UpstreamSpec:
     stateless: bool = False
     connect_seconds: float = 10.0
     call_seconds: float = 300.0
+    bounds: Bounds = Bounds()
     tools: Selection = Selection()
+    pin_tools: bool = False
     resources: Selection = Selection()
     prompts: Selection = Selection()
 

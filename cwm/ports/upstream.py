@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cwm.domain.upstream import Definition, OfferKind, UpstreamSpec
@@ -51,6 +52,18 @@ class UpstreamRefusedError(UpstreamError):
         self.data = data
 
 
+class UpstreamOversizeError(UpstreamError):
+    """The upstream sent a larger message than ``message_bytes``, which was dropped. The request was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What an upstream lists of one kind. ``missing`` says what was left out and why; None if nothing was."""
+
+    definitions: tuple[Definition, ...] = ()
+    missing: str | None = None
+
+
 class UpstreamSession(Protocol):
     """One MCP session with one upstream, used concurrently."""
 
@@ -73,8 +86,8 @@ class UpstreamSession(Protocol):
     async def ended(self) -> None:
         """Wait until the session is lost or closed."""
 
-    async def definitions(self, kind: OfferKind) -> tuple[Definition, ...]:
-        """Everything of one kind, from all pages; empty when the upstream does not offer this kind."""
+    async def definitions(self, kind: OfferKind) -> Listing:
+        """Everything of one kind, from all pages, within the upstream's limits; empty when it does not offer this kind."""
 
     async def request(
         self,

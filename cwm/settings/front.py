@@ -16,6 +16,7 @@ AUTO: Final = "auto"
 
 _SESSION_RATES: Final = "60/minute, 1000/hour"
 _SESSIONS_OF_A_PRINCIPAL: Final = 10
+_LIST_RATES: Final = "600/minute"
 
 
 class Http(Group):
@@ -91,6 +92,11 @@ class Limits(Group):
         "for a gateway without authentication, which cannot tell users apart.",
     )
     rate_limit_tenant: str = Field(NONE, description="Rate limit per tenant, over all users.")
+    rate_limit_lists: str = Field(
+        AUTO,
+        description="Rate limit per user on lists (tools/list and the like) and subscriptions. auto means 600/minute, or none "
+        "for a gateway without authentication, which cannot tell users apart.",
+    )
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
         "allow", description="What to do with requests while the store that counts them is unavailable."
     )
@@ -126,7 +132,7 @@ class Limits(Group):
         60.0, gt=0, description="Longest time a client may take to send a request body."
     )
 
-    @field_validator("rate_limit_session", "rate_limit_principal")
+    @field_validator("rate_limit_session", "rate_limit_principal", "rate_limit_lists")
     @classmethod
     def _rates_or_auto(cls, value: str) -> str:
         if value.strip() != AUTO:
@@ -154,7 +160,11 @@ class Limits(Group):
             principal = _of_all_sessions(session) if users_known else ()
         else:
             principal = parse_rates(self.rate_limit_principal)
+        list_rates = self.rate_limit_lists
+        if list_rates == AUTO:
+            list_rates = _LIST_RATES if users_known else NONE
         return LimitRules(
+            lists=parse_rates(list_rates),
             session=session,
             principal=principal,
             tenant=parse_rates(self.rate_limit_tenant),

@@ -138,8 +138,28 @@ class StoredResults(Group):
         600.0, ge=1, le=30 * 86_400, description="How long a cursor into a stored result is valid."
     )
 
+    result_resource_mb: Megabytes = Field(
+        4.0,
+        gt=0,
+        description="Largest stored result, or part of one, that can be read whole as a resource, in MB; larger ones are read by "
+        "result_read and result_query.",
+    )
+
+    queries_at_once: Count = Field(
+        3,
+        ge=1,
+        description="Number of JMESPath queries that run at once, each in a process of up to 1 GiB; one tenant's leave one to the "
+        "others.",
+    )
+    query_wait_seconds: Seconds = Field(
+        10.0, gt=0, description="How long a query waits for other queries before it is refused."
+    )
+
     def quota_bytes(self) -> int | None:
         return round(self.result_quota_mb * 2**20) or None
+
+    def whole_bytes(self) -> int:
+        return round(self.result_resource_mb * 2**20)
 
 
 class Context(Group):

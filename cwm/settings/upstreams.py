@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from cwm.domain.upstream import (
     NAME_PATTERN,
     RESERVED_NAMES,
+    Bounds,
     Credentials,
     Override,
     Selection,
@@ -21,7 +22,7 @@ from cwm.domain.upstream import (
 )
 from cwm.domain.web_origin import is_link_local
 from cwm.settings.errors import SettingsError
-from cwm.settings.fields import Fields, Seconds, first_fault
+from cwm.settings.fields import Bytes, Count, Fields, Seconds, first_fault
 from cwm.settings.loopback import on_loopback
 from cwm.settings.upstream_values import Command, Environment, Headers, Pattern, Secret, Text, ThingName, Url
 from cwm.settings.variables import Variables
@@ -57,6 +58,10 @@ class SelectionFields(Fields):
         return Selection(tuple(self.allow), tuple(self.deny), override)
 
 
+class ToolSelectionFields(SelectionFields):
+    pin: bool = False
+
+
 class ExchangeFields(Fields):
     token_url: Url
     client_id: Text
@@ -85,7 +90,10 @@ class UpstreamFields(Fields):
     stateless: bool = False
     connect_seconds: Seconds = Field(10.0, gt=0)
     call_seconds: Seconds = Field(300.0, gt=0)
-    tools: SelectionFields = SelectionFields()
+    message_bytes: Bytes = Field(16 * 2**20, ge=1024)
+    list_items: Count = Field(1_000, ge=1)
+    list_bytes: Bytes = Field(4 * 2**20, ge=1024)
+    tools: ToolSelectionFields = ToolSelectionFields()
     resources: SelectionFields = SelectionFields()
     prompts: SelectionFields = SelectionFields()
 
@@ -130,7 +138,9 @@ class UpstreamFields(Fields):
             stateless=self.stateless,
             connect_seconds=self.connect_seconds,
             call_seconds=self.call_seconds,
+            bounds=Bounds(self.message_bytes, self.list_items, self.list_bytes),
             tools=self.tools.selection(),
+            pin_tools=self.tools.pin,
             resources=self.resources.selection(),
             prompts=self.prompts.selection(),
         )

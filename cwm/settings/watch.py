@@ -35,6 +35,7 @@ _LIVE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "rate_limit_session",
         "rate_limit_principal",
         "rate_limit_tenant",
+        "rate_limit_lists",
         "concurrent_principal",
         "concurrent_tenant",
         "streams_principal",

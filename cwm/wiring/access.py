@@ -15,6 +15,7 @@ from cwm.adapters.sql import schema
 from cwm.adapters.sql.api_keys import SqlApiKeys
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.ports.access_tokens import AccessTokens
 from cwm.ports.audit import AuditLog
 from cwm.ports.clock import Clock
@@ -23,6 +24,7 @@ from cwm.ports.meter import Meter
 from cwm.services.access.authentication import Authentication
 from cwm.services.access.machine_keys import MachineKeys
 from cwm.services.access.refusals import Refusals
+from cwm.services.upstreams.tool_desk import ToolDesk
 from cwm.settings import Settings, SettingsError
 from cwm.settings.auth import Auth
 from cwm.settings.loopback import on_loopback
@@ -87,14 +89,28 @@ def refuse_open_socket(settings: Settings) -> None:
 
 @asynccontextmanager
 async def opened_keys(settings: Settings) -> AsyncIterator[MachineKeys]:
-    """The API keys without a gateway. Creates the schema in an empty SQLite file; SchemaError for another schema."""
+    """The API keys without a gateway. Raises SchemaError as :func:`_registry` does."""
+    async with _registry(settings) as (database, audit):
+        yield MachineKeys(SqlApiKeys(database), audit, SystemClock())
+
+
+@asynccontextmanager
+async def opened_tool_desk(settings: Settings) -> AsyncIterator[ToolDesk]:
+    """The tools of upstreams without a gateway. Raises SchemaError as :func:`_registry` does."""
+    async with _registry(settings) as (database, audit):
+        yield ToolDesk(SqlUpstreamTools(database), audit, SystemClock(), settings.isolation.tenant)
+
+
+@asynccontextmanager
+async def _registry(settings: Settings) -> AsyncIterator[tuple[Database, SqlAuditLog]]:
+    """The database and its audit log. Creates the schema in an empty SQLite file; SchemaError for another schema."""
     database = open_database(settings.database.url())
     try:
         if settings.database.database_url is None and await schema.is_empty(database):
             await schema.upgrade(settings.database.url())
         await schema.require_current(database)
         audit = SqlAuditLog(database, audit_keys(settings.isolation))
-        yield MachineKeys(SqlApiKeys(database), audit, SystemClock())
+        yield database, audit
         await audit.settle()
     finally:
         await database.dispose()

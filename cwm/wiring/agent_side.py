@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from cwm.adapters.local.query_engine import LocalQueryEngine
+from cwm.adapters.sql.upstream_tools import SqlUpstreamTools
 from cwm.adapters.tokens.bpe import BpeTokenCounter
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.ports.engine import Engine
@@ -21,11 +21,12 @@ from cwm.services.results.results import Results
 from cwm.services.results.savings import Savings
 from cwm.services.results.token_drift import TokenDrift
 from cwm.services.upstreams.shared_answers import SharedAnswers
+from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import Upstreams
 from cwm.settings import Settings
 from cwm.wiring.foundation import Foundation
 from cwm.wiring.shared_context import shared_contents, shared_context
-from cwm.wiring.stored_results import stored_results
+from cwm.wiring.stored_results import query_result, stored_results
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
         meter=meter,
         clock=clock,
         tracer=base.tracer,
+        watch=ToolWatch(SqlUpstreamTools(base.database), base.audit, meter, clock, settings.isolation.tenant),
     )
     token_counter = BpeTokenCounter(settings.tokens.token_vocabulary)
     token_drift = TokenDrift(engine=engine, meter=meter, share=settings.tokens.token_drift_share)
@@ -95,6 +97,6 @@ def build_agent_side(settings: Settings, base: Foundation, engine: Engine) -> Ag
             budgets=settings.budgets,
         ),
         by_reference=ByReference(results=results, journal=base.journal),
-        query_result=QueryResult(results=results, engine=LocalQueryEngine()),
+        query_result=query_result(settings, results),
         answers=SharedAnswers(context=context, upstreams=upstreams, policies=settings.budgets.policies),
     )

@@ -16,6 +16,7 @@ from cwm.domain.principal import Principal
 from cwm.domain.upstream import UpstreamSpec
 from cwm.ports.agent_sessions import AgentSessions
 from cwm.services.agents.agents import Agents
+from cwm.services.upstreams.tool_watch import ToolWatch
 from cwm.services.upstreams.upstreams import CallerOf, Upstreams
 
 ANN, BOB = Principal("acme", "ann"), Principal("acme", "bob")
@@ -71,11 +72,15 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    shared: Shared, upstreams: Iterable[UpstreamSpec], *, limit: int = 10_000
+    shared: Shared,
+    upstreams: Iterable[UpstreamSpec],
+    *,
+    limit: int = 10_000,
+    watch: ToolWatch | None = None,
 ) -> AsyncIterator[Replica]:
     meter, connector = PrometheusMeter(), SdkConnector()
     agents = Agents(shared.store, shared.changes, shared.clock, ttl_seconds=60, limit=limit)
-    fronted = Upstreams(connector, agents, shared.changes, meter, shared.clock)
+    fronted = Upstreams(connector, agents, shared.changes, meter, shared.clock, watch=watch)
     await fronted.configure(upstreams)
     try:
         yield Replica(agents, fronted, meter)

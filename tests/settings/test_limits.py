@@ -26,10 +26,11 @@ def test_by_default_a_session_is_limited_where_others_ask_and_open_streams_every
 
 
 def test_by_default_a_user_who_is_known_has_what_ten_sessions_have_however_many_there_are() -> None:
-    known = LimitRules(session=SEED, principal=TEN_SESSIONS, streams_principal=500)
+    lists = (Rate(600, 60),)
+    known = LimitRules(session=SEED, principal=TEN_SESSIONS, streams_principal=500, lists=lists)
     assert rules({}, others=True, known=True) == known
     unlimited = rules({"CWM_RATE_LIMIT_PRINCIPAL": "none"}, others=True, known=True)
-    assert unlimited == LimitRules(session=SEED, streams_principal=500)
+    assert unlimited == LimitRules(session=SEED, streams_principal=500, lists=lists)
 
 
 def test_a_users_default_limit_goes_with_that_of_a_session() -> None:
@@ -47,6 +48,7 @@ def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
         "CWM_CONCURRENT_PRINCIPAL": "4",
         "CWM_CONCURRENT_TENANT": "16",
         "CWM_STREAMS_PRINCIPAL": "8",
+        "CWM_RATE_LIMIT_LISTS": "7/minute",
         "CWM_TOKEN_BUDGET_PRINCIPAL": "100000/day",
         "CWM_TOKEN_BUDGET_TENANT": "1000000/day",
     }
@@ -54,6 +56,7 @@ def test_a_limit_that_is_set_holds_for_whoever_asks() -> None:
         assert rules(environ, others=others) == LimitRules(
             session=(Rate(5, 1),),
             principal=(Rate(100, 60),),
+            lists=(Rate(7, 60),),
             tenant=(Rate(1_000, 60), Rate(20_000, 3_600)),
             running_principal=4,
             running_tenant=16,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +17,6 @@ from cwm.ports.query_engine import Matches
 _PROGRAM: Final = Path(__file__).with_name("jmespath_program.py")
 _ANSWER_BYTES: Final = 16 * 2**20
 _PATTERN_BYTES: Final = 8 * 2**20
-_PROCESSES_AT_ONCE: Final = 2
-_THREADS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +26,6 @@ class LocalQueryEngine:
     cpu_seconds: int = 2
     wall_seconds: float = 20.0
     memory_bytes: int = 2**30
-    _processes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PROCESSES_AT_ONCE))
-    _threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_THREADS_AT_ONCE))
 
     async def jmespath(self, document: bytes, expression: str) -> bytes:
         request = {
@@ -38,8 +34,7 @@ class LocalQueryEngine:
             "memory_bytes": self.memory_bytes,
             "answer_bytes": _ANSWER_BYTES,
         }
-        async with self._processes:
-            output = await self._run(json.dumps(request).encode() + b"\n" + document)
+        output = await self._run(json.dumps(request).encode() + b"\n" + document)
         if output.startswith(b"="):
             return output[1:]
         if output.startswith(b"!"):
@@ -86,8 +81,7 @@ class LocalQueryEngine:
         finally:
             # RE2 caches compiled patterns of many megabytes each.
             re2.purge()
-        async with self._threads:
-            return await asyncio.to_thread(self._scan, compiled, text, limit, name)
+        return await asyncio.to_thread(self._scan, compiled, text, limit, name)
 
     def _scan(self, compiled: Any, text: bytes, limit: int, name: str) -> Matches:
         """Find matches until the limit or the deadline. Each match takes time linear in the text."""

@@ -21,7 +21,6 @@ from cwm.domain.upstream import Credentials, OfferKind, UpstreamSpec
 from cwm.ports.tracing import UNTRACED, Tracer
 from cwm.ports.upstream import Heard
 
-_LARGEST_EVENT_BYTES: Final = 64 * 1024 * 1024
 _GOODBYE_SECONDS: Final = 2.0
 _GOODBYES_AT_ONCE: Final = 32
 
@@ -47,7 +46,9 @@ class SdkConnector:
         heard: Heard | None = None,
     ) -> SdkSession:
         if spec.command:
-            session = SdkSession(program(spec), on_change=heard, on_gone=self._sessions.discard)
+            session = SdkSession(
+                program(spec), bounds=spec.bounds, on_change=heard, on_gone=self._sessions.discard
+            )
         else:
             session = self._over_http(spec, resume, heard)
             if authorization is not None:
@@ -77,9 +78,10 @@ class SdkConnector:
                     heard(part)
 
         session_id = None if resume is None else json.loads(resume)["id"]
-        http = SessionHttp(pool, session_id, report_changes, self._tracer.carrier)
+        http = SessionHttp(pool, session_id, report_changes, self._tracer.carrier, spec.bounds.message_bytes)
         return SdkSession(
             _streams(spec, http),
+            bounds=spec.bounds,
             on_change=heard,
             authorize=self._authorizer(spec, http),
             session_id=lambda: http.session_id,
@@ -125,7 +127,7 @@ async def _streams(spec: UpstreamSpec, http: SessionHttp) -> AsyncIterator[tuple
             spec.url,
             http_client=client,
             terminate_on_close=False,
-            max_sse_event_size=_LARGEST_EVENT_BYTES,
+            max_sse_event_size=spec.bounds.message_bytes,
         ) as streams,
     ):
         yield streams

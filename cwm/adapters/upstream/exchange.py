@@ -11,6 +11,7 @@ from typing import Final
 import httpx2
 
 from cwm.adapters import certificates
+from cwm.adapters.http.bounded import read_bounded
 from cwm.adapters.upstream.http import connection_pool
 from cwm.background import cancel_and_wait
 from cwm.domain.upstream import TokenExchange
@@ -22,6 +23,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 # A token is requested again 30 s before it expires; one without ``expires_in`` is used for 60 s.
 _MARGIN_SECONDS: Final = 30.0
 _DEFAULT_SECONDS: Final = 60.0
+_MOST_BYTES: Final = 2**20
 _MOST_TOKENS: Final = 10_000
 
 
@@ -82,10 +84,13 @@ class TokenExchanger:
         form |= {"audience": at.audience} if at.audience else {}
         form |= {"scope": at.scope} if at.scope else {}
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                answer = await self._client.post(
-                    at.token_url, data=form, auth=(at.client_id, at.client_secret)
-                )
+            async with (
+                asyncio.timeout(_TIMEOUT_SECONDS),
+                self._client.stream(
+                    "POST", at.token_url, data=form, auth=(at.client_id, at.client_secret)
+                ) as answer,
+            ):
+                await read_bounded(answer, _MOST_BYTES)
             document = answer.json() if answer.is_success else {}
         except (httpx2.HTTPError, TimeoutError, ValueError) as error:
             problem = certificates.fault(error) or f"failed ({type(error).__name__})"

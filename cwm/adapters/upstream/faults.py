@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -10,19 +11,21 @@ import mcp_types as types
 from mcp import MCPError
 from pydantic import ValidationError
 
-from cwm.adapters.upstream.http import AWAY, DENIED, EXPIRED, LOST, OURS
+from cwm.adapters.upstream.http import AWAY, DENIED, EXPIRED, LOST, OURS, OVERSIZE, oversize
 from cwm.ports.upstream import (
     UpstreamAwayError,
     UpstreamDeniedError,
     UpstreamError,
     UpstreamExpiredError,
     UpstreamLostError,
+    UpstreamOversizeError,
     UpstreamRefusedError,
     UpstreamSlowError,
 )
 
 # Servers also use the SDK's codes for their own errors; only the SDK's messages tell them apart.
 _BROKEN: Final = ("Connection closed", "SSE stream")
+_EVENT_LIMIT: Final = re.compile(r"SSE stream failed: .*exceeded the ([0-9]+) byte limit")
 _NOT_MCP: Final = ("Failed to parse", "Unexpected content type")
 # The SDK's message for an HTTP 404 without JSON-RPC, which may come from a proxy.
 _NOT_FOUND: Final = "Not Found"
@@ -31,6 +34,7 @@ _FAULTS: Final[Mapping[int, type[UpstreamError]]] = {
     EXPIRED: UpstreamExpiredError,
     LOST: UpstreamLostError,
     DENIED: UpstreamDeniedError,
+    OVERSIZE: UpstreamOversizeError,
 }
 
 
@@ -42,6 +46,8 @@ def port_errors() -> Iterator[None]:
     except MCPError as error:
         if error.data == OURS:
             raise _FAULTS[error.code](error.message) from None
+        if error.code == types.CONNECTION_CLOSED and (limit := _EVENT_LIMIT.search(error.message)):
+            raise UpstreamOversizeError(oversize(int(limit[1]))) from None
         if error.code == types.CONNECTION_CLOSED and error.message.startswith(_BROKEN):
             raise UpstreamLostError("the connection broke") from None
         if error.code == types.REQUEST_TIMEOUT and error.message.endswith("timed out"):

@@ -22,15 +22,18 @@ from uuid import uuid4
 import httpx2
 
 from cwm.adapters import certificates
+from cwm.adapters.http.bounded import TooLargeError, decode, read_bounded
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.upstream.destinations import without_link_local
 from cwm.background import BackgroundTasks
+from cwm.domain.upstream import Bounds
 from cwm.ports.tracing import UNTRACED, Carrier
 
 AWAY: Final = -32901
 EXPIRED: Final = -32902
 LOST: Final = -32903
 DENIED: Final = -32904
+OVERSIZE: Final = -32905
 
 OURS: Final = uuid4().hex
 """Marks, in ``data``, the errors made here: an upstream's own error cannot be mistaken for one."""
@@ -103,8 +106,10 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         session_id: str | None,
         on_stream_end: Callable[[], None],
         carrier: Callable[[], Carrier] = UNTRACED.carrier,
+        message_bytes: int = Bounds().message_bytes,
     ) -> None:
         self._pool = pool
+        self._message_bytes = message_bytes
         self._on_stream_end = on_stream_end
         self._carrier = carrier
         self._ending = BackgroundTasks()
@@ -117,20 +122,28 @@ class SessionHttp(httpx2.AsyncBaseTransport):
         if pending is not None and pending.abandoned and request.method == "GET":
             return httpx2.Response(410)
         self._stamp(request, pending)
-        if request.method == "GET":
-            return self._with_notifications(await self._pool.handle_async_request(request))
         if request.method != "POST":
-            return await self._pool.handle_async_request(request)
+            return await self._without_message(request)
         try:
             response = await self._read(await self._pool.handle_async_request(request))
         except _NOT_SENT as error:
             fault = certificates.fault(error)
             reason = type(error).__name__ if fault is None else f"it {fault}"
             return _answer(AWAY, f"it cannot be reached ({reason})")
-        except httpx2.TransportError as error:
+        except TooLargeError:
+            return _answer(OVERSIZE, oversize(self._message_bytes))
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
             return _answer(LOST, f"the connection broke ({type(error).__name__})")
         if pending is not None and pending.answer is None:
             pending.answer = response
+        return response
+
+    async def _without_message(self, request: httpx2.Request) -> httpx2.Response:
+        """Opens the stream of notifications, or ends the session."""
+        response = await self._pool.handle_async_request(request)
+        if request.method == "GET":
+            return self._with_notifications(response)
+        await read_bounded(response, self._message_bytes)
         return response
 
     def _stamp(self, request: httpx2.Request, pending: PendingRequest | None) -> None:
@@ -153,8 +166,9 @@ class SessionHttp(httpx2.AsyncBaseTransport):
             return _answer(LOST, f"it answers HTTP {status}")
         if not _is_stream(response):
             # Read here, so that an error fails only this request.
-            await response.aread()
+            await read_bounded(response, self._message_bytes)
         elif status == 200:
+            _decode_if_encoded(response)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _ReadToItsEnd(response.stream, self._ending)
         if self.session_id is None:
@@ -166,6 +180,7 @@ class SessionHttp(httpx2.AsyncBaseTransport):
 
     def _with_notifications(self, response: httpx2.Response) -> httpx2.Response:
         if response.is_success and _is_stream(response):
+            _decode_if_encoded(response)
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _OwnMessages(response.stream, self._on_stream_end)
         return response
@@ -262,6 +277,16 @@ class _ReadToItsEnd(httpx2.AsyncByteStream):
                         pass
         finally:
             await self._stream.aclose()
+
+
+def oversize(most: int) -> str:
+    return f"its answer has more than {most} bytes"
+
+
+def _decode_if_encoded(response: httpx2.Response) -> None:
+    """The SDK bounds each event of a stream, but decodes what has arrived without a pause."""
+    if "content-encoding" in response.headers:
+        decode(response)
 
 
 def _is_stream(response: httpx2.Response) -> bool:

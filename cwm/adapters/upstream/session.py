@@ -19,11 +19,14 @@ from cwm.adapters.upstream.faults import away, has_no_method, port_errors
 from cwm.adapters.upstream.http import PENDING, PendingRequest
 from cwm.adapters.upstream.listening import Listening, reports_changes
 from cwm.adapters.upstream.wire import Wire, negotiate, without_capabilities
-from cwm.domain.upstream import Definition, OfferKind
+from cwm.domain.json_text import json_text
+from cwm.domain.upstream import Bounds, Definition, OfferKind
 from cwm.ports.upstream import (
     Heard,
+    Listing,
     Progress,
     UpstreamAwayError,
+    UpstreamOversizeError,
     UpstreamRefusedError,
     UpstreamSlowError,
 )
@@ -47,6 +50,7 @@ class SdkSession:
         self,
         streams: Streams,
         *,
+        bounds: Bounds,
         on_change: Heard | None,
         authorize: Authorize | None = None,
         session_id: Callable[[], str | None] = lambda: None,
@@ -54,6 +58,7 @@ class SdkSession:
         on_gone: Callable[[SdkSession], None] = lambda _: None,
     ) -> None:
         """``on_gone`` is called after the session is closed and, if required, ended at the upstream."""
+        self._bounds = bounds
         self._has_listener = on_change is not None
         self._listening = Listening(on_change or (lambda _: None))
         self._authorize = authorize
@@ -120,23 +125,31 @@ class SdkSession:
     async def ended(self) -> None:
         await self._ended.wait()
 
-    async def definitions(self, kind: OfferKind) -> tuple[Definition, ...]:
+    async def definitions(self, kind: OfferKind) -> Listing:
         part = OfferKind.RESOURCES if kind is OfferKind.TEMPLATES else kind
         if part.value not in self.capabilities:
-            return ()
-        definitions: list[Definition] = []
+            return Listing()
+        definitions, size = list[Definition](), 0
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             try:
                 page, cursor = await self._page(kind, cursor)
             except UpstreamRefusedError as error:
                 if cursor is None and has_no_method(error):
-                    return ()
+                    return Listing()
                 raise
-            definitions.extend(page)
+            except UpstreamOversizeError:
+                return _cut(definitions, kind, "message_bytes", self._bounds.message_bytes)
+            for definition in page:
+                size += len(json_text(definition).encode())
+                if len(definitions) == self._bounds.list_items:
+                    return _cut(definitions, kind, "list_items", self._bounds.list_items)
+                if size > self._bounds.list_bytes:
+                    return _cut(definitions, kind, "list_bytes", self._bounds.list_bytes)
+                definitions.append(definition)
             if cursor is None:
                 break
-        return tuple(definitions)
+        return Listing(tuple(definitions))
 
     async def request(
         self,
@@ -292,6 +305,13 @@ class SdkSession:
 
 class _Result(RootModel[dict[str, Any]]):
     """A result with all its fields."""
+
+
+def _cut(definitions: list[Definition], kind: OfferKind, bound: str, most: int) -> Listing:
+    listed = f"only the first {len(definitions)}" if definitions else "none"
+    return Listing(
+        tuple(definitions), f"{listed} of its {kind} are listed: there is more than its {bound}, {most}"
+    )
 
 
 def _json(model: types.Tool | types.Resource | types.ResourceTemplate | types.Prompt) -> Definition:

@@ -7,7 +7,9 @@ does not notice the end of a program whose children keep its pipes open, and log
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -22,12 +24,19 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from cwm.adapters.telemetry.redaction import MASK, SHORTEST
+from cwm.adapters.upstream.http import OURS, OVERSIZE, oversize
 from cwm.background import cancel_and_wait
 from cwm.domain.upstream import UpstreamSpec
 
 _LONGEST_TEXT: Final = 2000
 _LONGEST_LINE: Final = 64 * 1024
-_LONGEST_MESSAGE: Final = 64 * 1024 * 1024
+_LONGEST_END: Final = 256
+_ID: Final = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,64}")'
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID_AT_START: Final = re.compile(
+    rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*\"(?:result|error)\""
+)
+_ID_AT_END: Final = re.compile(rb",\s*" + _ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 _CHUNK: Final = 64 * 1024
 _GRACE_SECONDS: Final = 2.0
 _LAST_WORDS_SECONDS: Final = 0.5
@@ -47,7 +56,7 @@ async def program(spec: UpstreamSpec) -> AsyncIterator[tuple[Any, Any]]:
     secrets = _secrets(spec)
     incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    receiving = asyncio.create_task(_receive(spec.name, secrets, _pipe(child.stdout), incoming))
+    receiving = asyncio.create_task(_receive(spec, secrets, _pipe(child.stdout), incoming))
     stderr_task = asyncio.create_task(_log_stderr(spec.name, secrets, _pipe(child.stderr)))
     sending = asyncio.create_task(_send(_pipe(child.stdin), outgoing, incoming))
     ending = asyncio.create_task(_close_at_its_end(pidfd, receiving, incoming))
@@ -79,14 +88,18 @@ def _start(spec: UpstreamSpec) -> subprocess.Popen[bytes]:
     )
 
 
-async def _receive(upstream: str, secrets: list[str], pipe: int, incoming: _Incoming) -> None:
+async def _receive(spec: UpstreamSpec, secrets: list[str], pipe: int, incoming: _Incoming) -> None:
     """Pass on the messages that the program prints; log any other line as if it were on stderr."""
     async with incoming:
-        async for line in _lines(pipe, _LONGEST_MESSAGE):
+        async for line, cut_end in _lines(pipe, spec.bounds.message_bytes):
             try:
-                message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message = (
+                    types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    if cut_end is None
+                    else _oversize(line, cut_end, spec.bounds.message_bytes)
+                )
             except ValueError:
-                _log_line(upstream, secrets, line)
+                _log_line(spec.name, secrets, line)
                 continue
             # Keep reading when the receiver is closed: a program that cannot print cannot end.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -108,7 +121,7 @@ async def _send(pipe: int, outgoing: _Outgoing, incoming: _Incoming) -> None:
 
 
 async def _log_stderr(upstream: str, secrets: list[str], pipe: int) -> None:
-    async for line in _lines(pipe, _LONGEST_LINE):
+    async for line, _ in _lines(pipe, _LONGEST_LINE):
         _log_line(upstream, secrets, line)
 
 
@@ -144,10 +157,19 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(child.pid, number)
 
 
-async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:
-    """Lines until the end of the pipe, each cut to ``longest`` bytes."""
+def _oversize(line: bytes, end: bytes, most: int) -> types.JSONRPCError:
+    """The error in place of an answer that is too long. Raises ValueError if the line bears no request's id."""
+    match = _ID_AT_START.match(line) or _ID_AT_END.search(end)
+    if match is None:
+        raise ValueError
+    error = types.ErrorData(code=OVERSIZE, message=oversize(most), data=OURS)
+    return types.JSONRPCError(jsonrpc="2.0", id=json.loads(match[1]), error=error)
+
+
+async def _lines(pipe: int, longest: int) -> AsyncIterator[tuple[bytes, bytes | None]]:
+    """Lines until the end of the pipe, each cut to ``longest`` bytes; with the last bytes of a line that was cut."""
     parts: list[bytes] = []
-    size = 0
+    size, end = 0, b""
     while True:
         await anyio.wait_readable(pipe)
         chunk = os.read(pipe, _CHUNK)
@@ -155,13 +177,15 @@ async def _lines(pipe: int, longest: int) -> AsyncIterator[bytes]:
             break
         *whole, rest = chunk.split(b"\n")
         for part in whole:
-            yield b"".join((*parts, part))[:longest]
-            parts, size = [], 0
-        if rest and size < longest:
-            parts.append(rest)
-            size += len(rest)
+            size, end = size + len(part), (end + part)[-_LONGEST_END:]
+            yield b"".join((*parts, part))[:longest], end if size > longest else None
+            parts, size, end = [], 0, b""
+        if rest:
+            if size < longest:
+                parts.append(rest)
+            size, end = size + len(rest), (end + rest)[-_LONGEST_END:]
     if parts:
-        yield b"".join(parts)[:longest]
+        yield b"".join(parts)[:longest], end if size > longest else None
 
 
 def _log_line(upstream: str, secrets: list[str], line: bytes) -> None:

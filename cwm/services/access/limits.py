@@ -119,6 +119,15 @@ class Limits:
             await self._refuse(principal, bucket.key, _too_often(bucket, wait, tool))
         return release
 
+    async def admit_list(self, principal: Principal) -> None:
+        """Count a request for a list or a subscription, or refuse it: CWM-7001."""
+        full = await self._count(self.rules.list_buckets(principal))
+        if full is not None:
+            bucket, wait = full
+            await self._refuse(
+                principal, bucket.key, _too_often(bucket, wait, None, "lists and subscriptions")
+            )
+
     @asynccontextmanager
     async def listening(self, principal: Principal) -> AsyncIterator[None]:
         """Count a notification stream on this gateway during the body, or refuse it: CWM-7002."""
@@ -217,12 +226,14 @@ def _nothing() -> None:
     """The release of a request that took no places."""
 
 
-def _too_often(bucket: Bucket, wait: float, tool: str | None) -> LimitError:
+def _too_often(bucket: Bucket, wait: float, tool: str | None, of: str = "") -> LimitError:
     told = {"limit": str(bucket.rate), "level": bucket.level.value}
     if tool is not None:
         told["tool"] = tool[:128]
     return RateLimitError(
-        f"Rate limit exceeded: {bucket.rate} for each {bucket.level}.", retry_after=wait, **told
+        f"Rate limit exceeded: {bucket.rate}{of and f' {of}'} for each {bucket.level}.",
+        retry_after=wait,
+        **told,
     )
 
 

@@ -46,4 +46,7 @@ async def _upstream(connector: UpstreamConnector, spec: UpstreamSpec) -> Finding
     except UpstreamError as error:
         fix = f"Check upstreams.{spec.name}.{where} in cwm.yaml, and that it runs."
         return Finding(name, FindingStatus.FAULT, f"{error}", fix)
-    return Finding(name, FindingStatus.OK, f"speaks MCP of {era}, {len(tools)} tools")
+    if tools.missing is not None:
+        fix = f"Raise the limit in upstreams.{spec.name} of cwm.yaml, or hide what nobody needs at the upstream."
+        return Finding(name, FindingStatus.WARN, tools.missing, fix)
+    return Finding(name, FindingStatus.OK, f"speaks MCP of {era}, {len(tools.definitions)} tools")

@@ -184,6 +184,8 @@ async def _upstream(upstream: UpstreamHealth) -> tuple[Status, str]:
         return Status.DEGRADED, upstream.reason or upstream.state.value
     if upstream.tools is None:
         return Status.HEALTHY, "what it offers depends on who calls"
+    if upstream.missing:
+        return Status.DEGRADED, "; ".join(upstream.missing)
     return Status.HEALTHY, f"offers {upstream.tools} tools"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Final
 
 from cwm.domain.cursor import Position
@@ -25,6 +26,7 @@ from cwm.domain.result_query import (
 )
 from cwm.domain.results import Part, PartKind, StoredResult
 from cwm.ports.query_engine import Matches, QueryEngine
+from cwm.services.results.query_slots import QuerySlots
 from cwm.services.results.results import Results, parsed
 
 MAX_MATCHES: Final = 1_000
@@ -55,6 +57,8 @@ class QueryResult:
 
     results: Results
     engine: QueryEngine
+    jmespath_slots: QuerySlots = field(default_factory=lambda: QuerySlots(3, 10.0))
+    pattern_slots: QuerySlots = field(default_factory=lambda: QuerySlots(4, 10.0))
 
     async def __call__(
         self,
@@ -69,12 +73,13 @@ class QueryResult:
         """At most ``budget_tokens`` of the answer; ``cursor`` continues where the last piece ended.
 
         CWM-2005; CWM-1003 for a query that does not suit the part, is malformed or too expensive, and for a cursor of
-        another query.
+        another query; CWM-7002 if it would wait too long for other queries.
         """
         result, start = await self.results.find(principal, handle), 0
         if cursor is not None:
             start = (await self._position(principal, cursor, result, part, query)).offset
-        answer = await self._answer(await self.results.part_of(result, part), query)
+        async with self._slot(principal, query.kind):
+            answer = await self._answer(await self.results.part_of(result, part), query)
         pages = Pages(answer.text.encode(), max(1, budget_tokens * _BYTES_A_TOKEN))
         count = self.results.tokens.count
         end, tokens = pages.fitting(start, pages.upto(start, pages.page_bytes), budget_tokens, count)
@@ -92,6 +97,15 @@ class QueryResult:
             complete=answer.complete,
             next_cursor=self.results.cursor_at(principal, result, after, query.told) if goes_on else None,
         )
+
+    def _slot(self, principal: Principal, kind: QueryKind) -> AbstractAsyncContextManager[None]:
+        match kind:
+            case QueryKind.JMESPATH:
+                return self.jmespath_slots.slot(principal.tenant)
+            case QueryKind.REGEX | QueryKind.SEARCH:
+                return self.pattern_slots.slot(principal.tenant)
+            case _:
+                return nullcontext()
 
     async def _position(
         self, principal: Principal, cursor: str, result: StoredResult, part: int, query: Query

@@ -82,6 +82,7 @@ class Results:
     quota_bytes: int | None
     cursor_ttl: timedelta
     journal: Journal | None = None
+    whole_bytes: int = 4 * 2**20
 
     async def keep(
         self,
@@ -137,12 +138,27 @@ class Results:
             raise _not_found()
         return result
 
-    async def part(self, principal: Principal, handle: str, index: int) -> Part:
-        """A part as the tool returned it. CWM-2005; CWM-1003 if the result has no such part."""
-        return await self.part_of(await self.find(principal, handle), index)
+    async def whole(self, principal: Principal, handle: str, index: int | None = None) -> list[Part]:
+        """All parts as the tool returned them, or the one with this index.
+
+        CWM-2005; CWM-1003 if the result has no such part, or if they have more than ``whole_bytes``.
+        """
+        result = await self.find(principal, handle)
+        size = result.size if index is None else part_at(result, index).size
+        if size > self.whole_bytes:
+            raise InvalidParameterError(
+                f"This has {size:,} bytes, and at most {self.whole_bytes:,} are read at once. Read it page by page with "
+                "result_read, or find something in it with result_query.",
+                field="uri",
+                handle=handle,
+                size_bytes=size,
+                limit_bytes=self.whole_bytes,
+            )
+        indices = range(len(result.parts)) if index is None else (index,)
+        return [await self.part_of(result, each) for each in indices]
 
     async def part_of(self, result: StoredResult, index: int) -> Part:
-        """A part of a result that was found already. Raises as :meth:`part` does."""
+        """A part of a result that was found already. CWM-2005; CWM-1003 if the result has no such part."""
         stored = part_at(result, index)
         body = await self.contents.read(result.tenant, stored.digest)
         if body is None:

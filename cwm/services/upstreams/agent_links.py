@@ -66,6 +66,10 @@ class AgentLinks(AgentPart):
         """Its own session with the upstream, opened if needed. Raises UpstreamAwayError."""
         return (await self._upstream(link, authorization, heard)).session
 
+    def catalogue(self, link: Link) -> Catalogue | None:
+        """What the upstream offers to this caller; None before the first list."""
+        return own.catalogue if (own := self._sessions.get(link)) is not None else None
+
     def fresh_offers(self, link: Link, kind: OfferKind) -> Offers | None:
         """What :meth:`offers` returns, or None if that needs a request to the upstream."""
         own = self._sessions.get(link)
@@ -169,7 +173,7 @@ class AgentLinks(AgentPart):
             session = await link.connector.open(link.spec, authorization=authorization, heard=heard)
             resume_value = session.resume_with
             if resume_value is None:
-                return _OwnSession(session, Catalogue(link.spec), None)
+                return _OwnSession(session, link.new_catalogue(), None)
             try:
                 anew = self.agent.agent_session is None
                 stored = await self.agent.store.remember(
@@ -181,15 +185,15 @@ class AgentLinks(AgentPart):
             self._stale_values.pop(link, None)
             if stored is None:
                 # The agent session has expired: no other replica resumes this session.
-                return _OwnSession(session, Catalogue(link.spec), None)
+                return _OwnSession(session, link.new_catalogue(), None)
             if stored == resume_value:
-                return _OwnSession(session, Catalogue(link.spec), resume_value)
+                return _OwnSession(session, link.new_catalogue(), resume_value)
             # Another replica opened a session for this agent session at the same time: resume that one.
             await session.close(end=True)
         session = await link.connector.open(
             link.spec, authorization=authorization, resume=stored, heard=heard
         )
-        return _OwnSession(session, Catalogue(link.spec), stored)
+        return _OwnSession(session, link.new_catalogue(), stored)
 
 
 def links_of(agent: ContextManager) -> AgentLinks:

@@ -15,6 +15,7 @@ from cwm.ports.tracing import Span, SpanKind, Tracer, named
 from cwm.ports.upstream import (
     UpstreamError,
     UpstreamLostError,
+    UpstreamOversizeError,
     UpstreamRefusedError,
     UpstreamSlowError,
 )
@@ -84,10 +85,24 @@ async def once_more(
             return await ask()
         except UpstreamRefusedError:
             raise
+        except UpstreamOversizeError as error:
+            raise _oversize(link, error) from error
         except UpstreamError as error:
             if type(error) in failures or not _again(error, repeatable=repeatable):
                 raise _final(link, error, repeatable=repeatable) from error
             failures.add(type(error))
+
+
+def _oversize(link: Link, error: UpstreamOversizeError) -> CwmError:
+    name = link.spec.name
+    return OutcomeUnknownError(
+        f"The answer of upstream {name} was dropped: {error}. What was asked may have been done, and the same request "
+        "gets the same answer. Ask it for less at a time; the gateway's operator can raise "
+        f"upstreams.{name}.message_bytes in cwm.yaml.",
+        upstream=name,
+        reason="oversize",
+        limit_bytes=link.spec.bounds.message_bytes,
+    )
 
 
 def _again(error: UpstreamError, *, repeatable: bool) -> bool:

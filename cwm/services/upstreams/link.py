@@ -15,12 +15,14 @@ from cwm.domain.backoff import Backoff
 from cwm.domain.upstream import Credentials, Offer, OfferKind, UpstreamSpec, offers
 from cwm.ports.clock import Clock
 from cwm.ports.upstream import UpstreamConnector, UpstreamError, UpstreamExpiredError, UpstreamSession
+from cwm.services.upstreams.tool_watch import ToolWatch, Versions
 from cwm.services.upstreams.watches import Watches
 
 # For upstreams that send no list_changed notifications.
 _RELIST_SECONDS: Final = 300.0
 # A lost session that lasted this long is reopened at once, without back-off.
 STEADY_SECONDS: Final = 5.0
+_MOST_NAMES: Final = 20
 
 _log = logging.getLogger("cwm.upstream")
 
@@ -38,22 +40,60 @@ class LinkState(StrEnum):
 class Catalogue:
     """The offers of one upstream, by kind and exposed name."""
 
-    def __init__(self, spec: UpstreamSpec) -> None:
+    def __init__(self, spec: UpstreamSpec, watch: ToolWatch | None) -> None:
         self._spec = spec
+        self._watch = watch
+        self._versions: Versions = {}
         self._offers: dict[OfferKind, Offers] = {}
+        self._missing: dict[OfferKind, str] = {}
+
+    def missing(self, kind: OfferKind) -> str | None:
+        """What the lists of this kind leave out, and why; None if nothing."""
+        reasons = [self._missing.get(kind)]
+        if kind is OfferKind.TOOLS and self._spec.pin_tools and (unaccepted := self._unaccepted()):
+            names = ", ".join(sorted(unaccepted)[:_MOST_NAMES])
+            reasons.append(
+                f"{len(unaccepted)} of its tools changed and are hidden until `cwm upstreams accept`: {names}"
+            )
+        return "; ".join(filter(None, reasons)) or None
 
     def of(self, kind: OfferKind) -> Offers:
-        return self._offers.get(kind, {})
+        offers = self._offers.get(kind, {})
+        if kind is OfferKind.TOOLS and self._spec.pin_tools and (unaccepted := self._unaccepted()):
+            return {name: offer for name, offer in offers.items() if offer.own_name not in unaccepted}
+        return offers
+
+    def changed(self) -> Mapping[str, datetime]:
+        """The tools, by exposed name, that changed and are not accepted, and since when they are so."""
+        unaccepted = self._unaccepted()
+        offers = self.of(OfferKind.TOOLS) if unaccepted else {}
+        return {
+            name: unaccepted[offer.own_name] for name, offer in offers.items() if offer.own_name in unaccepted
+        }
+
+    def _unaccepted(self) -> Mapping[str, datetime]:
+        return {} if self._watch is None else self._watch.unaccepted(self._spec.name, self._versions)
 
     async def learn(self, session: UpstreamSession, kinds: frozenset[OfferKind]) -> list[OfferKind]:
         """List these kinds again; returns those that changed."""
         changed = []
         for kind in sorted(kinds):
-            now = offers(self._spec, kind, await session.definitions(kind))
+            listing = await session.definitions(kind)
+            self._note_missing(kind, listing.missing)
+            if kind is OfferKind.TOOLS and self._watch is not None:
+                self._versions = await self._watch.note(self._spec, listing.definitions)
+            now = offers(self._spec, kind, listing.definitions)
             if now != self._offers.get(kind, {}):
                 changed.append(kind)
             self._offers[kind] = now
         return changed
+
+    def _note_missing(self, kind: OfferKind, missing: str | None) -> None:
+        if missing is None:
+            self._missing.pop(kind, None)
+        elif self._missing.get(kind) != missing:
+            self._missing[kind] = missing
+            _log.warning("upstream %s: %s", self._spec.name, missing)
 
 
 ALL_KINDS: Final = frozenset(OfferKind)
@@ -76,11 +116,17 @@ class Link:
     """
 
     def __init__(
-        self, spec: UpstreamSpec, connector: UpstreamConnector, clock: Clock, on_change: OnChange
+        self,
+        spec: UpstreamSpec,
+        connector: UpstreamConnector,
+        clock: Clock,
+        on_change: OnChange,
+        watch: ToolWatch | None = None,
     ) -> None:
         self.spec = spec
         self.connector = connector
-        self.catalogue = Catalogue(spec)
+        self._watch = watch
+        self.catalogue = self.new_catalogue()
         self.state = LinkState.CONNECTING
         self.reason: str | None = None
         self.since: datetime = clock.now()
@@ -112,6 +158,10 @@ class Link:
         if self.by_caller:
             return False
         return self.spec.stateless or (bool(self.spec.url) and self._modern)
+
+    def new_catalogue(self) -> Catalogue:
+        """For a session that is listed by itself."""
+        return Catalogue(self.spec, self._watch)
 
     def start(self) -> None:
         if self.by_caller:

@@ -17,6 +17,7 @@ from cwm.services.upstreams.agent_links import links_of
 from cwm.services.upstreams.link import Link
 from cwm.services.upstreams.listening import Find, Listening, Tell
 from cwm.services.upstreams.news import News
+from cwm.services.upstreams.tool_watch import ToolWatch
 
 _log = logging.getLogger("cwm.upstream")
 
@@ -32,7 +33,9 @@ class Roster:
         clock: Clock,
         find: Find,
         tell: Tell,
+        watch: ToolWatch | None,
     ) -> None:
+        self._watch = watch
         self._connector = connector
         self._agents = agents
         self._clock = clock
@@ -74,7 +77,7 @@ class Roster:
         await self.background.settled()
 
     def _started(self, spec: UpstreamSpec) -> Link:
-        link = Link(spec, self._connector, self._clock, partial(self.news.hear, spec.name))
+        link = Link(spec, self._connector, self._clock, partial(self.news.hear, spec.name), self._watch)
         link.start()
         return link
 

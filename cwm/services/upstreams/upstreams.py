@@ -34,27 +34,33 @@ from cwm.services.upstreams.agent_links import AgentLinks, links_of, stored_as
 from cwm.services.upstreams.call import once_more, recorded
 from cwm.services.upstreams.link import Link, LinkState, Offers
 from cwm.services.upstreams.roster import Roster
+from cwm.services.upstreams.tool_watch import ToolWatch
 
 _log = logging.getLogger("cwm.upstream")
 
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """Offers by exposed name, and for each absent upstream the reason."""
+    """Offers by exposed name, and for each upstream of which something is absent the reason.
+
+    ``changed``: the tools among them that are not what they were first, and since when.
+    """
 
     offers: Mapping[str, Offer]
     absent: Mapping[str, str]
+    changed: Mapping[str, datetime]
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHealth:
-    """``tools``: how many it offers, None if that depends on the caller."""
+    """``tools``: how many it offers, None if that depends on the caller. ``missing``: what its lists leave out."""
 
     name: str
     state: LinkState
     since: datetime
     reason: str | None
     tools: int | None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +86,13 @@ class Upstreams:
         meter: Meter,
         clock: Clock,
         tracer: Tracer = UNTRACED,
+        watch: ToolWatch | None = None,
     ) -> None:
         agents.at_farewell(self._leave)
         self._meter = meter
         self._tracer = tracer
-        self._roster = Roster(connector, agents, changes, clock, self.resource, self._tell_upstream)
+        self._watch = watch
+        self._roster = Roster(connector, agents, changes, clock, self.resource, self._tell_upstream, watch)
         self._links = self._roster.links
         self._news = self._roster.news
         self._listening = self._roster.listening
@@ -111,12 +119,20 @@ class Upstreams:
         results = await asyncio.gather(*(self._offers(link, kind, caller, hurried=True) for link in links))
         offers: dict[str, Offer] = {}
         absent: dict[str, str] = {}
+        changed: dict[str, datetime] = {}
         for link, result in zip(links, results, strict=True):
             if isinstance(result, str):
                 absent[link.spec.name] = result
             else:
                 offers.update(result)
-        return Offering(offers, absent)
+                catalogue = caller.links.catalogue(link) if link.by_caller else link.catalogue
+                if catalogue is None:
+                    continue
+                if (missing := catalogue.missing(kind)) is not None:
+                    absent[link.spec.name] = missing
+                if kind is OfferKind.TOOLS:
+                    changed |= catalogue.changed()
+        return Offering(offers, absent, changed)
 
     async def tool(self, caller: CallerOf, exposed: str) -> Offer | None:
         """The tool with this exposed name, or None. CWM-5003 if its upstream is away and may have it."""
@@ -208,6 +224,7 @@ class Upstreams:
             UpstreamHealth(
                 *(name, link.state, link.since, link.reason),
                 None if link.by_caller else len(link.catalogue.of(OfferKind.TOOLS)),
+                tuple(filter(None, map(link.catalogue.missing, OfferKind))),
             )
             for name, link in self._links.items()
         ]
@@ -305,6 +322,8 @@ class Upstreams:
         """The upstream's offers, or the reason why there are none."""
         async with caller.agent.serving():
             await link.settled()
+        if self._watch is not None and kind is OfferKind.TOOLS:
+            await self._watch.refresh(link.spec.name)
         if not link.by_caller:
             return link.catalogue.of(kind) if link.state is LinkState.READY else link.reason or link.state
         agent, authorization = caller.agent, _authorization(link, caller)

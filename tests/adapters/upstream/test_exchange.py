@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,9 @@ class TokenEndpoint:
             "scope": "read",
         }:
             return JSONResponse({"error": "invalid_request"}, 400)
+        if token.startswith("large"):
+            body = gzip.compress(b" " * 30_000_000, 1)
+            return Response(body, media_type="application/json", headers={"content-encoding": "gzip"})
         if token.startswith("revoked"):
             return JSONResponse({"error": "invalid_grant"}, 400)
         issued = {
@@ -148,3 +152,10 @@ async def test_without_a_token_to_exchange_the_upstream_is_absent_and_is_not_ask
         told = f"{caplog.text} {raised.value.as_dict()} {offering.absent} {endpoint.exchange!r} {spec!r}"
         assert "s3cr3t" not in told
         assert SECRET not in told
+
+
+async def test_a_token_endpoint_that_sends_too_much_is_not_read_to_its_end() -> None:
+    endpoint = TokenEndpoint()
+    async with serving(endpoint) as endpoint.url, closing_exchanger() as exchanger:
+        with pytest.raises(UpstreamAwayError, match="TooLargeError"):
+            await exchanger.exchange(endpoint.exchange, "Bearer large")

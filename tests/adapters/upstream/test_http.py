@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
+import re
 import socket
-from collections.abc import AsyncIterator
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 
+from cwm.adapters.http.bounded import read_bounded
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.upstream.session import SdkSession
-from cwm.domain.upstream import OfferKind
+from cwm.domain.upstream import Bounds, OfferKind
 from cwm.ports.upstream import (
     Heard,
+    Listing,
     UpstreamAwayError,
     UpstreamDeniedError,
     UpstreamExpiredError,
     UpstreamLostError,
+    UpstreamOversizeError,
     UpstreamRefusedError,
     UpstreamSlowError,
 )
@@ -387,7 +395,9 @@ async def test_two_hundred_pages_are_one_list() -> None:
 
     async with bad_server() as server, opened(server) as session:
         server.on["tools/list"] = page
-        assert len({tool["name"] for tool in await session.definitions(OfferKind.TOOLS)}) == 1000
+        assert (
+            len({tool["name"] for tool in (await session.definitions(OfferKind.TOOLS)).definitions}) == 1000
+        )
 
 
 async def test_a_list_that_is_never_told_fails_after_the_time_to_connect() -> None:
@@ -409,10 +419,112 @@ async def greet_without_session(_: Request, message: dict[str, Any]) -> Response
 async def test_a_list_that_the_upstream_does_not_know_is_empty_and_one_that_cannot_be_found_fails() -> None:
     async with bad_server(initialize=greet_without_session) as server, opened(server) as session:
         server.on["tools/list"] = replying(lambda: JSONResponse(error(None, "Method not found", -32601), 404))
-        assert await session.definitions(OfferKind.TOOLS) == ()
+        assert await session.definitions(OfferKind.TOOLS) == Listing()
         server.on["tools/list"] = replying(lambda: PlainTextResponse("404 page not found", 404))
         with pytest.raises(UpstreamRefusedError):
             await session.definitions(OfferKind.TOOLS)
+
+
+def gzipped(body: bytes) -> bytes:
+    return gzip.compress(body, 1)
+
+
+async def streamed(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+BOMB = b" " * 40_000_000
+EVENT_IN_GZIP = gzipped(b"data:" + BOMB)
+BOMBS: dict[str, Callable[[], Response]] = {
+    "plain": lambda: Response(BOMB),
+    "without a length": lambda: StreamingResponse(streamed(BOMB)),
+    "gzip": lambda: Response(gzipped(BOMB), headers={"content-encoding": "gzip"}),
+    "deflate": lambda: Response(zlib.compress(BOMB, 1), headers={"content-encoding": "deflate"}),
+    "gzip twice": lambda: Response(gzipped(gzipped(BOMB)), headers={"content-encoding": "gzip, gzip"}),
+    "an event": lambda: Response(b"data:" + BOMB, media_type="text/event-stream"),
+    "an event in gzip": lambda: Response(
+        EVENT_IN_GZIP, media_type="text/event-stream", headers={"content-encoding": "gzip"}
+    ),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+async def test_an_answer_of_more_decoded_bytes_than_allowed_is_dropped_and_fails_its_request_alone(
+    bomb: str,
+) -> None:
+    bounds = Bounds(message_bytes=1_000_000)
+    async with bad_server() as server, opened(server, bounds=bounds) as session:
+        server.on["tools/call"] = replying(BOMBS[bomb])
+        tracemalloc.start()
+        try:
+            with pytest.raises(UpstreamOversizeError, match="more than 1000000 bytes"):
+                await call(session)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        # The server is in this process too, and holds the bomb once more where it is not encoded.
+        assert "gzip" not in bomb or peak < 10_000_000
+        del server.on["tools/call"]
+        assert await call(session) == "done"
+
+
+async def test_other_work_goes_on_while_an_encoded_body_is_decoded() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    body = Encoded(gzipped(BOMB))
+    response = httpx2.Response(200, headers={"content-encoding": "gzip"}, stream=body)
+    counting = asyncio.create_task(count_turns())
+    await read_bounded(response, len(BOMB))
+    counting.cancel()
+    assert response.content == BOMB
+    assert turns >= 30
+
+
+class Encoded(httpx2.AsyncByteStream):
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+@pytest.mark.parametrize(
+    ("bounds", "names", "why"),
+    [
+        (
+            Bounds(list_items=7),
+            7,
+            "only the first 7 of its tools are listed: there is more than its list_items, 7",
+        ),
+        (Bounds(list_bytes=5_000), 4, "only the first 4 of its tools .* list_bytes, 5000"),
+        (Bounds(message_bytes=2_000), 0, "none of its tools are listed: .* message_bytes, 2000"),
+    ],
+)
+async def test_a_list_over_a_limit_is_cut_and_says_so(bounds: Bounds, names: int, why: str) -> None:
+    endless = 0
+
+    async def page(_: Request, message: dict[str, Any]) -> Response:
+        nonlocal endless
+        endless += 1
+        tools = [
+            {"name": f"t{endless}-{n}", "description": "d" * 1000, "inputSchema": {"type": "object"}}
+            for n in range(5)
+        ]
+        return JSONResponse(result(message, {"tools": tools, "nextCursor": str(endless)}))
+
+    async with bad_server() as server, opened(server, bounds=bounds) as session:
+        server.on["tools/list"] = page
+        listing = await session.definitions(OfferKind.TOOLS)
+        assert len(listing.definitions) == names
+        assert re.search(why, listing.missing or "")
+        assert endless <= 2
+        assert await call(session) == "done"
 
 
 @pytest.mark.parametrize("as_stream", [False, True])

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 
 from cwm.adapters.upstream.connector import SdkConnector
 from cwm.adapters.upstream.session import SdkSession
-from cwm.domain.upstream import OfferKind, UpstreamSpec
-from cwm.ports.upstream import UpstreamAwayError, UpstreamLostError, UpstreamSlowError
+from cwm.domain.upstream import Bounds, OfferKind, UpstreamSpec
+from cwm.ports.upstream import UpstreamAwayError, UpstreamLostError, UpstreamOversizeError, UpstreamSlowError
 from tests.adapters.upstream.programs import open_files, processes_with, spec
 from tests.eventually import eventually
 
@@ -46,7 +46,9 @@ async def test_a_program_that_prints_junk_is_understood_all_the_same() -> None:
     junk = "print('starting up...'); print('{\"half\": '); print('[1, 2]', flush=True)\n"
     with capture_logs() as logs:
         async with opened(spec(junk + "serve()")) as session:
-            assert [tool["name"] for tool in await session.definitions(OfferKind.TOOLS)] == ["do"]
+            assert [tool["name"] for tool in (await session.definitions(OfferKind.TOOLS)).definitions] == [
+                "do"
+            ]
             assert await call(session) == "done"
     assert [entry["text"] for entry in logs if entry["event"] == "upstream_said"] == [
         "starting up...",
@@ -177,6 +179,35 @@ async def test_a_program_that_is_killed_between_calls_is_not_asked_again() -> No
         await session.ended()
         with pytest.raises(UpstreamAwayError):
             await call(session)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '{"jsonrpc": "2.0", "id": request["id"], "result": big}',
+        '{"id": request["id"], "result": big, "jsonrpc": "2.0"}',
+        '{"jsonrpc": "2.0", "result": big, "id": request["id"]}',
+        '{"result": big, "id": request["id"], "jsonrpc": "2.0"}',
+    ],
+)
+async def test_an_answer_of_more_bytes_than_allowed_is_dropped_and_fails_its_request_alone(
+    message: str,
+) -> None:
+    code = f"""
+def call(request):
+    if request["params"]["arguments"].get("small"):
+        return {{"content": [{{"type": "text", "text": "done"}}]}}
+    big = {{"content": [{{"type": "text", "text": "x" * 5_000_000}}]}}
+    print(json.dumps({message}), flush=True)
+    return {{}}
+serve(call)
+"""
+    async with opened(spec(code, bounds=Bounds(message_bytes=1_000_000))) as session:
+        with pytest.raises(UpstreamOversizeError, match="more than 1000000 bytes"):
+            await call(session)
+        small = {"name": "do", "arguments": {"small": True}}
+        answer = await session.request("tools/call", small, timeout_seconds=30)
+        assert answer["content"][0]["text"] == "done"
 
 
 async def test_an_answer_of_ten_megabytes_arrives() -> None:

@@ -14,6 +14,7 @@ from cwm.domain.errors import CwmError
 from cwm.domain.principal import Principal
 from cwm.domain.result_query import Query, QueryKind
 from cwm.services.results.query import MAX_MATCHES, AnswerPage, QueryResult
+from cwm.services.results.query_slots import QuerySlots
 from tests.services.kept import ANN, BOB, Desk, opened
 from tests.services.replicas_of import HandClock
 
@@ -74,6 +75,17 @@ async def test_jmespath_answers_json(ask: Asking) -> None:
     answer = await ask(QueryKind.JMESPATH, "items[?id >= `198`].{n: name, c: city}")
     assert answer.text == '[{"n":"row 198","c":"Köln"},{"n":"row 199","c":"Köln"}]'
     assert (answer.total, answer.complete, answer.next_cursor) == (2, True, None)
+
+
+async def test_a_query_waits_for_those_of_its_own_tenant_alone(ask: Asking) -> None:
+    slots = QuerySlots(2, wait_seconds=0.05)
+    asking = Asking(ask.one, QueryResult(ask.one.results, LocalQueryEngine(), slots, slots), ask.handle)
+    async with slots.slot("another tenant"):
+        assert (await asking(QueryKind.JMESPATH, "length(items)")).text == "200"
+    async with slots.slot(ANN.tenant):
+        for kind, argument in ((QueryKind.JMESPATH, "length(items)"), (QueryKind.SEARCH, "row 7")):
+            assert (await refused(asking(kind, argument))).code == "CWM-7002"
+        assert (await asking(QueryKind.JSON_POINTER, "/items/3/name")).text == '"row 3"'
 
 
 async def test_a_json_pointer_answers_the_value(ask: Asking) -> None:

@@ -84,8 +84,8 @@ async def test_a_handle_is_short_and_never_given_twice(one: Desk) -> None:
 
 async def test_a_part_comes_back_as_it_was(one: Desk) -> None:
     result = await one.keep('{"a": 1}', LOG, b"\x00\xff")
-    assert await one.results.part(ANN, result.handle, 1) == Part(PartKind.TEXT, "text/plain", LOG.encode())
-    assert (await one.results.part(ANN, result.handle, 2)).body == b"\x00\xff"
+    assert await one.results.whole(ANN, result.handle, 1) == [Part(PartKind.TEXT, "text/plain", LOG.encode())]
+    assert (await one.results.whole(ANN, result.handle, 2))[0].body == b"\x00\xff"
     assert result.size == 8 + len(LOG.encode()) + 2
 
 
@@ -175,7 +175,7 @@ async def test_unknown_expired_foreign_and_malformed_handles_get_the_same_answer
         (ANN, lost.handle),
     ):
         with pytest.raises(ResultNotFoundError) as refused:
-            await one.results.part(principal, handle, 0)
+            await one.results.whole(principal, handle, 0)
         answers.add(json.dumps(refused.value.as_dict()))
     assert len(answers) == 1
     assert "CWM-2005" in answers.pop()
@@ -268,7 +268,7 @@ async def test_a_quota_refuses_and_keeps_nothing(one: Desk) -> None:
     assert await one.results.records.used_bytes("acme", "ann", one.clock.now()) == 900
     assert await one.results.contents.read("acme", hashlib.sha256(b"y" * 101).hexdigest()) is None
     await bounded.keep("y" * 101, principal=BOB)
-    assert (await one.results.part(ANN, first.handle, 0)).body == b"x" * 900
+    assert (await one.results.whole(ANN, first.handle, 0))[0].body == b"x" * 900
 
 
 async def test_what_could_not_be_kept_whole_is_not_kept_at_all(one: Desk) -> None:
@@ -290,7 +290,7 @@ async def test_expired_results_are_forgotten_with_all_that_they_held(one: Desk) 
     for gone in (alone, theirs):
         assert await one.results.records.find(gone.tenant, gone.handle) is None
         assert await one.results.contents.read(gone.tenant, gone.parts[0].digest) is None
-    assert (await one.results.part(ANN, kept.handle, 0)).body == same.encode()
+    assert (await one.results.whole(ANN, kept.handle, 0))[0].body == same.encode()
 
 
 async def test_a_sweep_goes_on_when_a_store_was_away(one: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from cwm.domain.errors import (
     OutcomeUnknownError,
     UpstreamUnavailableError,
 )
-from cwm.domain.upstream import Credentials, OfferKind, Override, Selection, UpstreamSpec
+from cwm.domain.upstream import Bounds, Credentials, OfferKind, Override, Selection, UpstreamSpec
 from cwm.services.upstreams.link import LinkState
 from tests.adapters.upstream.bad_server import BadServer, bad_server, replying, result
 from tests.adapters.upstream.programs import processes_with
@@ -336,6 +336,49 @@ async def test_an_upstream_that_knows_no_templates_offers_all_the_rest(*, legacy
         assert [each.absent for each in offered] == [{}] * 4
         names = {name for each in offered for name in each.offers}
         assert names == {"plain_do", "notes://plain/today"}
+
+
+async def test_what_a_long_list_leaves_out_is_named_in_lists_health_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tools = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(5)]
+
+    async def listed(_: Request, message: dict[str, Any]) -> Response:
+        return JSONResponse(result(message, {"tools": tools}))
+
+    why = "only the first 3 of its tools are listed: there is more than its list_items, 3"
+    bounds = Bounds(list_items=3)
+    async with bad_server(**{"tools/list": listed}) as server:
+        specs = [
+            server.spec(bounds=bounds),
+            server.spec("by-caller", bounds=bounds, credentials=Credentials.FORWARD),
+        ]
+        async with replica(Shared(), specs) as one:
+            offering = await one.upstreams.offering(await one.caller(None, ANN, "Bearer a"), OfferKind.TOOLS)
+            assert {f"bad_t{n}" for n in range(3)} == {
+                name for name in offering.offers if name.startswith("bad")
+            }
+            assert offering.absent == {"bad": why, "by-caller": why}
+            assert one.upstreams.health()[0].missing == (why,)
+            assert f"upstream bad: {why}" in caplog.text
+
+
+async def test_an_answer_that_is_too_large_says_what_to_do_and_is_asked_for_once() -> None:
+    async def large(_: Request, message: dict[str, Any]) -> Response:
+        return JSONResponse(result(message, {"content": [{"type": "text", "text": "x" * 5_000}]}))
+
+    async with (
+        bad_server(**{"tools/call": large}) as server,
+        replica(Shared(), [server.spec(bounds=Bounds(message_bytes=4096))]) as one,
+    ):
+        with pytest.raises(
+            OutcomeUnknownError, match=r"less at a time.*upstreams\.bad\.message_bytes"
+        ) as raised:
+            await one.call(await one.caller(None), "bad_do", repeatable=True)
+        assert raised.value.context == {"upstream": "bad", "reason": "oversize", "limit_bytes": 4096}
+        assert not raised.value.retryable
+        assert server.methods().count("tools/call") == 1
+        assert one.upstreams.health()[0].state is LinkState.READY
 
 
 async def test_a_tool_list_that_changes_under_load_is_followed() -> None:

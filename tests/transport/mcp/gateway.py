@@ -34,7 +34,7 @@ from cwm.domain.upstream import UpstreamSpec
 from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
-from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared
+from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared, StoredResults
 from cwm.transport.http.front import Front, Refusal
 from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.server import DrainingServer
@@ -122,6 +122,7 @@ async def gateway(
     shared: Shared | None = None,
     budgets: Budgets | None = None,
     limits: Limits | None = None,
+    stored_results: StoredResults | None = None,
 ) -> AsyncIterator[Gateway]:
     """``services`` stand in for those of the same name."""
     with nobody_listens() as url:
@@ -132,6 +133,7 @@ async def gateway(
             shared=shared or Shared(),
             budgets=budgets or Budgets(),
             limits=limits or Limits(),
+            stored_results=stored_results or StoredResults(),
         )
         await schema.upgrade(settings.database.url())
         parts = build_parts(settings)

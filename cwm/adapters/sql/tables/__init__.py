@@ -12,6 +12,7 @@ from cwm.adapters.sql.tables import (
     gateways,
     sessions,
     shared_context,
+    upstream_tools,
     window_lists,
     windows,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "metadata",
     "sessions",
     "shared_context",
+    "upstream_tools",
     "window_lists",
     "windows",
 ]

@@ -49,9 +49,7 @@ async def status(caller: Caller = CALLER) -> str:
 
 async def result(handle: str, caller: Caller = CALLER) -> ResourceResult:
     """A stored tool result in full: every part as the tool returned it."""
-    results = caller.services.results
-    stored = await results.find(caller.principal, handle)
-    parts = [await results.part_of(stored, index) for index in range(len(stored.parts))]
+    parts = await caller.services.results.whole(caller.principal, handle)
     await caller.services.delivery.read_whole(caller.agent, parts)
     return ResourceResult([_content(part) for part in parts])
 
@@ -60,9 +58,9 @@ async def result_part(handle: str, part: str, caller: Caller = CALLER) -> Resour
     """One part of a stored tool result in full; parts are numbered from 0."""
     if not (part.isascii() and part.isdigit() and len(part) <= _LONGEST_INDEX):
         raise InvalidParameterError("Parts are numbered from 0.", field="part")
-    stored = await caller.services.results.part(caller.principal, handle, int(part))
-    await caller.services.delivery.read_whole(caller.agent, [stored])
-    return ResourceResult([_content(stored)])
+    parts = await caller.services.results.whole(caller.principal, handle, int(part))
+    await caller.services.delivery.read_whole(caller.agent, parts)
+    return ResourceResult([_content(each) for each in parts])
 
 
 def resource_templates() -> list[ResourceTemplate]:

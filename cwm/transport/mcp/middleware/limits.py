@@ -1,6 +1,7 @@
 """Limits on requests for tools, resources, prompts and completions, CWM's own and those of upstreams.
 
-Lists, pings and handshakes are not counted; a listener takes one of its principal's places for open streams.
+Lists and subscriptions have a limit of their own; pings and handshakes are not counted. A listener also takes one of
+its principal's places for open streams.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp_types import INTERNAL_ERROR, CallToolResult
 
-from cwm.domain.errors import CwmError, LimitError
+from cwm.domain.errors import CwmError
 from cwm.services.access.limits import Limits, Release
 from cwm.services.aside import held_by_its_work
 from cwm.transport.mcp.mcp_server import McpFace
@@ -24,6 +25,15 @@ from cwm.transport.mcp.requests.retry_after import tell_limit
 _TOOLS: Final = "tools/call"
 _LISTEN: Final = "subscriptions/listen"
 _LIMITED: Final = (_TOOLS, "resources/read", "prompts/get", "completion/complete")
+
+_LISTS: Final = (
+    "tools/list",
+    "resources/list",
+    "resources/templates/list",
+    "prompts/list",
+    "resources/subscribe",
+    "resources/unsubscribe",
+)
 
 _Handler = Callable[[ServerRequestContext[Any, Any], Any], Awaitable[Any]]
 
@@ -39,22 +49,37 @@ class Limited:
     def install(self) -> None:
         """Replace the handlers. Call it last: a handler that is installed later is not limited."""
         server = self._face._mcp_server  # noqa: SLF001 - FastMCP publishes no seam below its components
-        for method in (*_LIMITED, _LISTEN):
+        for method in (*_LIMITED, *_LISTS, _LISTEN):
             entry = server.get_request_handler(method)
             assert entry is not None
             inner = entry.handler
-            limited = self._listening(inner) if method == _LISTEN else self._limited(method, inner)
+            if method == _LISTEN:
+                limited = self._listening(inner)
+            else:
+                limited = self._limited(method, inner) if method in _LIMITED else self._listed(method, inner)
             server.add_request_handler(method, entry.params_type, limited)
 
     def _listening(self, inner: _Handler) -> _Handler:
         async def listening(context: ServerRequestContext[Any, Any], params: Any) -> Any:
             try:
-                async with self._limits.listening(await self._agency.principal(context)):
+                principal = await self._agency.principal(context)
+                await self._limits.admit_list(principal)
+                async with self._limits.listening(principal):
                     return await inner(context, params)
-            except LimitError as refused:
+            except CwmError as refused:
                 return _refusal(context, _LISTEN, refused)
 
         return listening
+
+    def _listed(self, method: str, inner: _Handler) -> _Handler:
+        async def listed(context: ServerRequestContext[Any, Any], params: Any) -> Any:
+            try:
+                await self._limits.admit_list(await self._agency.principal(context))
+            except CwmError as refused:
+                return _refusal(context, method, refused)
+            return await inner(context, params)
+
+        return listed
 
     def _limited(self, method: str, inner: _Handler) -> _Handler:
         async def limited(context: ServerRequestContext[Any, Any], params: Any) -> Any:

@@ -26,6 +26,7 @@ from cwm.domain.errors import CwmError, InsufficientScopeError
 from cwm.domain.upstream import Offer, OfferKind, exposed_uri, with_exposed_uris
 from cwm.ports.upstream import UpstreamRefusedError
 from cwm.services.upstreams.upstreams import Upstreams
+from cwm.transport.mcp.contract.render import moment
 from cwm.transport.mcp.mcp_server import McpFace
 from cwm.transport.mcp.requests.agent import Agency
 from cwm.transport.mcp.requests.permissions import OF_UPSTREAMS, protocol_error
@@ -40,6 +41,9 @@ from cwm.transport.mcp.upstreams.rounds import asks_for_input
 
 ABSENT_META: Final = "dev.cwm/absent"
 """Key of a list's ``_meta`` that names the upstreams whose offers are missing, and why."""
+
+CHANGED_META: Final = "dev.cwm/changed"
+"""Key of a list's ``_meta`` that names the tools that their upstream changed, and since when."""
 
 _HANDLE_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "string",
@@ -110,6 +114,9 @@ class UpstreamLists:
             definitions = [self._definition(context, kind, offer) for offer in offering.offers.values()]
             if offering.absent:
                 whole_list["_meta"] = {**whole_list.get("_meta", {}), ABSENT_META: dict(offering.absent)}
+            if offering.changed:
+                since = {name: moment(at) for name, at in offering.changed.items()}
+                whole_list["_meta"] = {**whole_list.get("_meta", {}), CHANGED_META: since}
             return {**whole_list, field: [*whole_list[field], *definitions]}
 
         return list_all

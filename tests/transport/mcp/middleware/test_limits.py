@@ -64,6 +64,37 @@ async def test_lists_pings_and_handshakes_count_nowhere_and_reads_do(tmp_path: P
             assert (await agent.call("session_list")).error["code"] == "CWM-7001"
 
 
+async def test_lists_of_a_user_have_a_limit_of_their_own(tmp_path: Path, era: str) -> None:
+    async with running_gateway(tmp_path, limits=Limits(rate_limit_lists="4/minute")) as gateway:
+        async with fastmcp_agent(gateway.url, era, "acme") as agent:
+            await agent.client.list_tools()
+            await agent.client.list_resources()
+            await agent.client.list_resource_templates()
+            await agent.client.list_prompts()
+            with pytest.raises(
+                MCPError, match="4/minute lists and subscriptions for each principal"
+            ) as refused:
+                await agent.client.list_tools()
+            told = refused.value.error.data
+            assert (told["code"], told["retryable"]) == ("CWM-7001", True)
+            assert told["retry_after_seconds"] >= 1
+            # Calls have their own count.
+            assert (await agent.call("session_list")).value["sessions"] == []
+        async with fastmcp_agent(gateway.url, era, "others") as other:
+            await other.client.list_tools()
+
+
+async def test_subscriptions_count_as_lists_do(tmp_path: Path) -> None:
+    async with (
+        running_gateway(tmp_path, limits=Limits(rate_limit_lists="2/minute")) as gateway,
+        wired(gateway.url) as wire,
+    ):
+        session = await wire.session()
+        for method in ("resources/subscribe", "resources/unsubscribe", "resources/subscribe"):
+            answer = await wire.ask(session, method, uri="cwm://windows")
+        assert "CWM-7001" in answer.text
+
+
 async def test_mcp_sessions_of_one_principal_are_limited_apart_and_tenants_always(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, limits=THREE) as gateway:
         for tenant in ("a", "a", "b"):

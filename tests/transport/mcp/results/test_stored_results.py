@@ -14,7 +14,7 @@ from mcp import MCPError
 from cwm.domain.principal import Principal
 from cwm.domain.results import Part, PartKind, StoredResult
 from cwm.domain.tool_policy import ToolPolicy
-from cwm.settings import Shared
+from cwm.settings import Shared, StoredResults
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, Gateway, fastmcp_agent, sdk_agent
 from tests.transport.mcp.gateway import gateway as running_gateway
 
@@ -169,6 +169,30 @@ async def test_a_result_and_its_parts_are_resources(gateway: Gateway, agent: Age
     assert part.text == LOG
     templates = {str(each.uri_template) for each in await agent.client.list_resource_templates()}
     assert templates >= {"cwm://results/{handle}", "cwm://results/{handle}/{part}"}
+
+
+async def test_a_large_result_is_not_read_whole_and_the_refusal_says_how_to_read_it(
+    tmp_path: Path, era: str
+) -> None:
+    limit = StoredResults(result_resource_mb=0.05)
+    async with (
+        running_gateway(tmp_path, stored_results=limit) as gateway,
+        fastmcp_agent(gateway.url, era) as agent,
+    ):
+        result = await kept(gateway, agent.tenant)
+        for path, size in (("", len(ROWS) + len(LOG.encode()) + len(IMAGE)), ("/1", len(LOG.encode()))):
+            with pytest.raises(
+                MCPError, match="result_read, or find something in it with result_query"
+            ) as refused:
+                await agent.client.read_resource(f"cwm://results/{result.handle}{path}")
+            error = refused.value.error.data
+            assert (error["code"], error["retryable"], error["context"]["size_bytes"]) == (
+                "CWM-1003",
+                False,
+                size,
+            )
+        (image,) = await agent.client.read_resource(f"cwm://results/{result.handle}/2")
+        assert base64.b64decode(image.blob) == IMAGE
 
 
 @pytest.mark.parametrize("uri", ["cwm://results/r_0", "cwm://results/HANDLE/3", "cwm://results/HANDLE/x"])

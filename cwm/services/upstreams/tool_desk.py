@@ -1,0 +1,63 @@
+"""What the operator sees of the upstreams' tools, and accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cwm.domain.audit import AuditEvent
+from cwm.domain.errors import InvalidParameterError
+from cwm.domain.upstream_tools import SeenTool, newest
+from cwm.ports.audit import AuditLog
+from cwm.ports.clock import Clock
+from cwm.ports.upstream_tools import UpstreamTools
+
+_OPERATOR: Final = "operator"
+_MOST_NAMES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDesk:
+    """For the operator of a gateway. No scopes are checked: whoever can write the database needs none."""
+
+    tools: UpstreamTools
+    audit: AuditLog
+    clock: Clock
+    tenant: str
+
+    async def listed(self, upstream: str | None = None) -> list[SeenTool]:
+        """The version of each tool that was offered last. CWM-1003 if nothing is known of the upstream; CWM-4002."""
+        seen = await self.tools.listed(upstream)
+        if upstream is not None and not seen:
+            raise _unknown(upstream)
+        return newest(seen)
+
+    async def accept(self, upstream: str, tools: Sequence[str]) -> list[SeenTool]:
+        """Accept what changed of these tools, or of all if none is named; returns it. CWM-1003 as for ``listed``; CWM-4001."""
+        names = {each.version.tool for each in await self.listed(upstream)}
+        for tool in tools:
+            if tool not in names:
+                raise InvalidParameterError(
+                    f"Upstream {upstream} was never seen to offer {tool[:64]}.", field="tool"
+                )
+        accepted = await self.tools.accept(upstream, tools, self.clock.now())
+        if accepted:
+            names_accepted = sorted({each.version.tool for each in accepted})
+            details = {
+                "upstream": upstream,
+                "tools": names_accepted[:_MOST_NAMES],
+                "count": len(names_accepted),
+            }
+            await self.audit.record(
+                AuditEvent(
+                    self.clock.now(), self.tenant, _OPERATOR, "upstream.accept", "success", details=details
+                )
+            )
+        return accepted
+
+
+def _unknown(upstream: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"No gateway on this database has listed the tools of an upstream {upstream[:64]}.", field="upstream"
+    )
