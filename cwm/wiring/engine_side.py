@@ -103,6 +103,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         journal=journal,
         meter=base.meter,
         limits=base.limits,
+        schemas=settings.turns.schema_limits(),
     )
     freeze = Freeze(
         registry=registry,
@@ -145,7 +146,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         generate=generate,
         pass_through=PassThrough(
             engine=engine,
-            wire=OpenAiWire(),
+            wire=OpenAiWire(settings.turns.schema_limits()),
             registry=registry,
             directory=directory,
             open_session=open_session,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.ports.turn_wire import TurnAnswer
 
@@ -16,6 +17,8 @@ _CHAT: Final = "chat"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
 # vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
 _UNCHECKED: Final = "vllm_xargs"
+_CONSTRAINTS: Final = ("response_format", "structured_outputs")
+_FREE_CHOICES: Final = (None, "none", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,11 @@ class OpenAiRequest:
         return BodyAnswer(hide_ids=hide_ids)
 
 
+@dataclass(frozen=True, slots=True)
 class OpenAiWire:
     """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM."""
+
+    schemas: SchemaLimits = field(default_factory=SchemaLimits)
 
     def read(self, path: str, body: bytes) -> OpenAiRequest:
         fields = _json_object(body)
@@ -96,7 +102,21 @@ class OpenAiWire:
         for name in _OURS:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
+        for name in _CONSTRAINTS:
+            self.schemas.require(name, fields.get(name))
+        self.schemas.require_tools(fields.get("tools"), together=_constrained_to_tools(fields))
         return OpenAiRequest(fields, body, _operation(path.partition("?")[0]))
+
+
+def _constrained_to_tools(fields: dict[str, Any]) -> bool:
+    """Whether vLLM compiles the tools, so that an answer is a valid call of one."""
+    if fields.get("tool_choice") not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
+        return True
+    tools = fields.get("tools")
+    functions = (
+        (tool.get("function") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    )
+    return any(isinstance(function, dict) and function.get("strict") is True for function in functions)
 
 
 def _operation(path: str) -> str | None:

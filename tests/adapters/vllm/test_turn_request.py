@@ -73,6 +73,47 @@ def test_other_extra_arguments_pass(xargs: str) -> None:
     ] == json.loads(xargs)
 
 
+BOMB = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a{1,100}){1,100}"}}}
+TOOL = {"type": "function", "function": {"name": "t", "parameters": BOMB}}
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": BOMB}}),
+        ("response_format", {"type": "structural_tag", "format": {"type": "regex", "pattern": "a{1,9999}"}}),
+        ("structured_outputs", {"json": BOMB}),
+        ("structured_outputs", {"json": json.dumps(BOMB)}),
+        ("structured_outputs", {"regex": "(a{1,100}){1,100}"}),
+        ("structured_outputs", {"grammar": 'root ::= ("a"{1,100}){1,100}'}),
+        ("structured_outputs", {"choice": ["x" * 1_000] * 200}),
+        ("structured_outputs", {"structural_tag": json.dumps({"structures": [{"schema": BOMB}]})}),
+        ("tools", [TOOL]),
+    ],
+)
+def test_what_an_engine_would_compile_for_minutes_is_refused_in_every_field(
+    path: str, field: str, value: Any
+) -> None:
+    with pytest.raises(InvalidParameterError, match=f"'{field}' .*CWM_SCHEMA_"):
+        WIRE.read(path, json.dumps({field: value}).encode())
+
+
+@pytest.mark.parametrize(
+    ("strict", "constrained"),
+    [(False, {"tool_choice": "required"}), (False, {"parallel_tool_calls": False}), (True, {})],
+)
+def test_tools_that_constrain_an_answer_count_as_one_schema(
+    constrained: dict[str, Any], *, strict: bool
+) -> None:
+    parameters: dict[str, Any] = {"properties": {f"p{number}": {} for number in range(600)}}
+    tool = {"type": "function", "function": {"name": "t", "parameters": parameters}}
+    WIRE.read(CHAT, json.dumps({"tools": [tool, tool], "tool_choice": "auto"}).encode())
+    tool["function"] = {"name": "t", "parameters": parameters, "strict": strict}
+    with pytest.raises(InvalidParameterError, match="CWM_SCHEMA_PROPERTIES"):
+        WIRE.read(CHAT, json.dumps({**constrained, "tools": [tool, tool]}).encode())
+
+
 @pytest.mark.parametrize(
     "raw",
     [b"", b"{", b"[]", b'"x"', b"null", b"\xff\xfe\x00", b"[" * 200_000, b'{"a":' * 200_000, b"1" * 5000],

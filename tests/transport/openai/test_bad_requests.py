@@ -44,6 +44,20 @@ async def test_fields_that_would_leave_the_tenant_are_refused(
     assert not vllm.turns
 
 
+@pytest.mark.parametrize("headers", [{}, SESSION])
+async def test_a_schema_that_holds_the_engine_for_everybody_does_not_reach_it(
+    cwm: Gateway, vllm: FakeVllm, headers: dict[str, str]
+) -> None:
+    pattern = {"type": "string", "pattern": "(a{1,100}){1,100}"}
+    schema = {"type": "object", "properties": {f"p{number}": pattern for number in range(40)}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = await cwm.client.post(CHAT, json={**ASK, "response_format": wanted}, headers=headers)
+    error = error_of(answer, 400, "CWM-1003")
+    assert error["param"] == "response_format"
+    assert error["context"] == {"field": "response_format", "limit": 2_000, "setting": "CWM_SCHEMA_EXPANSION"}
+    assert not vllm.turns
+
+
 @pytest.mark.parametrize("session_id", ["", "../x", "a b", "a" * 65, "x'; DROP TABLE sessions;--", "é"])
 async def test_a_session_id_that_is_none_is_refused(cwm: Gateway, session_id: str) -> None:
     answer = await cwm.client.post(CHAT, json=ASK, headers=[(b"CWM-Session-Id", session_id.encode())])
