@@ -65,6 +65,10 @@ class TurnRequest(Protocol):
     def prompt_tokens(self) -> int | None: ...
 
     @property
+    def sequences(self) -> int:
+        """How many answers it asks for: its prompts times the answers or beams of each."""
+
+    @property
     def streamed(self) -> bool: ...
 
     def require_recordable(self) -> None:
@@ -81,4 +85,4 @@ class TurnRequest(Protocol):
 
 class TurnWire(Protocol):
     def read(self, path: str, body: bytes) -> TurnRequest:
-        """Parse a request. CWM-1003 when it is not a JSON object, or sets fields that only the gateway may set."""
+        """Parse a request. CWM-1003 when it is not a JSON object, sets fields that only the gateway may set, or asks too much."""

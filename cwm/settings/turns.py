@@ -35,6 +35,12 @@ class Turns(Group):
         description="Largest product of nested counts (maxItems, maxLength, minProperties, ...) in such a schema.",
     )
 
+    sequences: Count = Field(
+        64,
+        ge=1,
+        description="Most answers of one request: its prompts times `n`. Each counts as a request in the limits.",
+    )
+
     def schema_limits(self) -> SchemaLimits:
         return SchemaLimits(
             bytes=self.schema_bytes,

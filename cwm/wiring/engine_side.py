@@ -146,7 +146,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         generate=generate,
         pass_through=PassThrough(
             engine=engine,
-            wire=OpenAiWire(settings.turns.schema_limits()),
+            wire=OpenAiWire(settings.turns.schema_limits(), settings.turns.sequences),
             registry=registry,
             directory=directory,
             open_session=open_session,

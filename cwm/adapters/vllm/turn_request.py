@@ -18,6 +18,8 @@ _OURS: Final = ("cache_salt", "kv_transfer_params")
 # vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
 _UNCHECKED: Final = "vllm_xargs"
 _CONSTRAINTS: Final = ("response_format", "structured_outputs")
+# vLLM takes ``n`` as the number of beams too.
+_ANSWERS: Final = ("n", "best_of")
 _FREE_CHOICES: Final = (None, "none", "auto")
 
 
@@ -47,8 +49,34 @@ class OpenAiRequest:
         return max((len(ids) for ids in prompts if isinstance(ids, list) and _is_ids(ids)), default=None)
 
     @property
+    def sequences(self) -> int:
+        """CWM-1003 if ``n`` is not a number of answers."""
+        return self._prompts() * max(_whole(self.fields, name) for name in _ANSWERS)
+
+    @property
     def streamed(self) -> bool:
         return bool(self.fields.get("stream"))
+
+    def _prompts(self) -> int:
+        if self.is_chat:
+            return 1
+        prompt, embedded = self.fields.get("prompt"), self.fields.get("prompt_embeds")
+        count = len(prompt) if isinstance(prompt, list) and not _is_ids(prompt) else int(prompt is not None)
+        count += len(embedded) if isinstance(embedded, list) else int(embedded is not None)
+        return max(1, count)
+
+    def require_sequences(self, most: int) -> None:
+        """CWM-1003 for more than ``most`` sequences."""
+        if self.sequences <= most:
+            return
+        field = next((name for name in _ANSWERS if _whole(self.fields, name) > 1), "prompt")
+        raise InvalidParameterError(
+            f"The request has {self.sequences} answers, prompts times '{_ANSWERS[0]}'; at most {most} are allowed "
+            "in one request (CWM_SEQUENCES). Ask for fewer in one request.",
+            field=field,
+            limit=most,
+            setting="CWM_SEQUENCES",
+        )
 
     def require_recordable(self) -> None:
         prompt = self.fields.get("prompt")
@@ -95,6 +123,7 @@ class OpenAiWire:
     """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM."""
 
     schemas: SchemaLimits = field(default_factory=SchemaLimits)
+    sequences: int = 64
 
     def read(self, path: str, body: bytes) -> OpenAiRequest:
         fields = _json_object(body)
@@ -105,7 +134,9 @@ class OpenAiWire:
         for name in _CONSTRAINTS:
             self.schemas.require(name, fields.get(name))
         self.schemas.require_tools(fields.get("tools"), together=_constrained_to_tools(fields))
-        return OpenAiRequest(fields, body, _operation(path.partition("?")[0]))
+        request = OpenAiRequest(fields, body, _operation(path.partition("?")[0]))
+        request.require_sequences(self.sequences)
+        return request
 
 
 def _constrained_to_tools(fields: dict[str, Any]) -> bool:
@@ -143,6 +174,16 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "it is not Unicode text" if isinstance(error, UnicodeError) else "a number has too many digits"
+
+
+def _whole(fields: dict[str, Any], name: str) -> int:
+    """A number of answers; 1 if it is absent, or smaller, which the engine refuses."""
+    value = fields.get(name)
+    if value is None:
+        return 1
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
+        raise InvalidParameterError(f"'{name}' must be a whole number.", field=name)
+    return max(1, int(value))
 
 
 def _is_ids(prompt: list[Any]) -> bool:

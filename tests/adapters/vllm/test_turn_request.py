@@ -150,6 +150,47 @@ def test_prompts_of_ids_are_counted(prompt: Any, count: int | None) -> None:
     assert WIRE.read(COMPLETIONS, json.dumps({"prompt": prompt}).encode()).prompt_tokens == count
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "sequences"),
+    [
+        (CHAT, {}, 1),
+        (CHAT, {"n": None, "prompt": ["a", "b"]}, 1),
+        (CHAT, {"n": 5}, 5),
+        (CHAT, {"n": 8.0, "use_beam_search": True}, 8),
+        (COMPLETIONS, {"prompt": "a", "n": 3}, 3),
+        (COMPLETIONS, {"prompt": [1, 2, 3], "n": 2, "best_of": 4}, 4),
+        (COMPLETIONS, {"prompt": ["a", "b"], "n": 3}, 6),
+        (COMPLETIONS, {"prompt": [[1], [2], [3]], "n": 2}, 6),
+        (COMPLETIONS, {"prompt": "a", "prompt_embeds": ["x", "y"], "n": 2}, 6),
+        (COMPLETIONS, {"prompt": [], "n": 0}, 1),
+        (COMPLETIONS, {"prompt": ["a"] * 8, "n": 8}, 64),
+    ],
+)
+def test_a_request_is_as_many_as_its_prompts_times_its_answers(
+    path: str, fields: dict[str, Any], sequences: int
+) -> None:
+    assert WIRE.read(path, json.dumps(fields).encode()).sequences == sequences
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("n", {"n": 65}),
+        ("n", {"n": 2, "prompt": ["a"] * 33}),
+        ("prompt", {"prompt": ["a"] * 65}),
+        ("best_of", {"best_of": 65}),
+        ("n", {"n": "2000"}),
+        ("n", {"n": True}),
+        ("n", {"n": 1e400}),
+        ("best_of", {"best_of": 1.5}),
+    ],
+)
+def test_one_request_that_is_too_many_is_refused(field: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        WIRE.read(COMPLETIONS, json.dumps(fields).encode())
+    assert refused.value.context["field"] == field
+
+
 def test_texts_are_those_of_messages_in_both_forms() -> None:
     messages = [
         {"role": "user", "content": "one"},
