@@ -5,7 +5,7 @@ Both are bytes of the OpenAI-compatible API as the engine speaks it. Fields not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,6 +71,9 @@ class TurnRequest(Protocol):
     @property
     def streamed(self) -> bool: ...
 
+    async def require_media(self) -> None:
+        """CWM-1003 for media that the engine would fetch from an address that is not public."""
+
     def require_recordable(self) -> None:
         """CWM-1003 for a request that a single session cannot record: several prompts, or hidden tokens."""
 
@@ -84,5 +87,8 @@ class TurnRequest(Protocol):
 
 
 class TurnWire(Protocol):
-    def read(self, path: str, body: bytes) -> TurnRequest:
-        """Parse a request. CWM-1003 when it is not a JSON object, sets fields that only the gateway may set, or asks too much."""
+    def read(self, path: str, body: bytes, headers: Mapping[str, str]) -> TurnRequest:
+        """Parse a request, whose header names are in lower case.
+
+        CWM-1003 when it is not a JSON object, sets a field or a header that is not the caller's to set, or asks too much.
+        """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from cwm.domain.constraints import SchemaLimits
 from cwm.settings.fields import Bytes, Count
 from cwm.settings.group import Group
+from cwm.settings.origins import split
 
 
 class Turns(Group):
@@ -39,6 +42,16 @@ class Turns(Group):
         64,
         ge=1,
         description="Most answers of one request: its prompts times `n`. Each counts as a request in the limits.",
+    )
+
+    passed_fields: Annotated[tuple[str, ...], BeforeValidator(split)] = Field(
+        (),
+        description="Request fields and headers that pass to vLLM although CWM refuses them by default, comma-separated: fields "
+        "that it does not know, `priority`, `ec_transfer_params`, `vllm_xargs`, `x-data-parallel-rank`, `x-vllm-priority`.",
+    )
+    private_media: bool = Field(
+        False,
+        description="Allow messages whose images, audio or video the engine fetches from private, loopback or link-local addresses.",
     )
 
     def schema_limits(self) -> SchemaLimits:

@@ -86,6 +86,7 @@ class PassThrough:
             scope.callback(await self.limits.admit(principal, incoming.session_id, cost=cost))
             if isinstance(request, CwmError):
                 raise request
+            await request.require_media()
             await self.limits.require_tokens(principal)
             if incoming.session_id is None:
                 outbound = await self._admit(principal, request)
@@ -98,7 +99,7 @@ class PassThrough:
 
     async def relay(self, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that needs no session and no salt."""
-        outbound = _Outbound(self.wire.read(incoming.path, b"{}"), incoming.body)
+        outbound = _Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body)
         return await self._start(incoming, outbound, ExitStack())
 
     async def drain(self, timeout_seconds: float) -> None:
@@ -108,7 +109,7 @@ class PassThrough:
     def _read(self, incoming: ClientRequest) -> tuple[TurnRequest | CwmError, int]:
         """The request and what it costs; one that cannot be read counts too, as one."""
         try:
-            request = self.wire.read(incoming.path, incoming.body)
+            request = self.wire.read(incoming.path, incoming.body, incoming.headers)
         except CwmError as error:
             return error, 1
         return request, request.sequences
