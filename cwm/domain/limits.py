@@ -89,9 +89,17 @@ class LimitRules:
     tenant_tokens: tuple[Rate, ...] = ()
 
     def buckets(
-        self, principal: Principal, session: str | None, tool: str | None, own: ToolRates = NO_TOOL
+        self,
+        principal: Principal,
+        session: str | None,
+        tool: str | None,
+        own: ToolRates = NO_TOOL,
+        cost: int = 1,
     ) -> Iterator[Bucket]:
-        """The buckets that a request counts against, the narrowest first; ``own`` are the rates of its tool."""
+        """The buckets that a request counts against, the narrowest first.
+
+        ``own`` are the rates of its tool, ``cost`` the number of requests that it counts as.
+        """
         for level in Level:
             own_rates = own.of(level)
             general: tuple[Rate, ...] = getattr(self, level.value)
@@ -99,18 +107,18 @@ class LimitRules:
             if rates:
                 key = _key("rate", level, principal, session, counted_tool)
                 for rate in rates:
-                    yield Bucket(level, rate, key)
+                    yield Bucket(level, rate, key, cost)
 
     def list_buckets(self, principal: Principal) -> tuple[Bucket, ...]:
         """The buckets that a request for a list or a subscription counts against."""
         key = _key("lists", Level.PRINCIPAL, principal, None, None)
         return tuple(Bucket(Level.PRINCIPAL, rate, key) for rate in self.lists)
 
-    def places(self, principal: Principal) -> tuple[ConcurrencyLimit, ...]:
-        """The pools in which a running request occupies a place."""
+    def places(self, principal: Principal, cost: int = 1) -> tuple[ConcurrencyLimit, ...]:
+        """The pools in which a running request occupies a place, or ``cost`` places."""
         most = ((Level.PRINCIPAL, self.running_principal), (Level.TENANT, self.running_tenant))
         return tuple(
-            ConcurrencyLimit(level, limit, _key("running", level, principal, None, None))
+            ConcurrencyLimit(level, limit, _key("running", level, principal, None, None), cost)
             for level, limit in most
             if limit is not None
         )
@@ -133,20 +141,25 @@ class LimitRules:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Requests or tokens counted together, and their limit. The key does not reveal whose they are."""
+    """Requests or tokens counted together, and their limit. The key does not reveal whose they are.
+
+    ``cost``: the number of requests that this request counts as.
+    """
 
     level: Level
     rate: Rate
     key: str
+    cost: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimit:
-    """Requests that run at once, and how many may."""
+    """Requests that run at once, and how many may; ``cost`` as in :class:`Bucket`."""
 
     level: Level
     most: int
     key: str
+    cost: int = 1
 
 
 def _key(what: str, level: Level, principal: Principal, session: str | None, tool: str | None) -> str:

@@ -49,6 +49,14 @@ def is_link_local(host: str) -> bool:
     return address.is_link_local or any(address in network for network in _METADATA)
 
 
+def is_public(address: str) -> bool:
+    """Whether an IP address is of the public internet."""
+    inner = ip_address(address.partition("%")[0])
+    if isinstance(inner, IPv6Address):
+        inner = _inside(inner)
+    return inner.is_global and not inner.is_multicast and not is_link_local(address)
+
+
 def _inside(address: IPv6Address) -> IPv4Address | IPv6Address:
     """The IPv4 address embedded in an IPv6 address, else the address itself."""
     if address in _NAT64:

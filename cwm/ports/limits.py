@@ -15,7 +15,7 @@ class RequestCounts(Protocol):
     """
 
     async def count(self, *buckets: Bucket) -> tuple[Bucket, float] | None:
-        """Count one request against each bucket in turn, up to the first one without room, which does not count it.
+        """Count a request, by its cost, against each bucket in turn, up to the first one without room, which does not count it.
 
         Returns that bucket and the seconds until it has room again; None when all had room.
         """
@@ -33,7 +33,7 @@ class RunningRequests(Protocol):
     async def begin(
         self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
     ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
-        """Occupy one place in each of ``places`` and count against ``buckets``; returns the first that is full, else None.
+        """Occupy a place in each of ``places``, or as many as its cost says, and count against ``buckets``; returns the first that is full, else None.
 
         A request without a place is not counted. A full bucket is returned as by :meth:`RequestCounts.count`, and the
         request occupies no place then. ``request`` is a unique id.

@@ -5,7 +5,7 @@ Both are bytes of the OpenAI-compatible API as the engine speaks it. Fields not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,7 +65,14 @@ class TurnRequest(Protocol):
     def prompt_tokens(self) -> int | None: ...
 
     @property
+    def sequences(self) -> int:
+        """How many answers it asks for: its prompts times the answers or beams of each."""
+
+    @property
     def streamed(self) -> bool: ...
+
+    async def require_media(self) -> None:
+        """CWM-1003 for media that the engine would fetch from an address that is not public."""
 
     def require_recordable(self) -> None:
         """CWM-1003 for a request that a single session cannot record: several prompts, or hidden tokens."""
@@ -83,5 +90,8 @@ class TurnRequest(Protocol):
 
 
 class TurnWire(Protocol):
-    def read(self, path: str, body: bytes) -> TurnRequest:
-        """Parse a request. CWM-1003 when it is not a JSON object, or sets fields that only the gateway may set."""
+    def read(self, path: str, body: bytes, headers: Mapping[str, str]) -> TurnRequest:
+        """Parse a request, whose header names are in lower case.
+
+        CWM-1003 when it is not a JSON object, sets a field or a header that is not the caller's to set, or asks too much.
+        """

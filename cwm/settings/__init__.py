@@ -16,6 +16,7 @@ from cwm.settings.groups import ENV_PREFIX, GROUPS
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
 from cwm.settings.load import CONFIG_ENV, Settings, Source, load
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
+from cwm.settings.turns import Turns
 
 __all__ = [
     "ABSENT",
@@ -45,6 +46,7 @@ __all__ = [
     "Thaw",
     "Tokens",
     "Tracing",
+    "Turns",
     "Verification",
     "load",
 ]

@@ -11,6 +11,7 @@ from cwm.domain.engine import CacheScope
 from cwm.domain.planner import Choice
 from cwm.settings.fields import Count, Gigabytes, Seconds
 from cwm.settings.group import Group
+from cwm.settings.origins import Names
 from cwm.settings.urls import http_url
 
 ABSENT: Final = "none"
@@ -155,6 +156,10 @@ class LocalEngine(Group):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the engine runs; auto uses an NVIDIA GPU if there is one."
+    )
+    media_domains: Names = Field(
+        (),
+        description="Hosts from which the engine may fetch images, audio and video of messages, comma-separated; unset: none.",
     )
     kv_cache_gb: Gigabytes = Field(2.0, gt=0, description="Size of vLLM's own KV cache on CPU in GB.")
 

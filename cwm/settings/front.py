@@ -17,6 +17,8 @@ AUTO: Final = "auto"
 _SESSION_RATES: Final = "60/minute, 1000/hour"
 _SESSIONS_OF_A_PRINCIPAL: Final = 10
 _LIST_RATES: Final = "600/minute"
+_RUNNING_OF_A_PRINCIPAL: Final = 16
+_RUNNING_OF_A_TENANT: Final = 64
 
 
 class Http(Group):
@@ -100,13 +102,16 @@ class Limits(Group):
     rate_limit_on_failure: Literal["allow", "refuse"] = Field(
         "allow", description="What to do with requests while the store that counts them is unavailable."
     )
-    concurrent_principal: Count = Field(
-        0,
+    concurrent_principal: Count | None = Field(
+        None,
         ge=0,
-        description="Maximum number of tool calls, reads and turns of one user at once; 0 for no limit.",
+        description="Maximum number of tool calls, reads and turns of one user at once; 0 for no limit. Unset: 16 with "
+        "authentication, else no limit.",
     )
-    concurrent_tenant: Count = Field(
-        0, ge=0, description="The same limit for all users of one tenant together."
+    concurrent_tenant: Count | None = Field(
+        None,
+        ge=0,
+        description="The same limit for all users of one tenant together. Unset: 64 with authentication, else no limit.",
     )
     streams_principal: Count = Field(
         500,
@@ -168,12 +173,16 @@ class Limits(Group):
             session=session,
             principal=principal,
             tenant=parse_rates(self.rate_limit_tenant),
-            running_principal=self.concurrent_principal or None,
-            running_tenant=self.concurrent_tenant or None,
+            running_principal=_running(self.concurrent_principal, _RUNNING_OF_A_PRINCIPAL * users_known),
+            running_tenant=_running(self.concurrent_tenant, _RUNNING_OF_A_TENANT * users_known),
             streams_principal=self.streams_principal or None,
             principal_tokens=parse_rates(self.token_budget_principal),
             tenant_tokens=parse_rates(self.token_budget_tenant),
         )
+
+
+def _running(limit: int | None, default: int) -> int | None:
+    return (default if limit is None else limit) or None
 
 
 def _of_all_sessions(session: tuple[Rate, ...]) -> tuple[Rate, ...]:

@@ -16,6 +16,7 @@ from cwm.settings.front import Http, Limits, Security
 from cwm.settings.group import Group
 from cwm.settings.keeping import Context, Database, Retention, Shared, Storage, StoredResults
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
+from cwm.settings.turns import Turns
 
 ENV_PREFIX: Final = "CWM_"
 
@@ -43,6 +44,7 @@ GROUPS: dict[str, type[Group]] = {
         Tokens,
         Context,
         Limits,
+        Turns,
         LocalEngine,
         Logging,
         Metrics,

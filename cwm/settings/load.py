@@ -26,6 +26,7 @@ from cwm.settings.secret_files import SUFFIX, secret_of
 from cwm.settings.secrets import passwords, secrets_of
 from cwm.settings.telling import Audit, Logging, Metrics, Tokens, Tracing
 from cwm.settings.tools import RESULTS, TOOLS, read_budgets
+from cwm.settings.turns import Turns
 from cwm.settings.upstreams import UPSTREAMS, read_upstreams
 
 CONFIG_ENV: Final = "CWM_CONFIG"
@@ -81,6 +82,7 @@ class Settings:
     tokens: Tokens = field(default_factory=Tokens)
     context: Context = field(default_factory=Context)
     limits: Limits = field(default_factory=Limits)
+    turns: Turns = field(default_factory=Turns)
     local_engine: LocalEngine = field(default_factory=LocalEngine)
     logging: Logging = field(default_factory=Logging)
     metrics: Metrics = field(default_factory=Metrics)

@@ -12,7 +12,8 @@ from cwm.domain.web_origin import origin_of
 _HOST: Final = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*")
 
 
-def _split(value: Any) -> Any:
+def split(value: Any) -> Any:
+    """The parts of a text between commas; any other value as it is."""
     if not isinstance(value, str):
         return value
     return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -34,5 +35,5 @@ def _origin(value: str) -> str:
     return origin
 
 
-Names = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(_split)]
-Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(_split)]
+Names = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], BeforeValidator(split)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], BeforeValidator(split)]

@@ -27,6 +27,8 @@ _QUIET = {
 # The parts talk to each other directly, without the proxy that the environment may set.
 _LOCAL = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 VARIABLES = {**_QUIET, **_LOCAL, "HF_HUB_OFFLINE": "1"}
+# vLLM fetches from everywhere if it is given no domain; this one never resolves.
+NO_DOMAIN = "none.invalid"
 # Minimum time between two of LMCache's reports to the coordinator; a freeze waits for them. An event within the
 # interval is reported with the next event or at the next one-second tick, so the interval must be shorter than a
 # report takes: 8,000 tokens then arrive at the coordinator after 10-130 ms; with 0.05 s it took up to 970 ms.
@@ -136,6 +138,7 @@ class Commands:
             "--enable-prompt-tokens-details", "--enable-scale-out", "--enable-per-request-metrics",
             "--enable-tokenizer-info-endpoint",
             "--disable-access-log-for-endpoints", "/health,/metrics",
+            "--allowed-media-domains", *(self.plan.media_domains or (NO_DOMAIN,)),
             "--kv-transfer-config", json.dumps(self._kv_transfer()),
         ]  # fmt: skip
         if self.plan.device == "cpu":
@@ -148,6 +151,7 @@ class Commands:
             **VARIABLES,
             "PYTHONPATH": str(shipped.folder("engine")),
             "VLLM_RPC_BASE_PATH": str(self.sockets),
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         }
         if self.plan.dev_endpoints:
             variables["VLLM_SERVER_DEV_MODE"] = "1"

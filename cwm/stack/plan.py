@@ -36,6 +36,7 @@ class StackPlan:
     max_model_len: int | None
     dtype: str
     chunk_size: int
+    media_domains: tuple[str, ...]
     kv_cache_gb: float
     l1_gb: float
     disk_gb: float
@@ -97,6 +98,7 @@ def plan_from_settings(
         max_model_len=local.max_model_len,
         dtype=_dtype(local.dtype, device),
         chunk_size=chunk_size,
+        media_domains=local.media_domains,
         kv_cache_gb=local.kv_cache_gb,
         l1_gb=l1_size(storage.cpu_cache_gb, _memory_gb(), shm_free, log or _ignore),
         disk_gb=storage.disk_cache_gb,

@@ -8,6 +8,7 @@ from cwm.adapters.lmcache.client import LmcacheTier
 from cwm.adapters.local.secret import load_secret
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.vllm.client import VllmEngine
+from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.origins import Origins
@@ -55,7 +56,9 @@ class EngineSide:
 
 def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
     clock, registry, journal, replicas = base.clock, base.registry, base.journal, base.replicas
-    engine = VllmEngine(settings.engine, base.tracer)
+    turns_settings = settings.turns
+    media = MediaRule(private=turns_settings.private_media)
+    engine = VllmEngine(settings.engine, base.tracer, media)
     kv_tier = LmcacheTier(settings.engine, base.tracer)
     directory = EngineDirectory(
         engine,
@@ -103,6 +106,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         journal=journal,
         meter=base.meter,
         limits=base.limits,
+        schemas=turns_settings.schema_limits(),
     )
     freeze = Freeze(
         registry=registry,
@@ -145,7 +149,13 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         generate=generate,
         pass_through=PassThrough(
             engine=engine,
-            wire=OpenAiWire(settings.engine.max_answer_bytes),
+            wire=OpenAiWire(
+                settings.engine.max_answer_bytes,
+                turns_settings.schema_limits(),
+                turns_settings.sequences,
+                media,
+                frozenset(turns_settings.passed_fields),
+            ),
             registry=registry,
             directory=directory,
             open_session=open_session,

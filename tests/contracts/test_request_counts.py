@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -52,6 +53,16 @@ async def test_what_is_counted_apart_is_limited_apart(counts: RequestCounts) -> 
     assert await counts.count(one) is not None
     # Another rate of the same requests.
     assert await counts.count(Bucket(one.level, Rate(1, 3_600), one.key)) is None
+
+
+async def test_a_request_that_is_several_counts_as_that_many_or_not_at_all(counts: RequestCounts) -> None:
+    limited = bucket(5)
+    three = replace(limited, cost=3)
+    assert await counts.count(three) is None
+    full = await counts.count(three)
+    assert full is not None
+    assert 0 < full[1] <= 60.1
+    assert [await counts.count(limited) is None for _ in range(3)] == [True, True, False]
 
 
 async def test_up_to_the_first_that_has_no_room_each_in_turn_is_counted_and_none_behind_it(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -54,6 +55,21 @@ async def test_requests_run_until_the_places_are_taken_and_again_when_one_ended(
     await running.end("never begun", here)
     assert await running.begin("c", here) is None
     assert await running.begin("d", here) == here[0]
+
+
+async def test_a_request_that_is_several_takes_as_many_places_and_gives_them_all_back(
+    running: RunningRequests,
+) -> None:
+    here = place(5)
+    three = replace(here, cost=3)
+    assert await running.begin("a", [three]) is None
+    assert await running.begin("b", [three]) == three
+    assert await running.begin("c", [here]) is None
+    assert await running.begin("d", [here]) is None
+    assert await running.begin("e", [here]) == here
+    await running.end("a", [three])
+    assert await running.begin("b", [three]) is None
+    assert await running.begin("e", [here]) == here
 
 
 async def test_where_one_place_is_full_the_others_are_not_taken(running: RunningRequests) -> None:

@@ -26,7 +26,7 @@ COMPOSE = ROOT / "compose.yaml"
 OF_THE_PLACE = {
     "--host", "--http-host", "--port", "--http-port", "--prometheus-port", "--coordinator-url",
     "--coordinator-advertise-ip", "--instance-id", "--metadata-path", "--checkpoint-path", "--model",
-    "--served-model-name", "--max-model-len", "--chunk-size", "--block-size", "--l1-size-gb", "--shm-name",
+    "--served-model-name", "--max-model-len", "--chunk-size", "--block-size", "--l1-size-gb", "--shm-name", "--allowed-media-domains",
 }  # fmt: skip
 CHUNK = "${CWM_CHUNK_SIZE:-64}"
 
@@ -45,6 +45,7 @@ def local(tmp_path: Path) -> Commands:
         max_model_len=None,
         dtype="float32",
         chunk_size=64,
+        media_domains=(),
         kv_cache_gb=1,
         l1_gb=2,
         disk_gb=50,
@@ -99,6 +100,16 @@ def test_only_the_engine_without_a_compiler_compiles_nothing(
     variable = "TORCH_COMPILE_DISABLE"
     assert services["vllm-cpu"]["environment"][variable] == local.vllm_variables()[variable] == "1"
     assert variable not in services["vllm-gpu"].get("environment", {})
+
+
+def test_vllm_fetches_media_from_nowhere_unless_a_host_is_named_and_follows_no_redirect(
+    services: dict[str, Any], local: Commands
+) -> None:
+    option, variable = "--allowed-media-domains", "VLLM_MEDIA_URL_ALLOW_REDIRECTS"
+    assert (flags(local.vllm())[option], local.vllm_variables()[variable]) == (["none.invalid"], "0")
+    for name in ("vllm-cpu", "vllm-gpu"):
+        assert flags(services[name]["command"])[option] == ["${CWM_MEDIA_DOMAINS:-none.invalid}"]
+        assert services[name]["environment"][variable] == "0"
 
 
 def test_vllm_can_read_a_model_folder_of_any_user(services: dict[str, Any]) -> None:

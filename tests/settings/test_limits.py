@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,27 @@ def test_by_default_a_session_is_limited_where_others_ask_and_open_streams_every
 
 
 def test_by_default_a_user_who_is_known_has_what_ten_sessions_have_however_many_there_are() -> None:
-    lists = (Rate(600, 60),)
-    known = LimitRules(session=SEED, principal=TEN_SESSIONS, streams_principal=500, lists=lists)
+    known = LimitRules(
+        session=SEED,
+        principal=TEN_SESSIONS,
+        running_principal=16,
+        running_tenant=64,
+        streams_principal=500,
+        lists=(Rate(600, 60),),
+    )
     assert rules({}, others=True, known=True) == known
     unlimited = rules({"CWM_RATE_LIMIT_PRINCIPAL": "none"}, others=True, known=True)
-    assert unlimited == LimitRules(session=SEED, streams_principal=500, lists=lists)
+    assert unlimited == replace(known, principal=())
+
+
+def test_how_many_run_at_once_is_limited_where_users_are_known_unless_it_is_set() -> None:
+    for known in (True, False):
+        lifted = rules({"CWM_CONCURRENT_PRINCIPAL": "0"}, others=True, known=known)
+        assert (lifted.running_principal, lifted.running_tenant) == (None, 64 if known else None)
+        set_ = rules(
+            {"CWM_CONCURRENT_PRINCIPAL": "100", "CWM_CONCURRENT_TENANT": "0"}, others=True, known=known
+        )
+        assert (set_.running_principal, set_.running_tenant) == (100, None)
 
 
 def test_a_users_default_limit_goes_with_that_of_a_session() -> None:

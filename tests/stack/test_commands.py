@@ -51,6 +51,17 @@ def test_block_and_chunk_are_one_size_everywhere(commands: Commands) -> None:
     assert sizes == {"32"}
 
 
+def test_the_engine_fetches_media_from_the_named_domains_alone_and_follows_no_redirect(
+    plan_for: PlanFor, tmp_path: Path
+) -> None:
+    commands = commands_for(plan_for(), tmp_path)
+    assert option(commands.vllm(), "--allowed-media-domains") == "none.invalid"
+    assert commands.vllm_variables()["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    widened = commands_for(plan_for(media_domains="a.example.com, b.example.com"), tmp_path).vllm()
+    place = widened.index("--allowed-media-domains")
+    assert widened[place + 1 : place + 3] == ["a.example.com", "b.example.com"]
+
+
 def test_the_disk_is_asked_before_an_embedded_valkey_and_after_a_redis_of_its_own(
     plan_for: PlanFor, tmp_path: Path
 ) -> None:

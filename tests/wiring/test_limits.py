@@ -25,7 +25,7 @@ from tests.lost_answers import losing_one_answer
 
 OPEN = LimitRules(streams_principal=500)
 SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)), streams_principal=500)
-KNOWN = replace(SEED, principal=(Rate(600, 60), Rate(10_000, 3_600)))
+KNOWN = replace(SEED, principal=(Rate(600, 60), Rate(10_000, 3_600)), running_principal=16, running_tenant=64)
 
 
 class Known:
@@ -63,7 +63,8 @@ async def test_who_makes_up_a_session_for_each_call_is_refused_as_a_user_and_nob
     parts = build_parts(settings)
     async with parts.close():
         for made_up in range(600):
-            await parts.limits.admit(Principal("acme", "ann"), f"session {made_up}")
+            (await parts.limits.admit(Principal("acme", "ann"), f"session {made_up}"))()
+            await parts.limits.settle()
         with pytest.raises(RateLimitError) as refused:
             await parts.limits.admit(Principal("acme", "ann"), "one more")
         await parts.limits.admit(Principal("acme", "bob"), "session 1")
@@ -72,10 +73,16 @@ async def test_who_makes_up_a_session_for_each_call_is_refused_as_a_user_and_nob
 
 def test_what_is_set_holds_for_everybody() -> None:
     settings = Settings(
-        limits=Limits(rate_limit_session="none", rate_limit_principal="7/hour", streams_principal=0)
+        limits=Limits(
+            rate_limit_session="none",
+            rate_limit_principal="7/hour",
+            concurrent_principal=0,
+            concurrent_tenant=9,
+            streams_principal=0,
+        )
     )
     for identity in (LocalIdentity("default"), Known()):
-        assert rules(settings, identity) == LimitRules(principal=(Rate(7, 3_600),))
+        assert rules(settings, identity) == LimitRules(principal=(Rate(7, 3_600),), running_tenant=9)
 
 
 @pytest.mark.slow

@@ -37,9 +37,9 @@ class LimitsRequestCounts:
 
     async def full(self, bucket: Bucket) -> tuple[Bucket, float]:
         """A bucket that has no room, and the seconds until there is some."""
-        key, _, seconds = entry(bucket)
+        key, _, seconds, _ = entry(bucket)
         window = await self.storage.get_sliding_window(key, seconds)
-        return bucket, seconds_to_wait(bucket.rate, *window)
+        return bucket, seconds_to_wait(bucket.rate, *window, cost=bucket.cost)
 
     async def used_up(self, bucket: Bucket) -> float | None:
         item, fixed = _item(bucket.rate), self._fixed
@@ -64,13 +64,15 @@ class LimitsRequestCounts:
         return FixedWindowRateLimiter(self.storage)
 
 
-def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, now_ends_in: float) -> float:
-    """Seconds until one more request fits.
+def seconds_to_wait(
+    rate: Rate, before: int, before_ends_in: float, now: int, now_ends_in: float, *, cost: int = 1
+) -> float:
+    """Seconds until ``cost`` more requests fit.
 
     ``before`` is the number of requests in the previous window; their weight falls to 0 by the end of this window.
     The library keeps a window for two periods: one as the current window, one as the previous window.
     """
-    room = rate.amount - now
+    room = rate.amount - now - cost + 1
     if room <= 0:
         return max(0.0, now_ends_in - rate.seconds) + _EDGE_SECONDS
     if not before:
@@ -78,10 +80,10 @@ def seconds_to_wait(rate: Rate, before: int, before_ends_in: float, now: int, no
     return max(0.0, before_ends_in - room * rate.seconds / before) + _EDGE_SECONDS
 
 
-def entry(bucket: Bucket) -> tuple[str, int, int]:
-    """The library's key, limit and seconds."""
+def entry(bucket: Bucket) -> tuple[str, int, int, int]:
+    """The library's key, limit and seconds, and the cost."""
     item = _item(bucket.rate)
-    return item.key_for(bucket.key), item.amount, item.get_expiry()
+    return item.key_for(bucket.key), item.amount, item.get_expiry(), bucket.cost
 
 
 @lru_cache(maxsize=256)

@@ -54,10 +54,10 @@ class InProcessStorage(Storage, SlidingWindowCounterSupport):
         _put(self._windows, key, window, self._most)
         return True
 
-    async def acquire_in_order(self, entries: Sequence[tuple[str, int, int]]) -> int | None:
-        """Count one request for each (key, limit, seconds) in order; stop at the first that is full, and return its index."""
-        for index, (key, limit, expiry) in enumerate(entries):
-            if not await self.acquire_sliding_window_entry(key, limit, expiry):
+    async def acquire_in_order(self, entries: Sequence[tuple[str, int, int, int]]) -> int | None:
+        """Count a request for each (key, limit, seconds, cost) in order; stop at the first that is full, and return its index."""
+        for index, (key, limit, expiry, cost) in enumerate(entries):
+            if not await self.acquire_sliding_window_entry(key, limit, expiry, cost):
                 return index
         return None
 

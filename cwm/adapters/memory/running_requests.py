@@ -20,11 +20,11 @@ class InProcessRunningRequests:
     async def begin(
         self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
     ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
-        full = next((place for place in places if self._running[place.key] >= place.most), None)
+        full = next((each for each in places if self._running[each.key] + each.cost > each.most), None)
         if full is not None:
             return full
         self._requests.add(request)
-        self._running.update(place.key for place in places)
+        self._running.update({place.key: place.cost for place in places})
         over = await self.counts.count(*buckets)
         if over is not None:
             await self.end(request, places)
@@ -35,7 +35,7 @@ class InProcessRunningRequests:
             return
         self._requests.remove(request)
         for place in places:
-            self._running[place.key] -= 1
+            self._running[place.key] -= place.cost
             if not self._running[place.key]:
                 del self._running[place.key]
 

@@ -14,6 +14,7 @@ import httpx2
 from cwm.adapters.http.sockets import on_asyncio
 from cwm.adapters.vllm import wire
 from cwm.adapters.vllm.faults import Freshness, coded_errors, was_stale
+from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.spans import Spans, note_generation
 from cwm.adapters.vllm.wire import Tokenizer
 from cwm.domain.errors import EngineConnectionError, EngineResponseError
@@ -72,7 +73,10 @@ class VllmEngine:
     connection was dead before the first byte of the response.
     """
 
-    def __init__(self, settings: EngineSettings, tracer: Tracer = UNTRACED) -> None:
+    def __init__(
+        self, settings: EngineSettings, tracer: Tracer = UNTRACED, media: MediaRule | None = None
+    ) -> None:
+        self._media = media or MediaRule()
         self._url = settings.vllm_url
         self._spans = Spans(tracer, settings.vllm_url)
         self._timeout_seconds = settings.request_timeout_seconds
@@ -120,6 +124,7 @@ class VllmEngine:
         add_generation_prompt: bool = True,
         options: Mapping[str, Any] | None = None,
     ) -> TokenIds:
+        await self._media.require(messages)
         return await self._tokenize(
             {
                 **(options or {}),

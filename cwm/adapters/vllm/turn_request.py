@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cwm.adapters.vllm import wire
+from cwm.adapters.vllm import request_fields, wire
+from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turn_answer import BodyAnswer, StreamAnswer
+from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import InvalidParameterError
 from cwm.ports.turn_wire import TurnAnswer
 
 _CHAT: Final = "chat"
+_COMPLETION: Final = "text_completion"
 _OURS: Final = ("cache_salt", "kv_transfer_params")
 # vLLM also reads these fields from here, without a check: it answers 500 if ``kv_transfer_params`` is not an object.
 _UNCHECKED: Final = "vllm_xargs"
+_PASSED: Final = "CWM_PASSED_FIELDS"
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+_CONSTRAINTS: Final = ("response_format", "structured_outputs")
+# Fields of vLLM by which a caller would order other requests, or reach extensions without a check.
+_GUARDED: Final = frozenset({"priority", "ec_transfer_params", _UNCHECKED})
+_ROUTING_HEADERS: Final = ("x-data-parallel-", "x-vllm-")
+# Fields of OpenAI that its clients send and vLLM ignores without a change of the answer.
+_IGNORED: Final = frozenset(
+    {
+        "metadata",
+        "modalities",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+_KNOWN: Final = {
+    _CHAT: request_fields.CHAT | _IGNORED,
+    _COMPLETION: request_fields.COMPLETIONS | _IGNORED,
+}
+_FREE_CHOICES: Final = (None, "none", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +56,7 @@ class OpenAiRequest:
     raw: bytes
     operation: str | None
     max_answer_bytes: int
+    media: MediaRule = field(default_factory=MediaRule)
 
     @property
     def is_chat(self) -> bool:
@@ -45,8 +76,36 @@ class OpenAiRequest:
         return max((len(ids) for ids in prompts if isinstance(ids, list) and _is_ids(ids)), default=None)
 
     @property
+    def sequences(self) -> int:
+        """CWM-1003 if ``n`` is not a number of answers."""
+        return self._prompts() * _answers(self.fields)
+
+    @property
     def streamed(self) -> bool:
         return bool(self.fields.get("stream"))
+
+    def _prompts(self) -> int:
+        if self.is_chat:
+            return 1
+        prompt, embedded = self.fields.get("prompt"), self.fields.get("prompt_embeds")
+        count = len(prompt) if isinstance(prompt, list) and not _is_ids(prompt) else int(prompt is not None)
+        count += len(embedded) if isinstance(embedded, list) else int(embedded is not None)
+        return max(1, count)
+
+    def require_sequences(self, most: int) -> None:
+        """CWM-1003 for more than ``most`` sequences."""
+        if self.sequences <= most:
+            return
+        raise InvalidParameterError(
+            f"The request has {self.sequences} answers, prompts times 'n'; at most {most} are allowed "
+            "in one request (CWM_SEQUENCES). Ask for fewer in one request.",
+            field="n" if _answers(self.fields) > 1 else "prompt",
+            limit=most,
+            setting="CWM_SEQUENCES",
+        )
+
+    async def require_media(self) -> None:
+        await self.media.require(self.fields.get("messages"))
 
     def require_recordable(self) -> None:
         prompt = self.fields.get("prompt")
@@ -100,20 +159,62 @@ class OpenAiWire:
     """The port :class:`cwm.ports.turn_wire.TurnWire` for vLLM. ``max_answer_bytes``: of an answer in one piece whose ids are read."""
 
     max_answer_bytes: int = 32 * 1024 * 1024
+    schemas: SchemaLimits = field(default_factory=SchemaLimits)
+    sequences: int = 64
+    media: MediaRule = field(default_factory=MediaRule)
+    passed: frozenset[str] = frozenset()
 
-    def read(self, path: str, body: bytes) -> OpenAiRequest:
-        fields = _json_object(body)
+    @property
+    def guarded(self) -> frozenset[str]:
+        """Fields of vLLM that are refused."""
+        return _GUARDED - self.passed
+
+    def read(self, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> OpenAiRequest:
+        fields, operation = _json_object(body), _operation(path.partition("?")[0])
         unchecked = fields.get(_UNCHECKED)
         for name in _OURS:
             if name in fields or (isinstance(unchecked, dict) and name in unchecked):
                 raise InvalidParameterError(f"'{name}' is set by the gateway; leave it out.", field=name)
-        return OpenAiRequest(fields, body, _operation(path.partition("?")[0]), self.max_answer_bytes)
+        self._require_known(fields, operation, headers)
+        for name in _CONSTRAINTS:
+            self.schemas.require(name, fields.get(name))
+        self.schemas.require_tools(fields.get("tools"), together=_constrained_to_tools(fields))
+        request = OpenAiRequest(fields, body, operation, self.max_answer_bytes, self.media)
+        request.require_sequences(self.sequences)
+        return request
+
+    def _require_known(
+        self, fields: Mapping[str, Any], operation: str | None, headers: Mapping[str, str]
+    ) -> None:
+        """Nothing that a caller sends is dropped, and nothing passes that the gateway does not know."""
+        known = (_KNOWN.get(operation or "", frozenset()) - self.guarded) | self.passed
+        refused = sorted(fields.keys() - known)
+        refused += [name for name in headers if name.startswith(_ROUTING_HEADERS) and name not in self.passed]
+        if refused:
+            name = refused[0]
+            why = "is for the operator to set" if name in _GUARDED or name in headers else "is not known"
+            raise InvalidParameterError(
+                f"'{name[:128]}' {why}; leave it out, or let the operator name it in {_PASSED}.",
+                field=name[:128],
+                setting=_PASSED,
+            )
+
+
+def _constrained_to_tools(fields: dict[str, Any]) -> bool:
+    """Whether vLLM compiles the tools, so that an answer is a valid call of one."""
+    if fields.get("tool_choice") not in _FREE_CHOICES or fields.get("parallel_tool_calls") is False:
+        return True
+    tools = fields.get("tools")
+    functions = (
+        (tool.get("function") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    )
+    return any(isinstance(function, dict) and function.get("strict") is True for function in functions)
 
 
 def _operation(path: str) -> str | None:
     if path.endswith("/chat/completions"):
         return _CHAT
-    return "text_completion" if path.endswith("/completions") else None
+    return _COMPLETION if path.endswith("/completions") else None
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -134,6 +235,16 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "it is not Unicode text" if isinstance(error, UnicodeError) else "a number has too many digits"
+
+
+def _answers(fields: dict[str, Any]) -> int:
+    """Answers or beams of each prompt; 1 if it is less, which the engine refuses."""
+    value = fields.get("n")
+    if value is None:
+        return 1
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
+        raise InvalidParameterError("'n' must be a whole number.", field="n")
+    return max(1, int(value))
 
 
 def _is_ids(prompt: list[Any]) -> bool:

@@ -15,6 +15,7 @@ from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.errors import (
     ConcurrencyLimitError,
     CwmError,
+    InvalidParameterError,
     LimitError,
     RateLimitError,
     StorageReadError,
@@ -100,14 +101,23 @@ class Limits:
     _listening: Counter[str] = field(default_factory=Counter)
 
     async def admit(
-        self, principal: Principal, session: str | None, tool: str | None = None, own: ToolRates = NO_TOOL
+        self,
+        principal: Principal,
+        session: str | None,
+        tool: str | None = None,
+        own: ToolRates = NO_TOOL,
+        *,
+        cost: int = 1,
     ) -> Release:
         """Count a request and take its places, or refuse it: CWM-7001, 7002. A refused request does not count at wider levels.
 
         ``session``: any name that identifies one of the principal's sessions. ``own``: the rates of the tool's policy.
+        ``cost``: the number of requests that it counts as. CWM-1003 if they can never fit.
         """
-        places = self.rules.places(principal)
-        buckets = tuple(self.rules.buckets(principal, session, tool, own))
+        places = self.rules.places(principal, cost)
+        buckets = tuple(self.rules.buckets(principal, session, tool, own, cost))
+        if cost > 1:
+            _require_possible(cost, places, buckets)
         if places:
             full, release = await self._begin(places, buckets)
         else:
@@ -220,6 +230,21 @@ class Limits:
         )
         with suppress(CwmError):
             await self.audit.record(event)
+
+
+def _require_possible(cost: int, places: tuple[ConcurrencyLimit, ...], buckets: tuple[Bucket, ...]) -> None:
+    limits = [(place.most, place.level, f"{place.most} at once") for place in places]
+    limits += [(bucket.rate.amount, bucket.level, str(bucket.rate)) for bucket in buckets]
+    for most, level, told in limits:
+        if cost > most:
+            raise InvalidParameterError(
+                f"This request counts as {cost} requests, its prompts times its answers; the limit of each {level} "
+                f"is {told}. Ask for fewer in one request.",
+                field="n",
+                requests=cost,
+                limit=most,
+                level=level.value,
+            )
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cwm.background import BackgroundTasks
+from cwm.domain.constraints import SchemaLimits
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotActiveError, SessionNotFoundError
 from cwm.domain.names import require_session_id
 from cwm.domain.prefix import TokenIds
@@ -81,6 +82,7 @@ class Generate:
     journal: Journal
     meter: Meter
     limits: Limits
+    schemas: SchemaLimits = field(default_factory=SchemaLimits)
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def __call__(
@@ -98,6 +100,7 @@ class Generate:
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
+        self.schemas.require_tools(turn.template_options.get("tools"), together=False)
         return await outlasting(self._running.start(self._exclusively(principal, session_id, turn, on_text)))
 
     async def _exclusively(

@@ -86,8 +86,11 @@ class PassThrough:
         3002, 5001, 5002, 6001; 7001, 7002 and 7003 over a limit.
         """
         with ExitStack() as scope:
-            scope.callback(await self.limits.admit(principal, incoming.session_id))
-            request = self.wire.read(incoming.path, incoming.body)
+            request, cost = self._read(incoming)
+            scope.callback(await self.limits.admit(principal, incoming.session_id, cost=cost))
+            if isinstance(request, CwmError):
+                raise request
+            await request.require_media()
             await self.limits.require_tokens(principal)
             if incoming.session_id is None:
                 outbound = await self._admit(principal, request)
@@ -100,12 +103,20 @@ class PassThrough:
 
     async def relay(self, incoming: ClientRequest) -> EngineAnswer:
         """Forward a request that needs no session and no salt."""
-        outbound = _Outbound(self.wire.read(incoming.path, b"{}"), incoming.body)
+        outbound = _Outbound(self.wire.read(incoming.path, b"{}", {}), incoming.body)
         return await self._start(incoming, outbound, ExitStack())
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait for running exchanges; after the timeout cancel them, and they record what they have read."""
         await self._running.stop(timeout_seconds)
+
+    def _read(self, incoming: ClientRequest) -> tuple[TurnRequest | CwmError, int]:
+        """The request and what it costs; one that cannot be read counts too, as one."""
+        try:
+            request = self.wire.read(incoming.path, incoming.body, incoming.headers)
+        except CwmError as error:
+            return error, 1
+        return request, request.sequences
 
     async def _session_id(self, principal: Principal, session_id: str) -> str:
         try:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cwm.adapters.vllm.media import MediaRule
+from cwm.adapters.vllm.request_fields import CHAT as CHAT_FIELDS
 from cwm.adapters.vllm.turn_request import OpenAiWire
 from cwm.domain.errors import InvalidParameterError
 
@@ -22,12 +24,14 @@ json_values = st.recursive(
 )
 
 
-def names(key: str) -> bool:
-    return key not in {"cache_salt", "kv_transfer_params", "return_token_ids"}
+# Fields of every kind of value: the gateway reads none of them.
+PASSED = sorted(
+    CHAT_FIELDS - OpenAiWire().guarded - {"n", "return_token_ids", "cache_salt", "kv_transfer_params"}
+)
 
 
 @given(
-    fields=st.dictionaries(st.text().filter(names), json_values, max_size=5),
+    fields=st.dictionaries(st.sampled_from(PASSED), json_values, max_size=5),
     space=st.sampled_from(["", " \n\t"]),
 )
 def test_every_field_but_ours_arrives_as_it_was_sent(fields: dict[str, Any], space: str) -> None:
@@ -60,17 +64,114 @@ def test_a_client_that_says_no_to_ids_gets_none_and_the_session_has_them() -> No
 
 @pytest.mark.parametrize("name", ["cache_salt", "kv_transfer_params", "cache\\u005fsalt"])
 def test_what_the_gateway_sets_is_refused(name: str) -> None:
+    wire = OpenAiWire(passed=frozenset({"vllm_xargs"}))
     for body in (f'{{"{name}": null}}', f'{{"vllm_xargs": {{"{name}": "x"}}}}'):
         with pytest.raises(InvalidParameterError, match="set by the gateway"):
-            WIRE.read(CHAT, body.encode())
+            wire.read(CHAT, body.encode())
 
 
 @pytest.mark.parametrize("xargs", ["null", "{}", '{"mine": 1}', '"kv_transfer_params"'])
-def test_other_extra_arguments_pass(xargs: str) -> None:
+def test_other_extra_arguments_pass_where_a_setting_says_so(xargs: str) -> None:
     body = f'{{"vllm_xargs":{xargs}}}'.encode()
-    assert json.loads(WIRE.read(CHAT, body).body("s", weights="", recorded=False))[
+    wire = OpenAiWire(passed=frozenset({"vllm_xargs"}))
+    assert json.loads(wire.read(CHAT, body).body("s", weights="", recorded=False))[
         "vllm_xargs"
     ] == json.loads(xargs)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    "name", ["made_up", "guided_json", "priority", "ec_transfer_params", "vllm_xargs", "functions", "", "n "]
+)
+def test_a_field_that_is_not_known_or_is_the_operators_is_refused_by_name(path: str, name: str) -> None:
+    body = json.dumps({name: None}).encode()
+    with pytest.raises(InvalidParameterError, match=f"'{name}'.*CWM_PASSED_FIELDS") as refused:
+        WIRE.read(path, body)
+    assert refused.value.context == {"field": name, "setting": "CWM_PASSED_FIELDS"}
+    wire = OpenAiWire(passed=frozenset({name}))
+    assert name in json.loads(wire.read(path, body).body("s", weights="", recorded=False))
+
+
+def test_what_openais_clients_send_passes() -> None:
+    fields = {
+        "messages": [],
+        "store": False,
+        "metadata": {"a": "b"},
+        "user": "u",
+        "service_tier": "auto",
+        "parallel_tool_calls": True,
+        "stream_options": {"include_usage": True},
+        "reasoning_effort": "low",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h",
+        "verbosity": "low",
+        "max_completion_tokens": 5,
+        "tool_choice": "auto",
+        "seed": 1,
+    }
+    assert json.loads(WIRE.read(CHAT, json.dumps(fields).encode()).body("s", weights="", recorded=False)) == {
+        **fields,
+        "cache_salt": "s",
+    }
+    with pytest.raises(InvalidParameterError, match="'messages'"):
+        WIRE.read(COMPLETIONS, b'{"messages": []}')
+
+
+@pytest.mark.parametrize("name", ["x-data-parallel-rank", "x-vllm-priority", "x-vllm-anything-new"])
+def test_a_header_that_routes_inside_the_engine_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidParameterError, match=f"'{name}'") as refused:
+        WIRE.read(CHAT, b"{}", {name: "3"})
+    assert refused.value.context["field"] == name
+    OpenAiWire(passed=frozenset({name})).read(CHAT, b"{}", {name: "3"})
+    WIRE.read(CHAT, b"{}", {"x-session-id": "a", "x-stainless-os": "b", "x-request-id": "c"})
+
+
+async def test_media_at_a_private_address_is_refused_unless_a_setting_widens_it() -> None:
+    parts = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}]
+    body = json.dumps({"messages": [{"role": "user", "content": parts}]}).encode()
+    with pytest.raises(InvalidParameterError, match="CWM_PRIVATE_MEDIA"):
+        await WIRE.read(CHAT, body).require_media()
+    await OpenAiWire(media=MediaRule(private=True)).read(CHAT, body).require_media()
+
+
+BOMB = {"type": "object", "properties": {"p": {"type": "string", "pattern": "(a{1,100}){1,100}"}}}
+TOOL = {"type": "function", "function": {"name": "t", "parameters": BOMB}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": BOMB}}),
+        ("response_format", {"type": "structural_tag", "format": {"type": "regex", "pattern": "a{1,9999}"}}),
+        ("structured_outputs", {"json": BOMB}),
+        ("structured_outputs", {"json": json.dumps(BOMB)}),
+        ("structured_outputs", {"regex": "(a{1,100}){1,100}"}),
+        ("structured_outputs", {"grammar": 'root ::= ("a"{1,100}){1,100}'}),
+        ("structured_outputs", {"choice": ["x" * 1_000] * 200}),
+        ("structured_outputs", {"structural_tag": json.dumps({"structures": [{"schema": BOMB}]})}),
+        ("tools", [TOOL]),
+    ],
+)
+def test_what_an_engine_would_compile_for_minutes_is_refused_in_every_field(field: str, value: Any) -> None:
+    for path in (CHAT, COMPLETIONS) if field != "tools" else (CHAT,):
+        with pytest.raises(InvalidParameterError, match=f"'{field}' .*CWM_SCHEMA_"):
+            WIRE.read(path, json.dumps({field: value}).encode())
+
+
+@pytest.mark.parametrize(
+    ("strict", "constrained"),
+    [(False, {"tool_choice": "required"}), (False, {"parallel_tool_calls": False}), (True, {})],
+)
+def test_tools_that_constrain_an_answer_count_as_one_schema(
+    constrained: dict[str, Any], *, strict: bool
+) -> None:
+    parameters: dict[str, Any] = {"properties": {f"p{number}": {} for number in range(600)}}
+    tool = {"type": "function", "function": {"name": "t", "parameters": parameters}}
+    WIRE.read(CHAT, json.dumps({"tools": [tool, tool], "tool_choice": "auto"}).encode())
+    tool["function"] = {"name": "t", "parameters": parameters, "strict": strict}
+    with pytest.raises(InvalidParameterError, match="CWM_SCHEMA_PROPERTIES"):
+        WIRE.read(CHAT, json.dumps({**constrained, "tools": [tool, tool]}).encode())
 
 
 @pytest.mark.parametrize(
@@ -107,6 +208,46 @@ def test_options_that_hide_tokens_from_a_session_are_refused(path: str, fields: 
 )
 def test_prompts_of_ids_are_counted(prompt: Any, count: int | None) -> None:
     assert WIRE.read(COMPLETIONS, json.dumps({"prompt": prompt}).encode()).prompt_tokens == count
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sequences"),
+    [
+        (CHAT, {}, 1),
+        (CHAT, {"n": None}, 1),
+        (CHAT, {"n": 5}, 5),
+        (CHAT, {"n": 8.0, "use_beam_search": True}, 8),
+        (COMPLETIONS, {"prompt": "a", "n": 3}, 3),
+        (COMPLETIONS, {"prompt": [1, 2, 3], "n": 4, "use_beam_search": True}, 4),
+        (COMPLETIONS, {"prompt": ["a", "b"], "n": 3}, 6),
+        (COMPLETIONS, {"prompt": [[1], [2], [3]], "n": 2}, 6),
+        (COMPLETIONS, {"prompt": "a", "prompt_embeds": ["x", "y"], "n": 2}, 6),
+        (COMPLETIONS, {"prompt": [], "n": 0}, 1),
+        (COMPLETIONS, {"prompt": ["a"] * 8, "n": 8}, 64),
+    ],
+)
+def test_a_request_is_as_many_as_its_prompts_times_its_answers(
+    path: str, fields: dict[str, Any], sequences: int
+) -> None:
+    assert WIRE.read(path, json.dumps(fields).encode()).sequences == sequences
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("n", {"n": 65}),
+        ("n", {"n": 2, "prompt": ["a"] * 33}),
+        ("prompt", {"prompt": ["a"] * 65}),
+        ("n", {"n": "2000"}),
+        ("n", {"n": True}),
+        ("n", {"n": 1e400}),
+        ("n", {"n": 1.5}),
+    ],
+)
+def test_one_request_that_is_too_many_is_refused(field: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        WIRE.read(COMPLETIONS, json.dumps(fields).encode())
+    assert refused.value.context["field"] == field
 
 
 def test_texts_are_those_of_messages_in_both_forms() -> None:

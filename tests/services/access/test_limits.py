@@ -24,6 +24,7 @@ from cwm.domain.audit_chain import ChainKeys
 from cwm.domain.errors import (
     ConcurrencyLimitError,
     CwmError,
+    InvalidParameterError,
     RateLimitError,
     StorageReadError,
     TokenBudgetError,
@@ -69,6 +70,24 @@ async def refused(
     except CwmError as error:
         return error.code
     return ""
+
+
+async def test_a_request_that_is_several_counts_as_that_many_and_one_that_can_never_fit_is_told_so(
+    made: Made,
+) -> None:
+    limits = made(LimitRules(principal=(PER_MINUTE,), running_tenant=2))
+    release = await limits.admit(ANN, "a", cost=2)
+    with pytest.raises(ConcurrencyLimitError):
+        await limits.admit(BOB, "b")
+    release()
+    await limits.settle()
+    with pytest.raises(RateLimitError):
+        await limits.admit(ANN, "a", cost=2)
+    with pytest.raises(InvalidParameterError, match="counts as 3 requests") as never:
+        await limits.admit(EVE, "c", cost=3)
+    assert never.value.context == {"field": "n", "requests": 3, "limit": 2, "level": "tenant"}
+    with pytest.raises(InvalidParameterError, match="counts as 4 requests"):
+        await made(LimitRules(principal=(PER_MINUTE,))).admit(EVE, "c", cost=4)
 
 
 async def test_each_session_has_its_own_limit_and_one_without_is_the_principals(made: Made) -> None:

@@ -44,6 +44,49 @@ async def test_fields_that_would_leave_the_tenant_are_refused(
     assert not vllm.turns
 
 
+@pytest.mark.parametrize(
+    ("param", "fields", "headers"),
+    [
+        ("made_up", {"made_up": 1}, {}),
+        ("priority", {"priority": -5}, SESSION),
+        ("x-data-parallel-rank", {}, {"X-data-parallel-rank": "3"}),
+        ("x-vllm-priority", {}, {"X-Vllm-Priority": "-99", **SESSION}),
+        (
+            "messages",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": "http://[::1]/"}}],
+                    }
+                ]
+            },
+            SESSION,
+        ),
+    ],
+)
+async def test_what_a_caller_has_no_business_to_set_is_refused_by_name_and_not_dropped(
+    cwm: Gateway, vllm: FakeVllm, param: str, fields: dict[str, object], headers: dict[str, str]
+) -> None:
+    answer = await cwm.client.post(CHAT, json={**ASK, **fields}, headers=headers)
+    assert error_of(answer, 400, "CWM-1003")["param"] == param
+    assert not vllm.turns
+
+
+@pytest.mark.parametrize("headers", [{}, SESSION])
+async def test_a_schema_that_holds_the_engine_for_everybody_does_not_reach_it(
+    cwm: Gateway, vllm: FakeVllm, headers: dict[str, str]
+) -> None:
+    pattern = {"type": "string", "pattern": "(a{1,100}){1,100}"}
+    schema = {"type": "object", "properties": {f"p{number}": pattern for number in range(40)}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = await cwm.client.post(CHAT, json={**ASK, "response_format": wanted}, headers=headers)
+    error = error_of(answer, 400, "CWM-1003")
+    assert error["param"] == "response_format"
+    assert error["context"] == {"field": "response_format", "limit": 2_000, "setting": "CWM_SCHEMA_EXPANSION"}
+    assert not vllm.turns
+
+
 @pytest.mark.parametrize("session_id", ["", "../x", "a b", "a" * 65, "x'; DROP TABLE sessions;--", "é"])
 async def test_a_session_id_that_is_none_is_refused(cwm: Gateway, session_id: str) -> None:
     answer = await cwm.client.post(CHAT, json=ASK, headers=[(b"CWM-Session-Id", session_id.encode())])

@@ -91,6 +91,21 @@ async def test_turns_at_once_are_limited_until_the_engine_has_answered(
                 pass
 
 
+async def test_one_request_that_is_thousands_is_counted_as_that_and_never_reaches_the_engine(
+    opened: Opened, vllm: FakeVllm
+) -> None:
+    async with opened(LimitRules(principal=(Rate(10, 60),), running_principal=8)) as cwm:
+        many = {**TEXT, "prompt": ["hey", "you"], "n": 4}
+        assert (await cwm.client.post(COMPLETIONS, json=many)).status_code == 200
+        refused(await cwm.client.post(COMPLETIONS, json={**TEXT, "n": 3}), "CWM-7001")
+        for n, told in ((5, "counts as 10 requests"), (2_000, "CWM_SEQUENCES")):
+            answer = await cwm.client.post(COMPLETIONS, json={**many, "n": n})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["code"] == "CWM-1003"
+            assert told in answer.json()["error"]["message"]
+        assert len(vllm.turns) == 1
+
+
 @pytest.mark.parametrize("headers", [{}, {"CWM-Session-Id": "s"}])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [(CHAT, ASK), (COMPLETIONS, TEXT)])

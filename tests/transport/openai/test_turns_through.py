@@ -127,15 +127,16 @@ async def test_a_session_id_of_another_tenant_is_a_session_of_its_own(cwm: Gatew
     assert (await cwm.tokens("s1", "other"))[:4] == tuple(b"mine")
 
 
-async def test_unknown_fields_and_headers_reach_the_engine_and_credentials_do_not(
+async def test_fields_that_the_gateway_does_not_read_and_headers_reach_the_engine_and_credentials_do_not(
     cwm: Gateway, vllm: FakeVllm
 ) -> None:
     headers = {"X-Request-Id": "r9", "Authorization": "Bearer secret", "Cookie": "a=b", **SESSION}
-    body = request(CHAT, brand_new={"deep": [1.50, None]})
+    body = request(CHAT, chat_template_kwargs={"deep": [1.50, None]}, store=False)
     await cwm.client.post(CHAT + "?trace=1", json=body, headers=headers)
     seen = vllm.turns[0]
     assert seen.target == CHAT + "?trace=1"
-    assert seen.json["brand_new"] == {"deep": [1.50, None]}
+    assert seen.json["chat_template_kwargs"] == {"deep": [1.50, None]}
+    assert seen.json["store"] is False
     assert seen.headers["x-request-id"].startswith("r9")
     assert not seen.headers.keys() & {"authorization", "cookie", "cwm-session-id"}
 

@@ -46,7 +46,7 @@ class RedisRunningRequests:
     async def begin(
         self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
     ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
-        taken = [(_key(place), place.most) for place in places]
+        taken = [(_key(place), place.most, place.cost) for place in places]
         counted = [entry(bucket) for bucket in buckets]
         async with _writing():
             full: int | None = await self._counts.storage.admit(request, self._lapse_ms, taken, counted)
@@ -60,7 +60,7 @@ class RedisRunningRequests:
     async def end(self, request: str, places: Sequence[ConcurrencyLimit]) -> None:
         self._running.pop(request, None)
         async with _writing():
-            await self._trips.tell([("ZREM", _key(place), request) for place in places])
+            await self._trips.tell([("ZREM", _key(place), *_members(request, place)) for place in places])
 
     async def keep(self) -> None:
         """Renew this gateway's requests until cancelled, four times per lifetime."""
@@ -70,11 +70,21 @@ class RedisRunningRequests:
                 await self.renew()
 
     async def renew(self) -> None:
-        held = [(_key(place), request) for request, places in self._running.items() for place in places]
+        held = [
+            (_key(place), member)
+            for request, places in self._running.items()
+            for place in places
+            for member in _members(request, place)
+        ]
         if held:
             keys, requests = zip(*held, strict=True)
             async with _writing():
                 await self._trips.run(_RENEW, keys, [self._lapse_ms, *requests])
+
+
+def _members(request: str, place: ConcurrencyLimit) -> list[str]:
+    """One member of the set for each place that the request occupies."""
+    return [request, *(f"{request}:{more}" for more in range(2, place.cost + 1))]
 
 
 def _key(place: ConcurrencyLimit) -> str:

@@ -1,0 +1,33 @@
+"""Print the fields of this vLLM's requests as a Python module: run it with the engine's Python.
+
+``<engine>/bin/python deploy/engine/request_fields.py > cwm/adapters/vllm/request_fields.py``
+"""
+
+from __future__ import annotations
+
+import vllm
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+_MODELS = {"CHAT": ChatCompletionRequest, "COMPLETIONS": CompletionRequest}
+
+
+def page() -> str:
+    """The module."""
+    lines = [
+        f'"""Fields of the requests of vLLM {vllm.__version__}; written by ``deploy/engine/request_fields.py``."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Final",
+    ]
+    for name, model in _MODELS.items():
+        fields = model.model_fields
+        names = sorted({*fields, *(field.alias for field in fields.values() if field.alias)})
+        lines += ["", f"{name}: Final = frozenset(", "    {"]
+        lines += [*(f'        "{each}",' for each in names), "    }", ")"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page())
