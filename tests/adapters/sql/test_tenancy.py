@@ -20,7 +20,7 @@ PACKAGE: Final = Path(cwm.adapters.sql.__file__).parent
 BUILDERS: Final = {"select", "update", "delete"}
 EVERY: Final = "_of_every_tenant"
 # Not a tenant's; of words and terms there are only numbers that the tenant went into.
-SHARED: Final = {"leases", "engine_speeds", "window_grams"}
+SHARED: Final = {"leases", "engine_speeds", "window_grams", "upstream_tools"}
 # The schema itself, and what asks a database whether it is there, and what time it is.
 ABOUT_THE_DATABASE: Final = {"schema.py", "database.py", "tables.py", "clock.py"}
 
@@ -72,7 +72,7 @@ def test_a_statement_that_leaves_its_tenant_open_is_found(statement: ClauseEleme
     assert unscoped(statement) == told
 
 
-def test_every_table_has_a_tenant_but_those_of_gateways_and_engines() -> None:
+def test_every_table_has_a_tenant_but_those_of_gateways_engines_and_upstreams() -> None:
     without = {table.name for table in metadata.sorted_tables if "tenant" not in table.c}
     assert without == SHARED
 
