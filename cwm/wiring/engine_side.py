@@ -13,6 +13,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.release import Release
+from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.sessions.end_session import EndSession
@@ -45,6 +46,7 @@ class EngineSide:
     end_session: EndSession
     generate: Generate
     pass_through: PassThrough
+    reuse: Reuse
     freeze: Freeze
     quarantine: Quarantine
     thaw: Thaw
@@ -94,6 +96,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         release=release,
     )
+    reuse = Reuse(base.meter)
     generate = Generate(
         registry=registry,
         engine=engine,
@@ -101,7 +104,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         turns=turns,
         grow=Grow(engine),
         journal=journal,
-        meter=base.meter,
+        reuse=reuse,
         limits=base.limits,
     )
     freeze = Freeze(
@@ -143,6 +146,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         open_session=open_session,
         end_session=end_session,
         generate=generate,
+        reuse=reuse,
         pass_through=PassThrough(
             engine=engine,
             wire=OpenAiWire(),
@@ -153,6 +157,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             turns=turns,
             journal=journal,
             limits=base.limits,
+            reuse=reuse,
         ),
         freeze=freeze,
         quarantine=quarantine,
@@ -176,6 +181,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             replicas=replicas,
             journal=journal,
             meter=base.meter,
+            reuse=reuse,
             clock=clock,
             end_session=end_session,
         ),
