@@ -80,7 +80,7 @@ UPSTREAM: Final = "upstream:"
 class Inspect:
     """Checks components and collects statistics.
 
-    ``cache_fault`` returns a known fault of a cache whose parts all answer, or None. ``upstreams`` returns the state of
+    ``cache_fault`` returns a known fault of a cache whose parts all answer, or None; ``audit_fault`` of the audit log. ``upstreams`` returns the state of
     the upstream servers. ``shared_store`` raises unless the store that gateways share answers; None if there is none.
     A check takes at most ``check_seconds``.
     """
@@ -94,6 +94,7 @@ class Inspect:
     cache_fault: Callable[[], str | None]
     upstreams: Callable[[], list[UpstreamHealth]]
     reuse: Reuse
+    audit_fault: Callable[[], str | None]
     shared_store: Callable[[], Awaitable[None]] | None = None
     check_seconds: float = 3.0
 
@@ -166,7 +167,8 @@ class Inspect:
 
     async def _registry(self) -> tuple[Status, str]:
         await self.registry.ping()
-        return Status.HEALTHY, "OK"
+        fault = self.audit_fault()
+        return (Status.HEALTHY, "OK") if fault is None else (Status.DEGRADED, fault)
 
     async def _coordinator(self) -> tuple[Status, str]:
         server_count = await self.kv_tier.registered()
