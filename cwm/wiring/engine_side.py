@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.adapters.local.secret import load_secret
+from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.list_cursor import ListCursors
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
@@ -202,5 +204,12 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             release=release,
             replicas=replicas,
         ),
-        browse=Browse(registry=registry, kv_tier=kv_tier, directory=directory),
+        browse=Browse(
+            registry=registry,
+            kv_tier=kv_tier,
+            directory=directory,
+            cursors=ListCursors(signing_secrets(settings.isolation)),
+            cursor_ttl=timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
+            journal=journal,
+        ),
     )
