@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cwm.adapters.sql.database import Database
     from cwm.domain.upstream import UpstreamSpec
     from cwm.services.health.doctor import Doctor, Examined
-    from cwm.services.health.findings import Finding
+    from cwm.services.health.findings import Finding, Findings
     from cwm.settings import Settings
 
 
@@ -90,6 +90,7 @@ async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
     # Findings are printed; log lines of the adapters would only disturb them.
     configure_logging("ERROR")
     findings = Findings()
+    await _examine_audit(settings, findings)
     if (url := settings.shared_store_url()) is not None:
         client = connect(url)
         closing.push_async_callback(client.aclose)
@@ -101,6 +102,25 @@ async def _around(settings: Settings, closing: AsyncExitStack) -> list[Finding]:
         closing.push_async_callback(connector.aclose)
         await examine_upstreams(findings, connector, settings.upstreams)
     return findings.made
+
+
+async def _examine_audit(settings: Settings, findings: Findings) -> None:
+    from cwm.adapters.local.secret import audit_keys
+    from cwm.adapters.sql.audit.trail import SqlAuditTrail
+    from cwm.adapters.sql.database import open_database
+    from cwm.services.health.examine_audit import examine_audit
+    from cwm.settings import SettingsError
+
+    try:
+        keys = audit_keys(settings.isolation, make=False)
+    except SettingsError:
+        findings.skipped("there is no secret here", "audit")
+        return
+    database = open_database(settings.database.url())
+    try:
+        await examine_audit(findings, SqlAuditTrail(database, keys), keys)
+    finally:
+        await database.dispose()
 
 
 async def _schema(settings: Settings, database: Database) -> tuple[bool, str]:

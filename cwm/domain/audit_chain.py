@@ -23,7 +23,7 @@ _CARRIED_KEY: Final = b"cwm audit: carried over from before there was a chain"
 CARRIED: Final = "carried"
 """Key id of records older than the chain.
 
-Their key is public: the first signed record after them vouches for all of them.
+Their key is public: what vouches for them is the anchor, signed once with the digest of the last of them.
 """
 
 
@@ -66,12 +66,13 @@ class Anchor:
     """Where a tenant's chain begins.
 
     Records up to ``pruned`` were removed when their retention ended. Records up to number ``carried_through`` are
-    older than the chain.
+    older than the chain; ``carried_digest`` is the digest of the last of them in the chain, empty if none is left.
     """
 
     tenant: str
     pruned: Place = Place()
     carried_through: int = 0
+    carried_digest: str = ""
     key_id: str = ""
     signature: str = ""
 
@@ -112,11 +113,15 @@ class ChainKeys:
         return replace(keyed, signature=_digest(self._keys[self._current], _anchor_material(keyed)))
 
     def signed_anchor(self, anchor: Anchor) -> bool:
-        """Whether the signature is valid. An anchor with nothing pruned needs no signature and is always valid."""
-        materials = (_anchor_material(anchor), _older_anchor_material(anchor))
+        """Whether the signature is valid for what was pruned. With nothing pruned none is needed."""
+        materials = (_anchor_material(anchor), *_older_anchor_materials(anchor))
         return anchor.pruned.seq == 0 or any(
             self._signed(anchor.key_id, anchor.signature, material) for material in materials
         )
+
+    def signed_carried(self, anchor: Anchor) -> bool:
+        """Whether the anchor is signed with the last record that is older than the chain."""
+        return self._signed(anchor.key_id, anchor.signature, _anchor_material(anchor))
 
     def _signed(self, key_id: str, signature: str, material: bytes) -> bool:
         if key_id == CARRIED or key_id not in self._keys:
@@ -176,14 +181,19 @@ def _checkpoint_material(checkpoint: Checkpoint) -> bytes:
 
 
 def _anchor_material(anchor: Anchor) -> bytes:
+    pruned, through, digest = anchor.pruned, anchor.carried_through, anchor.carried_digest
+    return canonical_json(
+        ["anchor 3", anchor.tenant, pruned.seq, pruned.digest, through, digest, anchor.key_id]
+    )
+
+
+def _older_anchor_materials(anchor: Anchor) -> tuple[bytes, bytes]:
+    """The bytes that older signatures cover: without what is carried, or without its digest."""
     pruned, through = anchor.pruned, anchor.carried_through
-    return canonical_json(["anchor 2", anchor.tenant, pruned.seq, pruned.digest, through, anchor.key_id])
-
-
-def _older_anchor_material(anchor: Anchor) -> bytes:
-    """The bytes that an older signature covers: without ``carried_through``. The next signature replaces it."""
-    pruned = anchor.pruned
-    return canonical_json(["anchor", anchor.tenant, pruned.seq, pruned.digest, anchor.key_id])
+    return (
+        canonical_json(["anchor", anchor.tenant, pruned.seq, pruned.digest, anchor.key_id]),
+        canonical_json(["anchor 2", anchor.tenant, pruned.seq, pruned.digest, through, anchor.key_id]),
+    )
 
 
 def _moment(at: datetime) -> str:

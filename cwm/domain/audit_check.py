@@ -27,7 +27,7 @@ class Damage(StrEnum):
     UNKNOWN_KEY = "unknown_key"
     """A record was signed with a secret that is not among the configured ones."""
     UNSIGNED = "unsigned"
-    """The anchor or checkpoint was not signed by a gateway that has the secret."""
+    """The anchor, the checkpoint or the records older than the chain were not signed by anybody who has the secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Verdict:
     """The result of a check.
 
     ``carried`` of the ``records`` are older than the chain; ``end`` is the place of the last record.
+    ``unsigned_carried`` is the finding about those that nobody has signed.
     """
 
     tenant: str
@@ -53,6 +54,7 @@ class Verdict:
     end: Place
     findings: Sequence[Finding]
     more_findings: int
+    unsigned_carried: Finding | None = None
 
     @property
     def whole(self) -> bool:
@@ -74,13 +76,18 @@ class ChainCheck:
     _carried_through: int = field(init=False)
     _records: int = field(default=0, init=False)
     _carried: int = field(default=0, init=False)
+    _carried_signed: bool = field(init=False)
+    _unsigned_carried: Finding | None = field(default=None, init=False)
     _findings: list[Finding] = field(default_factory=list, init=False)
     _more_findings: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._last = self.anchor.pruned
         self._carried_through = self.anchor.carried_through
+        self._carried_signed = self.keys.signed_carried(self.anchor)
         if not self.keys.signed_anchor(self.anchor):
+            # One finding for the anchor is enough.
+            self._carried_signed = True
             self._find(Damage.UNSIGNED, self._last.seq, self._last.seq)
 
     def take(self, record: AuditRecord) -> None:
@@ -108,7 +115,7 @@ class ChainCheck:
     @property
     def is_whole(self) -> bool:
         """Whether no damage was found so far."""
-        return not self._findings
+        return not self._all_findings()
 
     def verdict(self) -> Verdict:
         furthest = max((point.place.seq for point in self.checkpoints), default=0)
@@ -123,8 +130,9 @@ class ChainCheck:
             self._carried,
             self.anchor.pruned.seq,
             self._last,
-            tuple(self._findings),
+            self._all_findings(),
             self._more_findings,
+            self._unsigned_carried,
         )
 
     def _look_at(self, record: AuditRecord, *, follows: bool) -> None:
@@ -138,6 +146,14 @@ class ChainCheck:
             self._find(Damage.UNLINKED, record.seq, record.seq)
         if record.key_id != CARRIED:
             self._carried_through = min(self._carried_through, record.seq - 1)
+        elif not self._carried_signed:
+            first = record.seq if self._unsigned_carried is None else self._unsigned_carried.first
+            self._unsigned_carried = Finding(Damage.UNSIGNED, first, record.seq)
+
+    def _all_findings(self) -> tuple[Finding, ...]:
+        if self._unsigned_carried is None:
+            return tuple(self._findings)
+        return (self._unsigned_carried, *self._findings)
 
     def _find(self, damage: Damage, first: int, last: int) -> None:
         if len(self._findings) < MOST_FINDINGS:

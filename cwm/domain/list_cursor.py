@@ -1,57 +1,69 @@
-"""Cursors for lists of windows, as text that an agent sends back to get the next page.
+"""Signed cursors for lists of windows, as text that an agent sends back to get the next page.
 
-A cursor holds the sort value and the name of the last window seen. It is bound to the tenant and the query and
-refused for any other. It is not signed: the query is limited to the caller's tenant anyway, and a forged position
-shows nothing that an offset would not.
+A cursor holds the sort value and the name of the last window seen. It is bound to the reader (tenant and subject) and
+to the query, and expires, as cursors into results do.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from struct import Struct
 from typing import Any, Final
 
-from cwm.domain.cursor import CursorFault, refusal
+from cwm.domain.cursor import CursorFault, CursorKeys, reader_of, refusal, require_valid
 from cwm.domain.errors import InvalidWindowNameError
 from cwm.domain.names import require_window_name
+from cwm.domain.principal import Principal
 from cwm.domain.window import WindowMark, WindowQuery, WindowSort
 
-_VERSION: Final = 1
-_MOST_CHARS: Final = 600
-_BINDING_CHARS: Final = 16
+_VERSION: Final = 2
+_MOST_CHARS: Final = 800
+_BINDING_BYTES: Final = 12
+_HEAD: Final = Struct(f">I{_BINDING_BYTES}s{_BINDING_BYTES}s")
 _LARGEST: Final = {WindowSort.TOKEN_COUNT: 2**31 - 1, WindowSort.SIZE: 2**63 - 1}
 
 
-def cursor_of(tenant: str, query: WindowQuery, mark: WindowMark) -> str:
-    value = mark.value.astimezone(UTC).isoformat() if isinstance(mark.value, datetime) else mark.value
-    payload = json.dumps([_VERSION, _binding(tenant, query), value, mark.name], separators=(",", ":"))
-    return urlsafe_b64encode(payload.encode()).decode()
+@dataclass(frozen=True, slots=True)
+class ListClaim:
+    """The content of a verified cursor. It is valid only for the query that it was made for."""
 
+    binding: bytes
+    mark: bytes
 
-def mark_of(cursor: str, tenant: str, query: WindowQuery) -> WindowMark:
-    """The position that ``cursor`` names. CWM-1003, with the fault as ``reason``."""
-    version, binding, value, name = _decoded(cursor)
-    if version != _VERSION:
-        raise refusal(CursorFault.MALFORMED)
-    if binding != _binding(tenant, query):
-        raise refusal(CursorFault.FOREIGN)
-    try:
-        return WindowMark(_value(query.sort_by, value), require_window_name(name))
-    except (ValueError, TypeError, OverflowError, InvalidWindowNameError):
-        raise refusal(CursorFault.MALFORMED) from None
-
-
-def _decoded(cursor: str) -> list[Any]:
-    if len(cursor) <= _MOST_CHARS and cursor.isascii():
+    def require(self, query: WindowQuery) -> WindowMark:
+        """The position to continue at. CWM-1003 when the cursor was made for another query."""
+        if not hmac.compare_digest(self.binding, _binding(query)):
+            raise refusal(CursorFault.FOREIGN)
         try:
-            document = json.loads(urlsafe_b64decode(cursor))
-        except (ValueError, RecursionError):
-            document = None
-        if isinstance(document, list) and len(document) == 4:
-            return document
-    raise refusal(CursorFault.MALFORMED)
+            value, name = json.loads(self.mark)
+            return WindowMark(_value(query.sort_by, value), require_window_name(name))
+        except (ValueError, TypeError, OverflowError, InvalidWindowNameError):
+            raise refusal(CursorFault.MALFORMED) from None
+
+
+class ListCursors:
+    """Makes and verifies cursors of lists."""
+
+    def __init__(self, secrets: Sequence[bytes]) -> None:
+        self._keys = CursorKeys(secrets)
+
+    def make(self, mark: WindowMark, reader: Principal, query: WindowQuery, expires_at: datetime) -> str:
+        value = mark.value.astimezone(UTC).isoformat() if isinstance(mark.value, datetime) else mark.value
+        head = _HEAD.pack(int(expires_at.timestamp()), reader_of(reader), _binding(query))
+        document = json.dumps([value, mark.name], separators=(",", ":"))
+        return self._keys.signed(_VERSION, head + document.encode())
+
+    def read(self, cursor: str, reader: Principal, now: datetime) -> ListClaim:
+        """Verify ``cursor`` and return its content. CWM-1003, with the fault as ``reason``."""
+        content = self._keys.verified(_VERSION, cursor, _MOST_CHARS)
+        expires_at, read_by, binding = _HEAD.unpack_from(content)
+        require_valid(read_by, expires_at, reader, now)
+        return ListClaim(binding, content[_HEAD.size :])
 
 
 def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
@@ -67,11 +79,10 @@ def _value(sort_by: WindowSort, value: Any) -> str | int | datetime:
             return value
 
 
-def _binding(tenant: str, query: WindowQuery) -> str:
+def _binding(query: WindowQuery) -> bytes:
     """A hash of everything that decides which windows come in which order; the page length may differ."""
     bounds = [bound and bound.isoformat() for bound in (query.created_after, query.created_before)]
     facts = [
-        tenant,
         list(query.tags),
         query.model,
         *bounds,
@@ -80,4 +91,4 @@ def _binding(tenant: str, query: WindowQuery) -> str:
         query.descending,
     ]
     material = json.dumps(facts).encode()
-    return hashlib.sha256(material).hexdigest()[:_BINDING_CHARS]
+    return hashlib.sha256(material).digest()[:_BINDING_BYTES]

@@ -47,6 +47,9 @@ class AuditTrail(Protocol):
     async def anchor(self, tenant: str) -> Anchor:
         """Where the chain begins; number 0 for a chain that was never pruned."""
 
+    async def sign_carried(self, anchor: Anchor) -> None:
+        """Store the anchor signed with the record that it says is the last one older than the chain."""
+
     async def checkpoint(self, tenant: str) -> Checkpoint | None:
         """The checkpoint with the highest place, or None."""
 
@@ -63,3 +66,9 @@ class AuditTrail(Protocol):
 class ChainEnds(Protocol):
     def ends(self) -> Mapping[str, Place]:
         """The last place in each chain that this process has written to, by tenant."""
+
+    async def examine(self, tenant: str) -> None:
+        """Report a chain that no longer contains the last record that this process wrote. CWM-4002."""
+
+    def fault(self) -> str | None:
+        """What is wrong with the chains that this process writes to; None if nothing is."""

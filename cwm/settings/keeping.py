@@ -135,7 +135,10 @@ class StoredResults(Group):
         1024.0, ge=0, description="Storage limit for the stored results of one user in MB; 0 for no limit."
     )
     cursor_ttl_seconds: Seconds = Field(
-        600.0, ge=1, le=30 * 86_400, description="How long a cursor into a stored result is valid."
+        600.0,
+        ge=1,
+        le=30 * 86_400,
+        description="How long a cursor into a stored result or a list of windows is valid.",
     )
 
     result_resource_mb: Megabytes = Field(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from cwm.adapters.lmcache.client import LmcacheTier
-from cwm.adapters.local.secret import load_secret
+from cwm.adapters.local.secret import load_secret, signing_secrets
 from cwm.adapters.sql.speeds import SqlSpeeds
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.adapters.vllm.media import MediaRule
 from cwm.adapters.vllm.turn_request import OpenAiWire
+from cwm.domain.list_cursor import ListCursors
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.release import Release
+from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.sessions.end_session import EndSession
@@ -46,6 +49,7 @@ class EngineSide:
     end_session: EndSession
     generate: Generate
     pass_through: PassThrough
+    reuse: Reuse
     freeze: Freeze
     quarantine: Quarantine
     thaw: Thaw
@@ -97,6 +101,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         clock=clock,
         release=release,
     )
+    reuse = Reuse(base.meter)
     generate = Generate(
         registry=registry,
         engine=engine,
@@ -104,7 +109,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         turns=turns,
         grow=Grow(engine),
         journal=journal,
-        meter=base.meter,
+        reuse=reuse,
         limits=base.limits,
         schemas=turns_settings.schema_limits(),
     )
@@ -147,6 +152,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
         open_session=open_session,
         end_session=end_session,
         generate=generate,
+        reuse=reuse,
         pass_through=PassThrough(
             engine=engine,
             wire=OpenAiWire(
@@ -163,6 +169,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             turns=turns,
             journal=journal,
             limits=base.limits,
+            reuse=reuse,
         ),
         freeze=freeze,
         quarantine=quarantine,
@@ -186,6 +193,7 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             replicas=replicas,
             journal=journal,
             meter=base.meter,
+            reuse=reuse,
             clock=clock,
             end_session=end_session,
         ),
@@ -206,5 +214,12 @@ def build_engine_side(settings: Settings, base: Foundation) -> EngineSide:
             release=release,
             replicas=replicas,
         ),
-        browse=Browse(registry=registry, kv_tier=kv_tier, directory=directory),
+        browse=Browse(
+            registry=registry,
+            kv_tier=kv_tier,
+            directory=directory,
+            cursors=ListCursors(signing_secrets(settings.isolation)),
+            cursor_ttl=timedelta(seconds=settings.stored_results.cursor_ttl_seconds),
+            journal=journal,
+        ),
     )

@@ -146,6 +146,8 @@ def _services(
         started=base.clock.monotonic(),
         cache_fault=upkeep.watchdog.fault,
         upstreams=agent_side.upstreams.health,
+        reuse=engine_side.reuse,
+        audit_fault=base.audit.fault,
         shared_store=base.shared.ping,
         check_seconds=settings.metrics.check_timeout_seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
+from tests.adapters.sql.audit.test_carried_audit_log import as_it_was
 from tests.cli.command import cwm, environment, refused, serving
 
 pytestmark = pytest.mark.slow
@@ -169,3 +171,42 @@ async def test_what_is_asked_over_stdio_says_so(tmp_path: Path) -> None:
         await client.call_tool_mcp("window_delete", {"window_name": "w1"})
     (told,) = lines(cwm(tmp_path, "audit", "export"))
     assert (told["event"], told["face"], told["address"]) == ("window_delete", "stdio", None)
+
+
+def test_what_a_migration_carries_over_is_signed_by_it_once(tmp_path: Path) -> None:
+    asyncio.run(_make_older(tmp_path / "cwm.db"))
+    migrated = cwm(tmp_path, "migrate", CWM_SECRET="the gateways' secret")
+    assert "Audit log of acme: signed the records 1 to 1250" in migrated.stdout, migrated.stderr
+    assert "signed" not in cwm(tmp_path, "migrate", CWM_SECRET="the gateways' secret").stdout
+    verified = cwm(tmp_path, "audit", "verify", CWM_SECRET="the gateways' secret")
+    assert verified.returncode == 0, verified.stdout
+    assert "acme: whole, 1251 records, 1250 older than the chain." in verified.stdout
+
+    change(tmp_path, "UPDATE audit_anchors SET signature = '' WHERE tenant = 'acme'")
+    forged = cwm(tmp_path, "audit", "verify", CWM_SECRET="the gateways' secret")
+    assert forged.returncode == 1
+    assert "each of the records 1 to 1250" in forged.stdout
+
+
+def test_without_the_secret_a_migration_signs_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    asyncio.run(_make_older(tmp_path / "cwm.db"))
+    migrated = cwm(tmp_path, "migrate")
+    assert migrated.returncode == 0
+    assert "cwm audit sign" in migrated.stdout
+    assert not (tmp_path / "secret").exists()
+    refused(cwm(tmp_path, "audit", "sign"), "CWM-1003", 2)
+    unsigned = cwm(tmp_path, "audit", "verify", CWM_SECRET="the gateways' secret")
+    assert "unsigned: each of the records 1 to 1250" in unsigned.stdout
+
+    signed = cwm(tmp_path, "audit", "sign", "--tenant", "acme", CWM_SECRET="the gateways' secret")
+    assert "acme: signed the records 1 to 1250" in signed.stdout, signed.stderr
+    again = json.loads(cwm(tmp_path, "audit", "sign", "--json", CWM_SECRET="the gateways' secret").stdout)
+    assert [(each["tenant"], each["result"]) for each in again["tenants"]] == [
+        ("acme", "nothing"),
+        ("bolt", "signed"),
+    ]
+    assert cwm(tmp_path, "audit", "verify", CWM_SECRET="the gateways' secret").returncode == 0
+
+
+async def _make_older(path: Path) -> None:
+    await (await as_it_was(f"sqlite:///{path}")).dispose()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,20 +13,27 @@ from sqlalchemy import Connection, delete, text, update
 from cwm.adapters.sql.audit.log import SqlAuditLog
 from cwm.adapters.sql.audit.trail import SqlAuditTrail
 from cwm.adapters.sql.database import Database, open_database
+from cwm.adapters.sql.rows import record_values
 from cwm.adapters.sql.tables.audit import audit_anchors as anchors
+from cwm.adapters.sql.tables.audit import audit_checkpoints as checkpoints
 from cwm.adapters.sql.tables.audit import audit_log as table
-from cwm.domain.audit_chain import ChainKeys, Checkpoint, Place
+from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.domain.audit_chain import ChainKeys, Checkpoint, Place, carried
 from cwm.domain.audit_check import Damage, Verdict
 from cwm.domain.errors import StorageWriteError
 from cwm.domain.origin import ORIGIN, Face, Origin
 from cwm.ports.audit import AuditFilter
+from cwm.services.audit.sign import SignCarried, Signing
 from cwm.services.audit.upkeep import AuditUpkeep
 from cwm.services.audit.verify import VerifyAudit
+from cwm.services.health.examine_audit import examine_audit
+from cwm.services.health.findings import Findings, FindingStatus
 from tests.contracts.nouns import NOW
 from tests.contracts.test_audit_log import an_event
 from tests.services.replicas_of import HandClock
 
 KEYS = ChainKeys([b"a secret"])
+REPLACED_ONCE = 'cwm_events_total{event="audit_chain_replaced"} 1.0'
 
 
 @pytest.fixture
@@ -230,6 +237,114 @@ async def test_an_anchor_that_was_moved_is_not_signed_as_it_was_moved(
     await database.write(lambda connection: connection.execute(update(anchors).values(carried_through=99)))
     assert [found.damage for found in (await verified(trail)).findings] == [Damage.UNSIGNED]
     assert await trail.prune("acme", NOW + timedelta(days=99), 2) == 0
+
+
+def _replace_by_carried(connection: Connection, count: int) -> None:
+    """As with the database alone: a chain of records under the key that is no secret in place of the tenant's."""
+    for each in (table, anchors, checkpoints):
+        connection.execute(delete(each).where(each.c.tenant == "acme"))
+    place = Place()
+    for number in range(count):
+        record = carried(an_event("forged", timestamp=NOW + timedelta(minutes=number)), place)
+        place = record.place
+        connection.execute(table.insert().values(record_values(record)))
+    unsigned = {"pruned_through": 0, "pruned_digest": "", "key_id": "", "signature": ""}
+    connection.execute(anchors.insert().values(tenant="acme", carried_through=count, **unsigned))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_a_gateway_says_that_its_chain_was_replaced_before_it_links_on_and_verify_does_not_believe_it(
+    database: Database, trail: SqlAuditTrail, caplog: pytest.LogCaptureFixture, at_once: int
+) -> None:
+    meter = PrometheusMeter()
+    log = SqlAuditLog(database, KEYS, meter)
+    await filled(log)
+    assert log.fault() is None
+    await database.write(lambda connection: _replace_by_carried(connection, 6))
+    assert [each.damage for each in (await verified(trail)).findings] == [Damage.UNSIGNED]
+
+    await asyncio.gather(*(log.record(an_event("next")) for _ in range(at_once)))
+    assert REPLACED_ONCE in meter.text()
+    assert "cwm audit verify" in (log.fault() or "")
+    assert "audit_chain_replaced acme" in caplog.text
+    verdict = await verified(trail)
+    assert [(each.damage, each.first, each.last) for each in verdict.findings] == [(Damage.UNSIGNED, 1, 6)]
+    assert verdict.records == 6 + at_once
+
+    await upkeep(log, trail, days=1).checkpoint()
+    assert await upkeep(log, trail, days=1).prune() == 0
+    assert not (await verified(trail)).whole
+    await log.record(an_event("and on"))
+    assert REPLACED_ONCE in meter.text()
+
+
+async def test_a_gateway_says_that_its_last_record_is_gone_before_it_signs_a_checkpoint(
+    audit_log: SqlAuditLog, trail: SqlAuditTrail, database: Database
+) -> None:
+    await filled(audit_log)
+    await database.write(lambda connection: connection.execute(delete(table).where(table.c.seq > 3)))
+    assert audit_log.fault() is None
+    await upkeep(audit_log, trail).checkpoint()
+    assert audit_log.fault() is not None
+    assert [each.damage for each in (await verified(trail)).findings] == [Damage.CUT_OFF]
+
+
+async def test_what_other_gateways_write_and_prune_is_no_fault(
+    audit_log: SqlAuditLog, other_log: SqlAuditLog, trail: SqlAuditTrail
+) -> None:
+    await filled(audit_log, 2)
+    await filled(other_log)
+    await audit_log.record(an_event("behind theirs"))
+    assert await trail.prune("acme", NOW + timedelta(days=99), 100) == 7
+    await other_log.record(an_event("after pruning"))
+    await audit_log.record(an_event("again behind theirs"))
+    newer = SqlAuditLog(other_log.database, ChainKeys([b"a new secret", b"a secret"]))
+    await newer.record(an_event("under a secret that the others do not have yet"))
+    await audit_log.record(an_event("behind that"))
+    for log in (audit_log, other_log, newer):
+        await log.examine("acme")
+        assert log.fault() is None
+    assert (await VerifyAudit(trail, newer.keys)("acme")).whole
+
+
+async def test_what_is_damaged_beyond_records_that_nobody_signed_is_not_signed(
+    audit_log: SqlAuditLog, trail: SqlAuditTrail, database: Database
+) -> None:
+    sign = SignCarried(VerifyAudit(trail, KEYS), trail, audit_log, HandClock(NOW.timestamp()))
+    await filled(audit_log)
+    assert (await sign("acme"))[0] is Signing.NOTHING
+    await database.write(lambda connection: _replace_by_carried(connection, 6))
+    await database.write(lambda connection: connection.execute(delete(table).where(table.c.seq == 2)))
+    assert (await sign("acme"))[0] is Signing.REFUSED
+    assert not (await verified(trail)).whole
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda connection: _replace_by_carried(connection, 6),
+        lambda connection: connection.execute(delete(table).where(table.c.seq > 3)),
+        lambda connection: connection.execute(update(table).values(subject="bob")),
+        lambda connection: connection.execute(update(checkpoints).values(signature="forged")),
+        lambda connection: connection.execute(
+            anchors.insert().values(
+                tenant="acme", pruned_through=2, pruned_digest="", carried_through=0, key_id="", signature=""
+            )
+        ),
+    ],
+)
+async def test_the_doctor_sees_a_chain_whose_ends_no_gateway_signed(
+    audit_log: SqlAuditLog, trail: SqlAuditTrail, database: Database, damage: Callable[[Connection], object]
+) -> None:
+    await filled(audit_log)
+    await upkeep(audit_log, trail).checkpoint()
+    whole, damaged = Findings(), Findings()
+    await examine_audit(whole, trail, KEYS)
+    assert [finding.status for finding in whole.made] == [FindingStatus.OK]
+    await database.write(damage)
+    await examine_audit(damaged, trail, KEYS)
+    assert damaged.has_fault("audit")
+    assert "acme" in damaged.made[0].message
 
 
 async def test_records_are_found_by_time_and_kind(audit_log: SqlAuditLog, trail: SqlAuditTrail) -> None:

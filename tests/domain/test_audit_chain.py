@@ -225,17 +225,53 @@ def _carried_chain() -> Records:
     return old
 
 
-def test_records_from_before_the_chain_are_vouched_for_by_the_first_one_after_them() -> None:
-    old, through = _carried_chain(), Anchor("acme", carried_through=3)
-    new = chained([an_event(7)], old[-1].place)
-    assert looked_at(old + new, (), through).whole
-    assert looked_at(old + new, (), through).carried == 3
+def _signed(old: Records, pruned: Place = Place()) -> Anchor:  # noqa: B008
+    last = old[-1].place
+    return KEYS.sign_anchor(Anchor("acme", pruned, carried_through=last.seq, carried_digest=last.digest))
 
+
+def _rewritten(old: Records) -> Records:
     rewritten: Records = []
     for record in old:
         event = replace(record.event, subject="bob")
         rewritten.append(carried(event, rewritten[-1].place if rewritten else Place()))
-    assert damages(looked_at(rewritten + new, (), through)) == [(Damage.UNLINKED, 4, 4)]
+    return rewritten
+
+
+def test_records_from_before_the_chain_are_vouched_for_by_an_anchor_that_is_signed_with_the_last_of_them() -> (
+    None
+):
+    old = _carried_chain()
+    through = _signed(old)
+    assert looked_at(old, (), through).whole
+    new = chained([an_event(7)], old[-1].place)
+    assert looked_at(old + new, (), through).whole
+    assert looked_at(old + new, (), through).carried == 3
+
+    # The trail reads the digest from the chain that it finds.
+    found = replace(through, carried_digest=_rewritten(old)[-1].digest)
+    assert damages(looked_at(_rewritten(old) + new, (), found)) == [
+        (Damage.UNSIGNED, 1, 3),
+        (Damage.UNLINKED, 4, 4),
+    ]
+
+
+@pytest.mark.parametrize("signature", ["none", "older", "strangers", "carried"])
+def test_records_that_nobody_signed_are_not_vouched_for_by_the_record_that_a_gateway_linked_to_them(
+    signature: str,
+) -> None:
+    """With the database alone a whole chain is replaced by records under the key that is no secret."""
+    forged = _rewritten(_carried_chain())
+    anchor = Anchor("acme", carried_through=3, carried_digest=forged[-1].digest)
+    if signature == "older":
+        anchor = replace(anchor, key_id=_OLDER_ANCHOR.key_id, signature=_OLDER_ANCHOR.signature)
+    elif signature == "strangers":
+        anchor = STRANGERS_KEYS.sign_anchor(anchor)
+    elif signature == "carried":
+        anchor = replace(_signed(_carried_chain()), key_id="carried", carried_digest=forged[-1].digest)
+    assert damages(looked_at(forged, (), anchor)) == [(Damage.UNSIGNED, 1, 3)]
+    linked = chained([an_event(7)], forged[-1].place)
+    assert damages(looked_at(forged + linked, (), anchor)) == [(Damage.UNSIGNED, 1, 3)]
 
 
 def test_the_key_that_is_no_secret_is_good_for_nothing_newer() -> None:
@@ -254,17 +290,19 @@ _OLDER_ANCHOR: Final = Anchor(
 
 def test_how_far_the_older_records_reach_is_signed_with_where_the_chain_begins() -> None:
     old = _carried_chain()
-    anchor = KEYS.sign_anchor(Anchor("acme", old[0].place, carried_through=3))
+    anchor = _signed(old, old[0].place)
     chain = old[1:] + chained([an_event(7)], old[-1].place)
     assert looked_at(chain, (), anchor).whole
     moved = looked_at(chain, (), replace(anchor, carried_through=4))
     assert damages(moved) == [(Damage.UNSIGNED, 1, 1)]
 
 
-def test_an_anchor_from_before_that_was_signed_holds() -> None:
+def test_an_anchor_from_before_that_was_signed_holds_for_what_was_pruned() -> None:
     old = _carried_chain()
     chain = old[1:] + chained([an_event(7)], old[-1].place)
-    assert looked_at(chain, (), replace(_OLDER_ANCHOR, pruned=old[0].place)).whole
+    anchor = replace(_OLDER_ANCHOR, pruned=old[0].place)
+    assert damages(looked_at(chain, (), anchor)) == [(Damage.UNSIGNED, 2, 3)]
+    assert looked_at(chain, (), _signed(old, old[0].place)).whole
     assert not looked_at(chain, (), replace(_OLDER_ANCHOR, pruned=Place(1, "0" * 64))).whole
 
 
@@ -276,7 +314,10 @@ def test_an_unsigned_anchor_makes_no_room_for_the_key_that_is_no_secret_after_th
     anchor = anchor or replace(_OLDER_ANCHOR, pruned=old[0].place, carried_through=99)
     chain = old[anchor.pruned.seq :] + chained([an_event(7)], old[-1].place)
     forged = carried(an_event(8), chain[-1].place)
-    assert damages(looked_at([*chain, forged], (), anchor)) == [(Damage.CHANGED, 5, 5)]
+    assert damages(looked_at([*chain, forged], (), anchor)) == [
+        (Damage.UNSIGNED, anchor.pruned.seq + 1, 3),
+        (Damage.CHANGED, 5, 5),
+    ]
 
 
 def test_a_checkpoint_and_an_anchor_hold_only_as_they_were_signed() -> None:

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
-import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cwm.domain.cursor import CursorFault
+from cwm.domain.cursor import CursorFault, Cursors, Position
 from cwm.domain.errors import InvalidParameterError
-from cwm.domain.list_cursor import cursor_of, mark_of
+from cwm.domain.list_cursor import ListCursors
+from cwm.domain.principal import Principal
+from cwm.domain.results import HANDLE_BYTES, handle_of
 from cwm.domain.window import WindowMark, WindowQuery, WindowSort
 
 _AT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -24,9 +25,18 @@ _MARKS: dict[WindowSort, WindowMark] = {
 }
 
 
-def _refused(cursor: str, query: WindowQuery, tenant: str = "acme") -> str:
+_READER = Principal("acme", "ann")
+_CURSORS = ListCursors((b"a secret",))
+_TTL = timedelta(minutes=10)
+
+
+def _made(query: WindowQuery, mark: WindowMark | None = None) -> str:
+    return _CURSORS.make(mark or _MARKS[query.sort_by], _READER, query, _AT + _TTL)
+
+
+def _refused(cursor: str, query: WindowQuery, reader: Principal = _READER, now: datetime = _AT) -> str:
     with pytest.raises(InvalidParameterError) as refused:
-        mark_of(cursor, tenant, query)
+        _CURSORS.read(cursor, reader, now).require(query)
     assert refused.value.context["field"] == "cursor"
     return str(refused.value.context["reason"])
 
@@ -34,8 +44,8 @@ def _refused(cursor: str, query: WindowQuery, tenant: str = "acme") -> str:
 @pytest.mark.parametrize("sort", WindowSort)
 def test_a_cursor_says_where_it_was_made(sort: WindowSort) -> None:
     query = WindowQuery(sort_by=sort, tags=("red",), search="Straße")
-    cursor = cursor_of("acme", query, _MARKS[sort])
-    assert mark_of(cursor, "acme", replace(query, limit=7)) == _MARKS[sort]
+    claim = _CURSORS.read(_made(query), _READER, _AT + _TTL - timedelta(seconds=1))
+    assert claim.require(replace(query, limit=7)) == _MARKS[sort]
 
 
 @pytest.mark.parametrize(
@@ -50,11 +60,43 @@ def test_a_cursor_says_where_it_was_made(sort: WindowSort) -> None:
         {"sort_by": WindowSort.SIZE},
     ],
 )
-def test_a_cursor_is_good_for_its_own_query_and_tenant_only(change: dict[str, Any]) -> None:
+def test_a_cursor_is_good_for_its_own_query_only(change: dict[str, Any]) -> None:
     query = WindowQuery(sort_by=WindowSort.TOKEN_COUNT)
-    cursor = cursor_of("acme", query, _MARKS[WindowSort.TOKEN_COUNT])
-    assert _refused(cursor, replace(query, **change)) == CursorFault.FOREIGN
-    assert _refused(cursor, query, "other") == CursorFault.FOREIGN
+    assert _refused(_made(query), replace(query, **change)) == CursorFault.FOREIGN
+
+
+@pytest.mark.parametrize("other", [Principal("other", "ann"), Principal("acme", "bob")])
+def test_a_cursor_is_good_for_its_own_reader_only(other: Principal) -> None:
+    assert _refused(_made(WindowQuery()), WindowQuery(), other) == CursorFault.FOREIGN
+
+
+def test_a_cursor_expires() -> None:
+    assert _refused(_made(WindowQuery()), WindowQuery(), now=_AT + _TTL) == CursorFault.EXPIRED
+
+
+@given(st.data())
+def test_a_cursor_of_which_one_bit_was_changed_is_refused(data: st.DataObject) -> None:
+    raw = bytearray(urlsafe_b64decode(_made(WindowQuery())))
+    at, bit = data.draw(st.integers(0, len(raw) - 1)), data.draw(st.integers(0, 7))
+    raw[at] ^= 1 << bit
+    assert _refused(urlsafe_b64encode(raw).decode(), WindowQuery()) == CursorFault.MALFORMED
+
+
+def test_a_secret_can_be_replaced_and_another_signs_nothing() -> None:
+    query = WindowQuery()
+    later = ListCursors((b"a new secret", b"a secret"))
+    assert later.read(_made(query), _READER, _AT).require(query) == _MARKS[query.sort_by]
+    stranger = ListCursors((b"another",)).make(_MARKS[query.sort_by], _READER, query, _AT + _TTL)
+    assert _refused(stranger, query) == CursorFault.MALFORMED
+
+
+def test_a_cursor_into_a_result_is_none_of_a_list() -> None:
+    result = Cursors((b"a secret",)).make(
+        Position(handle_of(bytes(HANDLE_BYTES)), 0, 0), _READER, bytes(12), _AT + _TTL
+    )
+    assert _refused(result, WindowQuery()) == CursorFault.MALFORMED
+    with pytest.raises(InvalidParameterError):
+        Cursors((b"a secret",)).read(_made(WindowQuery()), _READER, _AT)
 
 
 @pytest.mark.parametrize("sort", WindowSort)
@@ -63,9 +105,7 @@ def test_a_cursor_is_good_for_its_own_query_and_tenant_only(change: dict[str, An
 )
 def test_a_place_that_no_window_can_have_is_refused(sort: WindowSort, value: Any) -> None:
     query = WindowQuery(sort_by=sort)
-    whole = json.loads(_decoded(cursor_of("acme", query, _MARKS[sort])))
-    whole[2] = value
-    assert _refused(urlsafe_b64encode(json.dumps(whole).encode()).decode(), query) == CursorFault.MALFORMED
+    assert _refused(_made(query, WindowMark(value, "w-1")), query) == CursorFault.MALFORMED
 
 
 @given(
@@ -76,11 +116,7 @@ def test_anything_else_is_refused_as_malformed(cursor: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", ["[]", "null", "[1,2,3,4]", "[" * 300, '{"a":1}', "[1,2,3,4,5]", "[2,null,1,1]"]
+    "told", ["[]", "null", "[1,2,3,4]", "[" * 300, '{"a":1}', "[1,2,3,4,5]", '[1,"0123456789abcdef",1,"w-1"]']
 )
-def test_json_of_another_shape_is_refused(told: str) -> None:
-    assert _refused(urlsafe_b64encode(told.encode()).decode(), WindowQuery()) in set(CursorFault)
-
-
-def _decoded(cursor: str) -> bytes:
-    return urlsafe_b64decode(cursor)
+def test_json_that_nobody_signed_is_refused(told: str) -> None:
+    assert _refused(urlsafe_b64encode(told.encode()).decode(), WindowQuery()) == CursorFault.MALFORMED

@@ -34,6 +34,7 @@ from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix
 from cwm.services.kv.release import Release
+from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.store import Store
 from cwm.services.kv.verify import Verify
 from cwm.services.replicas import Replicas
@@ -237,6 +238,7 @@ def gateway(
         clock=clock,
         release=release,
     )
+    reuse = Reuse(meter)
     generate = Generate(
         registry=registry,
         engine=served,
@@ -244,7 +246,7 @@ def gateway(
         turns=turns,
         grow=Grow(served),
         journal=journal,
-        meter=meter,
+        reuse=reuse,
         limits=limits,
     )
     freeze = Freeze(
@@ -290,6 +292,7 @@ def gateway(
         replicas=replicas,
         journal=journal,
         meter=meter,
+        reuse=reuse,
         clock=clock,
         end_session=end_session,
     )

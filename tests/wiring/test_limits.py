@@ -25,7 +25,13 @@ from tests.lost_answers import losing_one_answer
 
 OPEN = LimitRules(streams_principal=500)
 SEED = LimitRules(session=(Rate(60, 60), Rate(1_000, 3_600)), streams_principal=500)
-KNOWN = replace(SEED, principal=(Rate(600, 60), Rate(10_000, 3_600)), running_principal=16, running_tenant=64)
+KNOWN = replace(
+    SEED,
+    principal=(Rate(600, 60), Rate(10_000, 3_600)),
+    lists=(Rate(600, 60),),
+    running_principal=16,
+    running_tenant=64,
+)
 
 
 class Known:
@@ -76,6 +82,7 @@ def test_what_is_set_holds_for_everybody() -> None:
         limits=Limits(
             rate_limit_session="none",
             rate_limit_principal="7/hour",
+            rate_limit_lists="none",
             concurrent_principal=0,
             concurrent_tenant=9,
             streams_principal=0,

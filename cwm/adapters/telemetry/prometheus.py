@@ -52,7 +52,13 @@ _BUCKETS_DRIFT: Final = (0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0)
 _MOST_LABELS: Final = 128
 _OTHER: Final = "other"
 _WINDOW: Final = 1024
-_ALERTED: Final = ("thaw_partial", "thaw_without_lmcache", "config_reload_refused", "config_reload_failed")
+_ALERTED: Final = (
+    "thaw_partial",
+    "thaw_without_lmcache",
+    "config_reload_refused",
+    "config_reload_failed",
+    "audit_chain_replaced",
+)
 
 
 class PrometheusMeter(RequestMetrics):

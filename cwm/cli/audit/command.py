@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from cwm.cli.audit.document import document_of, finding_of, verdict_of
+from cwm.cli.audit.document import document_of, finding_of, signed_of, verdict_of
 from cwm.cli.console import (
     FOUND_FAULTS,
     USAGE,
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from cwm.domain.audit_chain import ChainKeys, Checkpoint
     from cwm.domain.audit_check import Verdict
     from cwm.ports.audit import AuditFilter, AuditTrail
+    from cwm.services.audit.sign import Signing
     from cwm.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Verify, list and export the audit log, straight from the database (CWM_DATABASE_URL or CWM_DB_PATH).",
+    help="Verify, sign, list and export the audit log, straight from the database (CWM_DATABASE_URL or CWM_DB_PATH).",
 )
 
 _PAGE = 1_000
@@ -115,6 +116,32 @@ def verify(
     else:
         _tell(verdicts)
     if not whole:
+        raise typer.Exit(FOUND_FAULTS)
+
+
+@app.command()
+def sign(tenant: TenantOption = None, as_json: JsonOption = False) -> None:
+    """Sign the records that are older than the chain: once, after the migration from a version without one.
+
+    `cwm migrate` does so itself when it makes the chain. Afterwards run this only if you know why the records are not
+    signed: whoever can write the database can put such records in place of a chain. Exit code 1 when a chain is damaged.
+    """
+
+    async def work(_: Interrupts) -> list[tuple[Signing, Verdict]]:
+        from cwm.wiring.audit import opened_signing
+
+        async with opened_signing(settings) as (sign_carried, trail):
+            chosen = await trail.tenants() if tenant is None else [tenant]
+            return [await sign_carried(each) for each in chosen]
+
+    settings = load_settings(upstreams=False)
+    results = [(signing.value, verdict) for signing, verdict in run_to_end(work)]
+    if as_json:
+        print_json({"tenants": [{"result": result, **verdict_of(verdict)} for result, verdict in results]})
+    else:
+        for result, verdict in results:
+            print(signed_of(result, verdict))
+    if any(result == "refused" for result, _ in results):
         raise typer.Exit(FOUND_FAULTS)
 
 

@@ -15,7 +15,7 @@ _SENTENCES: Final = {
     "repeated": "occurs again",
     "cut_off": "is missing at the end, or differs from the checkpoint",
     "unknown_key": "was signed with a secret that was not given (CWM_PREVIOUS_SECRET, --old-secret-file)",
-    "unsigned": "is an anchor or a checkpoint that no gateway signed",
+    "unsigned": "is an anchor or a checkpoint that no gateway signed, or is older than the chain and nobody signed it",
 }
 
 
@@ -56,6 +56,17 @@ def verdict_of(verdict: Verdict) -> dict[str, Any]:
         ],
         "more_findings": verdict.more_findings,
     }
+
+
+def signed_of(result: str, verdict: Verdict) -> str:
+    """What :func:`sign` did, as a sentence."""
+    unsigned = verdict.unsigned_carried
+    if unsigned is None:
+        return f"{verdict.tenant}: nothing to sign."
+    records = f"the records {unsigned.first} to {unsigned.last}, which are older than the chain"
+    if result == "signed":
+        return f"{verdict.tenant}: signed {records}."
+    return f"{verdict.tenant}: DAMAGED, nothing is signed of {records} (cwm audit verify)."
 
 
 def finding_of(finding: Finding) -> str:

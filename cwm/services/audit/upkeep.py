@@ -43,10 +43,11 @@ class AuditUpkeep:
                 _log.warning("upkeep of the audit log failed: %s", error.message)
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint of every chain that this process has extended since the last one."""
+        """Examine every chain that this process has extended since the last time, and write a checkpoint of it."""
         for tenant, place in self.ends.ends().items():
             if self._last_places.get(tenant) == place:
                 continue
+            await self.ends.examine(tenant)
             checkpoint = self.keys.sign_checkpoint(Checkpoint(tenant, place, self.clock.now()))
             if await self.trail.keep_checkpoint(checkpoint):
                 _log.info("audit_checkpoint %s:%d:%s", tenant, place.seq, place.digest)

@@ -10,12 +10,14 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from cwm.domain.access import AccessScope
 from cwm.domain.errors import CwmError, InvalidParameterError
 from cwm.domain.principal import Principal
 from cwm.ports.clock import Clock
-from cwm.ports.engine import Engine
+from cwm.ports.engine import Counters, Engine
 from cwm.ports.kv_tier import KvTier, TierUsage
 from cwm.ports.registry import Registry
+from cwm.services.kv.reuse import Reuse, ReusedTokens
 from cwm.services.upstreams.link import LinkState
 from cwm.services.upstreams.upstreams import UpstreamHealth
 
@@ -47,18 +49,26 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Statistics of the cache. Hit rates are shares (0-1) of the prompt tokens looked up since the engine started.
+    """Statistics of a tenant. Hit rates are shares (0-1); blocks and bytes count the distinct chunks of its windows.
 
-    Blocks and bytes count the distinct chunks of the tenant's windows, one copy each.
+    ``engine`` is None for a caller that is no administrator.
     """
 
     total_blocks: int
     total_bytes: int
-    kv_hit_rate: float
-    tiers: tuple[TierUsage, ...]
+    reused: ReusedTokens
     vllm_connected: bool
-    vllm_hit_rate: float
+    engine: EngineStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine's totals of all tenants since it started: hit rates, cached prompt tokens, and what the tiers hold."""
+
+    kv_hit_rate: float
+    prefix_hit_rate: float
     cached_tokens: int
+    tiers: tuple[TierUsage, ...]
 
 
 _NEEDED: Final = frozenset({"vllm", "registry"})
@@ -70,7 +80,7 @@ UPSTREAM: Final = "upstream:"
 class Inspect:
     """Checks components and collects statistics.
 
-    ``cache_fault`` returns a known fault of a cache whose parts all answer, or None. ``upstreams`` returns the state of
+    ``cache_fault`` returns a known fault of a cache whose parts all answer, or None; ``audit_fault`` of the audit log. ``upstreams`` returns the state of
     the upstream servers. ``shared_store`` raises unless the store that gateways share answers; None if there is none.
     A check takes at most ``check_seconds``.
     """
@@ -83,6 +93,8 @@ class Inspect:
     started: float
     cache_fault: Callable[[], str | None]
     upstreams: Callable[[], list[UpstreamHealth]]
+    reuse: Reuse
+    audit_fault: Callable[[], str | None]
     shared_store: Callable[[], Awaitable[None]] | None = None
     check_seconds: float = 3.0
 
@@ -114,24 +126,32 @@ class Inspect:
         )
 
     async def cache_stats(self, principal: Principal) -> CacheStats:
-        """Figures of the registry, LMCache and vLLM; zeros for an engine that does not answer."""
+        """The tenant's figures; for an administrator also the engine's, with zeros if it does not answer."""
         totals = await self.registry.totals(principal.tenant)
         try:
             counters = await self.engine.counters()
         except CwmError:
             counters = None
-        try:
-            usage = await self.kv_tier.usage()
-        except CwmError:
-            usage = []
         return CacheStats(
             total_blocks=totals.chunks,
             total_bytes=totals.chunk_bytes,
-            kv_hit_rate=_share(counters.external_hits, counters.external_queries) if counters else 0.0,
-            tiers=tuple(usage),
+            reused=self.reuse.of(principal.tenant),
             vllm_connected=counters is not None,
-            vllm_hit_rate=_share(counters.prefix_hits, counters.prefix_queries) if counters else 0.0,
-            cached_tokens=_cached(counters.prompt_tokens_by_source) if counters else 0,
+            engine=await self._engine(counters) if AccessScope.ADMIN in principal.scopes else None,
+        )
+
+    async def _engine(self, counters: Counters | None) -> EngineStats:
+        try:
+            tiers = tuple(await self.kv_tier.usage())
+        except CwmError:
+            tiers = ()
+        if counters is None:
+            return EngineStats(0.0, 0.0, 0, tiers)
+        return EngineStats(
+            kv_hit_rate=_share(counters.external_hits, counters.external_queries),
+            prefix_hit_rate=_share(counters.prefix_hits, counters.prefix_queries),
+            cached_tokens=_cached(counters.prompt_tokens_by_source),
+            tiers=tiers,
         )
 
     async def _timed(self, name: str, check: Callable[[], Awaitable[tuple[Status, str]]]) -> Component:
@@ -147,7 +167,8 @@ class Inspect:
 
     async def _registry(self) -> tuple[Status, str]:
         await self.registry.ping()
-        return Status.HEALTHY, "OK"
+        fault = self.audit_fault()
+        return (Status.HEALTHY, "OK") if fault is None else (Status.DEGRADED, fault)
 
     async def _coordinator(self) -> tuple[Status, str]:
         server_count = await self.kv_tier.registered()

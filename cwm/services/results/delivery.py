@@ -125,9 +125,9 @@ class Delivery:
     async def whole(self, call: Call, weighed: Weighed, *, follow_up: bool) -> None:
         """Record that an answer is delivered whole; ``follow_up``: it is a further piece of a stored result."""
         if follow_up:
-            self.savings.follow_up(weighed.tokens)
+            self.savings.follow_up(call.principal.tenant, weighed.tokens)
         else:
-            self.savings.whole(weighed.tokens)
+            self.savings.whole(call.principal.tenant, weighed.tokens)
         await self._goes_out(call.agent, weighed.counted)
 
     async def read_whole(self, agent: ContextManager, parts: Sequence[Part]) -> None:
@@ -135,7 +135,7 @@ class Delivery:
         if not self.budgets.enabled:
             return
         counted = await count(ToolAnswer([item_of(part) for part in parts]), self._counter)
-        self.savings.follow_up(counted.tokens)
+        self.savings.follow_up(agent.principal.tenant, counted.tokens)
         await self._goes_out(agent, counted)
 
     async def shown(
@@ -173,7 +173,7 @@ class Delivery:
     async def tell(self, call: Call, weighed: Weighed, shown: ToolAnswer, *, kept: bool) -> int:
         """Record what is delivered in the end, with the note beside the preview; returns its tokens."""
         counted = await count(shown, self._counter)
-        self.savings.preview(weighed.tokens, counted.tokens, kept=kept)
+        self.savings.preview(call.principal.tenant, weighed.tokens, counted.tokens, kept=kept)
         await self._goes_out(call.agent, counted)
         return counted.tokens
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cwm.domain.per_tenant import PerTenant
 from cwm.ports.meter import Meter
 
 
 @dataclass(slots=True)
-class Savings:
-    """Totals of this process since its start, in tokens.
+class SavedTokens:
+    """Totals of one tenant in this process, in tokens.
 
     ``had``: tokens of the results. ``delivered``: tokens delivered at once. ``read_later``: tokens that agents read
     afterwards. ``previewed`` counts the results over budget, ``unkept`` those of them that could not be stored.
     """
 
-    meter: Meter
     had: int = 0
     delivered: int = 0
     read_later: int = 0
@@ -27,24 +27,37 @@ class Savings:
         """Saved tokens net of later reads; negative if previews cost more than they saved."""
         return self.had - self.delivered - self.read_later
 
-    def whole(self, tokens: int) -> None:
+
+@dataclass(slots=True)
+class Savings:
+    """Counts the tokens of results: for the metrics, and by tenant for the tenant's own statistics."""
+
+    meter: Meter
+    _tenants: PerTenant[SavedTokens] = field(default_factory=lambda: PerTenant(SavedTokens), init=False)
+
+    def of(self, tenant: str) -> SavedTokens:
+        return self._tenants.of(tenant)
+
+    def whole(self, tenant: str, tokens: int) -> None:
         """Count a result that was delivered whole."""
-        self._count(had=tokens, delivered=tokens)
+        self._count(tenant, had=tokens, delivered=tokens)
 
-    def preview(self, had: int, delivered: int, *, kept: bool) -> None:
+    def preview(self, tenant: str, had: int, delivered: int, *, kept: bool) -> None:
         """Count a result over budget."""
-        self.previewed += 1
+        saved = self.of(tenant)
+        saved.previewed += 1
         if not kept:
-            self.unkept += 1
+            saved.unkept += 1
         self.meter.event("result_previewed" if kept else "result_not_kept")
-        self._count(had=had, delivered=delivered)
+        self._count(tenant, had=had, delivered=delivered)
 
-    def follow_up(self, tokens: int) -> None:
+    def follow_up(self, tenant: str, tokens: int) -> None:
         """Count a later read of a stored result."""
-        self._count(read_later=tokens)
+        self._count(tenant, read_later=tokens)
 
-    def _count(self, had: int = 0, delivered: int = 0, read_later: int = 0) -> None:
-        self.had += had
-        self.delivered += delivered
-        self.read_later += read_later
+    def _count(self, tenant: str, had: int = 0, delivered: int = 0, read_later: int = 0) -> None:
+        saved = self.of(tenant)
+        saved.had += had
+        saved.delivered += delivered
+        saved.read_later += read_later
         self.meter.result_tokens(had=had, delivered=delivered, read_later=read_later)

@@ -14,12 +14,12 @@ from cwm.domain.prefix import TokenIds
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
 from cwm.ports.engine import Delta, Engine, Generation
-from cwm.ports.meter import Meter
 from cwm.ports.registry import Registry
 from cwm.services.access.limits import Limits
 from cwm.services.aside import outlasting
 from cwm.services.audit.journal import Journal, of_another
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.reuse import Reuse
 from cwm.services.turns.grow import Grow, Template, template_from, template_of
 from cwm.services.turns.turns import Turn, Turns
 
@@ -80,7 +80,7 @@ class Generate:
     turns: Turns
     grow: Grow
     journal: Journal
-    meter: Meter
+    reuse: Reuse
     limits: Limits
     schemas: SchemaLimits = field(default_factory=SchemaLimits)
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
@@ -150,8 +150,7 @@ class Generate:
         )
         metadata = {**session.metadata, **template.as_metadata()}
         answer = await self._run(principal, session, generation, metadata, in_flight, on_text)
-        self.meter.tokens("cached", answer.cached_tokens)
-        self.meter.tokens("computed", answer.prompt_tokens - answer.cached_tokens)
+        self.reuse.turn(principal.tenant, answer.prompt_tokens, answer.cached_tokens)
         return Generated(
             session_id=session.id,
             text="".join(answer.texts),

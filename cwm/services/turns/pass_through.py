@@ -19,6 +19,7 @@ from cwm.domain.errors import (
 )
 from cwm.domain.names import require_session_id
 from cwm.ports.tracing import SpanKind, named
+from cwm.services.kv.reuse import Reuse
 from cwm.services.turns.exchange import Departure, Exchange, Head, Outgoing
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class PassThrough:
     turns: Turns
     journal: Journal
     limits: Limits
+    reuse: Reuse
     _running: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def turn(self, principal: Principal, incoming: ClientRequest) -> EngineAnswer:
@@ -236,7 +238,7 @@ class PassThrough:
             with scope:
                 if principal is not None:
                     await self.limits.spend(principal, answer.tokens())
-                await self._settle(outbound, head, answer)
+                await self._settle(outbound, head, answer, principal)
 
         headers, departure = _departure(incoming, outbound)
         exchange = Exchange(
@@ -259,13 +261,14 @@ class PassThrough:
         ):
             await exchange.run()
 
-    async def _settle(self, outbound: _Outbound, head: Head, answer: TurnAnswer) -> None:
+    async def _settle(
+        self, outbound: _Outbound, head: Head, answer: TurnAnswer, principal: Principal | None
+    ) -> None:
         if head.status != HTTPStatus.OK:
             return
         usage = answer.usage()
-        if usage is not None:
-            self.journal.meter.tokens("cached", usage.cached_tokens)
-            self.journal.meter.tokens("computed", usage.prompt_tokens - usage.cached_tokens)
+        if usage is not None and principal is not None:
+            self.reuse.turn(principal.tenant, usage.prompt_tokens, usage.cached_tokens)
             self.journal.tracer.current().note(
                 {
                     "gen_ai.usage.input_tokens": usage.prompt_tokens,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+from cwm.domain.cursor import CursorFault
 from cwm.domain.engine import EngineIdentity, Tier
 from cwm.domain.errors import CwmError, InvalidParameterError, SessionNotFoundError, WindowNotFoundError
-from cwm.domain.list_cursor import cursor_of, mark_of
+from cwm.domain.list_cursor import ListCursors
 from cwm.domain.names import require_session_id, require_window_name
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session, SessionState
-from cwm.domain.window import Chunk, Window, WindowQuery
+from cwm.domain.window import Chunk, Window, WindowMark, WindowQuery
 from cwm.ports.kv_tier import KvTier, Placement
 from cwm.ports.registry import Registry
+from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 
@@ -73,26 +75,41 @@ class Browse:
     registry: Registry
     kv_tier: KvTier
     directory: EngineDirectory
+    cursors: ListCursors
+    cursor_ttl: timedelta
+    journal: Journal
 
     async def windows(
         self, principal: Principal, query: WindowQuery, cursor: str | None = None
     ) -> WindowPage:
         """One page of the tenant's windows, from ``cursor`` on if it is given.
 
-        CWM-1003 for a page size or offset out of bounds, and for a cursor of another query.
+        CWM-1003 for a page size or offset out of bounds, and for a cursor that has expired, or is of another reader
+        or query.
         """
         if not 1 <= query.limit <= MAX_PAGE or query.offset < 0:
             raise InvalidParameterError(
                 f"limit is 1 to {MAX_PAGE}, offset at least 0.", limit=query.limit, offset=query.offset
             )
-        tenant = principal.tenant
         if cursor is not None:
             if query.offset:
                 raise InvalidParameterError("Give offset or cursor, not both.", field="cursor")
-            query = replace(query, after=mark_of(cursor, tenant, query))
-        page = await self.registry.windows(tenant, query)
-        next_cursor = cursor_of(tenant, query, query.mark(page.windows[-1])) if page.has_more else None
+            query = replace(query, after=await self._mark(principal, query, cursor))
+        page = await self.registry.windows(principal.tenant, query)
+        next_cursor = None
+        if page.has_more:
+            expires_at = self.journal.clock.now() + self.cursor_ttl
+            next_cursor = self.cursors.make(query.mark(page.windows[-1]), principal, query, expires_at)
         return WindowPage(page.windows, page.total, page.total_exact, next_cursor)
+
+    async def _mark(self, principal: Principal, query: WindowQuery, cursor: str) -> WindowMark:
+        try:
+            claim = self.cursors.read(cursor, principal, self.journal.clock.now())
+        except InvalidParameterError as error:
+            if error.context.get("reason") == CursorFault.FOREIGN:
+                await self.journal.foreign(principal, "cursor")
+            raise
+        return claim.require(query)
 
     async def sessions(
         self, principal: Principal, state: SessionState | None = None, limit: int = 50

@@ -37,6 +37,7 @@ from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.origins import Origins
 from cwm.services.kv.planner import Planner
 from cwm.services.kv.prefix import Prefix, fitting
+from cwm.services.kv.reuse import Reuse
 from cwm.services.kv.verify import Verify
 from cwm.services.replicas import Replicas
 from cwm.services.sessions.end_session import EndSession
@@ -89,6 +90,7 @@ class Thaw:
     replicas: Replicas
     journal: Journal
     meter: Meter
+    reuse: Reuse
     clock: Clock
     end_session: EndSession
     _restoring: BackgroundTasks = field(default_factory=BackgroundTasks)
@@ -237,17 +239,17 @@ class Thaw:
             recovered=replayed,
             engine_changes=changes,
         )
-        self._count(receipt)
+        self._count(principal, receipt)
         session = await self._open(principal, window, intent, template, snapshot.token_ids, salt_scope)
         warning = warning_of(window, prefix, receipt)
         if warning is not None:
             self.meter.event("thaw_partial")
         return Thawed(session, window, round(elapsed_ms), warning is not None, receipt, warning)
 
-    def _count(self, receipt: Receipt) -> None:
-        for tier, tokens in receipt.tokens_by_tier.items():
-            self.meter.tokens(tier, tokens)
-        self.meter.tokens("computed", receipt.tokens_recomputed)
+    def _count(self, principal: Principal, receipt: Receipt) -> None:
+        self.reuse.thaw(
+            principal.tenant, receipt.tokens_by_tier, receipt.tokens_restored, receipt.tokens_recomputed
+        )
         self.meter.verified(receipt.evidence.verification)
         if receipt.prefetch_ms:
             self.meter.thaw_phase("prefetch", receipt.prefetch_ms)

@@ -83,9 +83,14 @@ async def _caller() -> Caller:
     if not isinstance(face, McpFace):
         raise InternalError("This tool needs CWM's own MCP server.")
     call = current_call()
-    caller = await (face.agency.caller(sdk_context(request)) if call is None else call.caller())
+    if call is None:
+        principal = await face.agency.principal(sdk_context(request))
+        caller = await face.agency.caller(sdk_context(request))
+    else:
+        principal, caller = call.principal, await call.caller()
     agent = caller.agent
-    return Caller(agent.principal, agent, face.agency.agents, face.services, face.metrics)
+    # The agent's principal has the scopes of the request that began the agent session.
+    return Caller(principal, agent, face.agency.agents, face.services, face.metrics)
 
 
 CALLER: Final[Caller] = Depends(_caller)

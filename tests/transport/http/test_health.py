@@ -73,6 +73,8 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
             inspect.started,
             inspect.cache_fault,
             inspect.upstreams,
+            inspect.reuse,
+            inspect.audit_fault,
         )
         app = Starlette(routes=list(routes(answering, gateway.parts.meter)))
         async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 
 from cwm.adapters.memory.agent_sessions import InProcessAgentSessions
 from cwm.adapters.sql import schema
-from cwm.domain.access import EVERY
+from cwm.domain.access import EVERY, granted
 from cwm.domain.budgets import Budgets
 from cwm.domain.errors import SecurityError
 from cwm.domain.principal import Principal
@@ -53,7 +53,8 @@ class HeaderIdentity:
     async def authenticate(self, headers: Mapping[str, str]) -> Principal:
         if headers.get("x-tenant") == "nobody":
             raise SecurityError("Nobody may enter.")
-        return Principal(headers.get("x-tenant", "acme"), "agent", EVERY)
+        scopes = granted(headers["x-scopes"].split()) if "x-scopes" in headers else EVERY
+        return Principal(headers.get("x-tenant", "acme"), "agent", scopes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from cwm.domain.principal import Principal
 from cwm.services.access.limits import CountStore, Limits
 from cwm.services.audit.journal import Journal
 from cwm.services.engines.directory import EngineDirectory
+from cwm.services.kv.reuse import Reuse
 from cwm.services.sessions.open_session import OpenSession
 from cwm.services.sessions.salt_scopes import SaltScopes
 from cwm.services.turns.pass_through import PassThrough
@@ -164,6 +165,7 @@ async def gateway(
             turns=turns,
             journal=journal,
             limits=limits,
+            reuse=Reuse(meter),
         )
         app = BodyLimit(Starlette(routes=routes(pass_through, HeaderIdentity())), MAX_BODY_BYTES)
         url = await stack.enter_async_context(serving(app))

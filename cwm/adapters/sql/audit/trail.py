@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cwm.adapters.sql.audit.anchors import anchor_of
 from cwm.adapters.sql.database import Database
 from cwm.adapters.sql.rows import AUDIT_RECORD, record_of
 from cwm.adapters.sql.tables.audit import audit_anchors, audit_checkpoints, audit_log
@@ -63,7 +64,11 @@ class SqlAuditTrail:
 
     @reading
     def anchor(self, connection: Connection, tenant: str) -> Anchor:
-        return _anchor(connection, tenant)
+        return anchor_of(connection, tenant)
+
+    @writing
+    def sign_carried(self, connection: Connection, anchor: Anchor) -> None:
+        connection.execute(_put_anchor(connection, self.keys.sign_anchor(anchor), or_equal=True))
 
     @reading
     def checkpoint(self, connection: Connection, tenant: str) -> Checkpoint | None:
@@ -95,7 +100,7 @@ class SqlAuditTrail:
         """
         first = _selection(tenant, _ALL).order_by(_log.seq).limit(limit + 1)
         front = [record_of(row) for row in connection.execute(first)]
-        begins = _anchor(connection, tenant)
+        begins = anchor_of(connection, tenant)
         check, past = ChainCheck(self.keys, begins), begins.pruned
         for record in front[:-1]:
             check.take(record)
@@ -112,16 +117,10 @@ class SqlAuditTrail:
             past = record.place
         if past == begins.pruned:
             return 0
-        anchor = self.keys.sign_anchor(replace(begins, pruned=past, carried_through=check.carried_through))
-        values = {
-            "tenant": tenant,
-            "pruned_through": past.seq,
-            "pruned_digest": past.digest,
-            "carried_through": anchor.carried_through,
-            "key_id": anchor.key_id,
-            "signature": anchor.signature,
-        }
-        connection.execute(_insert_or_advance(connection, audit_anchors, values, "pruned_through"))
+        moved = replace(begins, pruned=past, carried_through=check.carried_through)
+        if moved.carried_through <= past.seq:
+            moved = replace(moved, carried_digest="")
+        connection.execute(_put_anchor(connection, self.keys.sign_anchor(moved)))
         deletion = connection.execute(delete(audit_log).where(_log.tenant == tenant, _log.seq <= past.seq))
         return deletion.rowcount
 
@@ -142,18 +141,25 @@ def _selection(tenant: str, wanted: AuditFilter) -> Select[Any]:
     return select(*AUDIT_RECORD).where(*conditions)
 
 
-def _anchor(connection: Connection, tenant: str) -> Anchor:
-    row = connection.execute(select(audit_anchors).where(audit_anchors.c.tenant == tenant)).one_or_none()
-    if row is None:
-        return Anchor(tenant)
-    pruned = Place(row.pruned_through, row.pruned_digest)
-    return Anchor(tenant, pruned, row.carried_through, row.key_id, row.signature)
+def _put_anchor(connection: Connection, anchor: Anchor, *, or_equal: bool = False) -> Any:
+    values = {
+        "tenant": anchor.tenant,
+        "pruned_through": anchor.pruned.seq,
+        "pruned_digest": anchor.pruned.digest,
+        "carried_through": anchor.carried_through,
+        "key_id": anchor.key_id,
+        "signature": anchor.signature,
+    }
+    return _insert_or_advance(connection, audit_anchors, values, "pruned_through", or_equal=or_equal)
 
 
-def _insert_or_advance(connection: Connection, table: Any, values: dict[str, Any], column: str) -> Any:
-    """Insert the row, or replace the tenant's row if that has a smaller value in ``column``."""
+def _insert_or_advance(
+    connection: Connection, table: Any, values: dict[str, Any], column: str, *, or_equal: bool = False
+) -> Any:
+    """Insert the row, or replace the tenant's row if that has a smaller value in ``column``, ``or_equal``."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     insertion = dialect.insert(table).values(values)
+    current, new = table.c[column], insertion.excluded[column]
     return insertion.on_conflict_do_update(
-        index_elements=["tenant"], set_=values, where=table.c[column] < insertion.excluded[column]
+        index_elements=["tenant"], set_=values, where=current <= new if or_equal else current < new
     )

@@ -91,11 +91,12 @@ def restored(scope: ContextScope, result: Restored) -> schemas.ContextRestored:
     }
 
 
-def stats(scope: ContextScope, result: ContextStats) -> schemas.ContextStats:
+def stats(scope: ContextScope, result: ContextStats, *, memory: bool) -> schemas.ContextStats:
+    """``memory``: include this process's memory, which all tenants share."""
     store: schemas.ContextStore = {"used_bytes": result.tenant_bytes}
     if result.tenant_quota_bytes is not None:
         store["quota_bytes"] = result.tenant_quota_bytes
-    return {
+    answer: schemas.ContextStats = {
         "success": True,
         "scope": scope.name,
         "of_scope": {
@@ -106,7 +107,9 @@ def stats(scope: ContextScope, result: ContextStats) -> schemas.ContextStats:
             "snapshots": [snapshot(each) for each in result.snapshots],
         },
         "shared_store": store,
-        "memory": {
+    }
+    if memory:
+        answer["memory"] = {
             "used_bytes": result.memory_bytes,
             "limit_bytes": result.memory_limit_bytes,
             "eviction": result.eviction.value,
@@ -116,5 +119,5 @@ def stats(scope: ContextScope, result: ContextStats) -> schemas.ContextStats:
             "warm_hits": result.counts.warm_hits,
             "misses": result.counts.misses,
             "evicted": result.counts.evicted,
-        },
-    }
+        }
+    return answer

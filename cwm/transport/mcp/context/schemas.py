@@ -126,4 +126,6 @@ class ContextStats(TypedDict):
     scope: str
     of_scope: ContextScopeStats
     shared_store: Annotated[ContextStore, Field(description="What the tenant uses of the shared store")]
-    memory: Annotated[ContextMemory, Field(description="Of this gateway process, all tenants")]
+    memory: NotRequired[
+        Annotated[ContextMemory, Field(description="For admin: of this gateway process, all tenants")]
+    ]

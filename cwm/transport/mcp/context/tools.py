@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from fastmcp.tools import FunctionTool
 from pydantic import Field
 
+from cwm.domain.access import AccessScope
 from cwm.domain.shared_context import (
     DEFAULT_PRIORITY,
     LABEL_PATTERN,
@@ -215,13 +216,19 @@ async def context_stats(
     agent_session: Handle = None,
     caller: Caller = CALLER,
 ) -> schemas.ContextStats:
-    """See how much a scope contains, which snapshots it has, and how many reads memory answers.
+    """See how much a scope contains, which snapshots it has, and how much the tenant uses of the shared store.
+
+    With the scope admin, memory tells how much of this gateway's memory all tenants use, and how many reads it answers.
 
     Errors: CWM-1003 malformed field; CWM-2004 no such agent session; CWM-4002 the shared store cannot be
     reached (retryable).
     """
     context_scope = await _scope(caller, scope, agent_session)
-    return render_context.stats(context_scope, await caller.services.shared_context.stats(context_scope))
+    return render_context.stats(
+        context_scope,
+        await caller.services.shared_context.stats(context_scope),
+        memory=AccessScope.ADMIN in caller.principal.scopes,
+    )
 
 
 def context_tools() -> list[FunctionTool]:

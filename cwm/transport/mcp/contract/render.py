@@ -10,8 +10,9 @@ from typing import Final, cast
 from cwm.domain.engine import Tier
 from cwm.domain.session import Session
 from cwm.domain.window import Window
+from cwm.ports.kv_tier import TierUsage
 from cwm.services.health.inspect import CacheStats, Health
-from cwm.services.results.savings import Savings
+from cwm.services.results.savings import SavedTokens
 from cwm.services.turns.generate import Generated
 from cwm.services.windows.browse import BlockStatus, Residency, SessionStatus, WindowPage, WindowStatus
 from cwm.services.windows.delete import Deleted
@@ -264,24 +265,18 @@ def deleted(result: Deleted) -> schemas.Deleted:
     return answer
 
 
-def cache_stats(stats: CacheStats, savings: Savings) -> schemas.CacheStats:
-    tiers: list[schemas.TierUsage] = []
-    for usage in stats.tiers:
-        tiers.append({"tier": _tier(usage.tier), "used_bytes": usage.used_bytes})
-        if usage.capacity_bytes is not None:
-            tiers[-1]["capacity_bytes"] = usage.capacity_bytes
-    return {
+def cache_stats(stats: CacheStats, savings: SavedTokens) -> schemas.CacheStats:
+    answer: schemas.CacheStats = {
         "success": True,
         "kv_store": {
             "total_blocks": stats.total_blocks,
             "total_bytes": stats.total_bytes,
-            "hit_rate": stats.kv_hit_rate,
-            "tiers": tiers,
+            "hit_rate": stats.reused.restored_share,
         },
         "vllm": {
             "connected": stats.vllm_connected,
-            "hit_rate": stats.vllm_hit_rate,
-            "cached_tokens": stats.cached_tokens,
+            "hit_rate": stats.reused.share,
+            "cached_tokens": stats.reused.cached,
         },
         "results": {
             "had_tokens": savings.had,
@@ -292,6 +287,21 @@ def cache_stats(stats: CacheStats, savings: Savings) -> schemas.CacheStats:
             "not_kept": savings.unkept,
         },
     }
+    if stats.engine is not None:
+        answer["kv_store"]["tiers"] = [_tier_usage(usage) for usage in stats.engine.tiers]
+        answer["engine"] = {
+            "kv_hit_rate": stats.engine.kv_hit_rate,
+            "prefix_hit_rate": stats.engine.prefix_hit_rate,
+            "cached_tokens": stats.engine.cached_tokens,
+        }
+    return answer
+
+
+def _tier_usage(usage: TierUsage) -> schemas.TierUsage:
+    answer: schemas.TierUsage = {"tier": _tier(usage.tier), "used_bytes": usage.used_bytes}
+    if usage.capacity_bytes is not None:
+        answer["capacity_bytes"] = usage.capacity_bytes
+    return answer
 
 
 def health(result: Health) -> schemas.HealthStatus:

@@ -38,7 +38,7 @@ async def stats(caller: Caller = CALLER) -> str:
     """Cache statistics in the form of cache_stats's answer, with the health of every component under health."""
     cache = await caller.services.inspect.cache_stats(caller.principal)
     health = await caller.services.inspect.health()
-    statistics = render.cache_stats(cache, caller.services.delivery.savings)
+    statistics = render.cache_stats(cache, caller.services.delivery.savings.of(caller.principal.tenant))
     return json.dumps({**statistics, "health": render.health(health)})
 
 

@@ -278,27 +278,37 @@ class KvStore(TypedDict):
     hit_rate: Annotated[
         Share,
         Field(
-            description="Share of the tokens looked up in LMCache that were found, since the engine's start"
+            description="Share of the tokens of your thaws that were restored, not computed, since this gateway's start"
         ),
     ]
-    tiers: Annotated[
-        list[TierUsage], Field(description="Of the whole engine; empty if LMCache does not answer")
+    tiers: NotRequired[
+        Annotated[
+            list[TierUsage],
+            Field(description="Of the whole engine, for admin; empty if LMCache does not answer"),
+        ]
     ]
 
 
 class Vllm(TypedDict):
     connected: bool
-    hit_rate: Annotated[Share, Field(description="Hit rate of vLLM's own prefix cache since its start")]
-    cached_tokens: Annotated[
-        int,
-        Field(
-            description="Prompt tokens that vLLM took from caches instead of computing them, since its start"
-        ),
+    hit_rate: Annotated[
+        Share, Field(description="Share of your prompt tokens that vLLM took from caches, not computed")
     ]
+    cached_tokens: Annotated[int, Field(description="Number of these tokens, since this gateway's start")]
+
+
+class EngineTotals(TypedDict):
+    """Of all tenants, since the engine's start."""
+
+    kv_hit_rate: Annotated[
+        Share, Field(description="Share of the tokens looked up in LMCache that were found")
+    ]
+    prefix_hit_rate: Annotated[Share, Field(description="Hit rate of vLLM's own prefix cache")]
+    cached_tokens: Annotated[int, Field(description="Prompt tokens that vLLM took from caches, not computed")]
 
 
 class ResultTokens(TypedDict):
-    """Totals of this gateway since it started."""
+    """Totals of your tenant in this gateway, since it started."""
 
     had_tokens: Annotated[int, Field(description="Number of tokens in all tool results")]
     delivered_tokens: Annotated[int, Field(description="Tokens of these that were delivered at once")]
@@ -317,6 +327,7 @@ class CacheStats(TypedDict):
     kv_store: KvStore
     vllm: Vllm
     results: ResultTokens
+    engine: NotRequired[Annotated[EngineTotals, Field(description="For admin: the whole engine's")]]
 
 
 class AgentSessionCreated(TypedDict):

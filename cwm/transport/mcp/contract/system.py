@@ -16,15 +16,16 @@ from cwm.transport.mcp.mcp_server import CALLER, Caller
 async def cache_stats(caller: Caller = CALLER) -> schemas.CacheStats:
     """See how much the KV cache holds and how often it is hit.
 
-    kv_store counts the distinct blocks of your windows and the bytes of one copy of each; its hit_rate, and
-    all of vllm, are the engine's own totals since it started. Rates are shares from 0 to 1. If the engine does
-    not answer, vllm has connected: false and zeros. results counts the tokens of tool results that passed
-    through this gateway since it started, and how many of them result budgets saved.
+    All figures are of your tenant. kv_store counts the distinct blocks of your windows and the bytes of one copy
+    of each. Rates, cached_tokens and results count what passed through this gateway since it started; rates are
+    shares from 0 to 1. results tells how many tokens of tool results result budgets saved. vllm has connected:
+    false if the engine does not answer. With the scope admin, engine has the engine's totals of all tenants
+    since its start, and kv_store.tiers what each tier holds.
 
     Errors: CWM-4002 the registry cannot be read (retryable).
     """
     stats = await caller.services.inspect.cache_stats(caller.principal)
-    return render.cache_stats(stats, caller.services.delivery.savings)
+    return render.cache_stats(stats, caller.services.delivery.savings.of(caller.principal.tenant))
 
 
 async def health_check(

@@ -164,7 +164,7 @@ async def window_list(
     meanwhile. offset works too, but is slower the larger it is. total counts all matches; where there are too
     many to count, total_is_at_least is true and there are at least total. Sizes are in bytes.
 
-    Errors: CWM-1003 malformed field, or a cursor from a different query.
+    Errors: CWM-1003 malformed field, or a cursor that has expired or is from a different query.
     """
     query = WindowQuery(
         # No window has more than MAX_TAGS tags: one more than that matches no window, as the whole list would.

@@ -25,6 +25,7 @@ from cwm.services.audit.verify import VerifyAudit
 from cwm.settings import Database, Engine, Isolation, Settings
 from cwm.transport.http.origin import OriginLayer
 from cwm.wiring.parts import Parts, build_parts
+from tests.contracts.nouns import freeze
 from tests.transport.mcp.gateway import LEGACY, MODERN, Agent, assembled, faced, nobody_listens, serving
 
 pytestmark = pytest.mark.slow
@@ -169,6 +170,26 @@ async def test_a_cursor_in_the_wrong_hands_is_recorded(audited: Audited, era: st
         assert refused.error["context"]["reason"] == "foreign"
         assert (await agent.call("result_read", {"cursor": "A" * 120})).is_error
     (event,) = await audited.events()
+    assert (event.subject, event.details) == ("bob", {"what": "cursor"})
+
+
+async def test_a_cursor_of_a_list_in_the_wrong_hands_is_refused_and_recorded(
+    audited: Audited, era: str
+) -> None:
+    for name in ("w1", "w2", "w3"):
+        await freeze(audited.parts.registry, name, tenant="acme")
+    async with audited.agent("ann", era) as agent:
+        page = (await agent.call("window_list", {"limit": 1})).value
+        following = {"limit": 1, "cursor": page["next_cursor"]}
+        assert len((await agent.call("window_list", following)).value["windows"]) == 1
+        other_query = await agent.call("window_list", {**following, "search": "w"})
+        assert other_query.error["context"]["reason"] == "foreign"
+    async with audited.agent("bob", era) as agent:
+        refused = await agent.call("window_list", following)
+        assert (refused.error["code"], refused.error["context"]["reason"]) == ("CWM-1003", "foreign")
+        forged = await agent.call("window_list", {"cursor": page["next_cursor"][:-4] + "AAA="})
+        assert forged.error["context"]["reason"] == "malformed"
+    (event,) = await audited.events("security.isolation_violation")
     assert (event.subject, event.details) == ("bob", {"what": "cursor"})
 
 

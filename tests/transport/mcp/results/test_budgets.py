@@ -428,7 +428,7 @@ async def test_what_was_saved_is_told_net_of_what_was_read_later(agent: Agent, w
 
 
 async def test_what_is_read_as_a_resource_is_read_later_too(fronted: Fronted, agent: Agent) -> None:
-    savings = fronted.gateway.parts.services.delivery.savings
+    savings = fronted.gateway.parts.services.delivery.savings.of(agent.tenant)
     told = kept(await call(agent, "t_mixed", size=LONG))
     for part, tokens in (("", told["tokens"]), ("/1", 1_600)):
         before, had = savings.read_later, savings.had

@@ -50,7 +50,7 @@ async def test_a_300_kb_file_moves_between_two_tools_without_being_read(
         wrote = await agent.call("files_write_file", {"path": str(root / "b.txt"), "content": content})
         assert not wrote.is_error, wrote.text
         assert (root / "b.txt").read_bytes() == (root / "a.txt").read_bytes()
-        savings = running.parts.services.delivery.savings
+        savings = running.parts.services.delivery.savings.of(agent.tenant)
         assert savings.delivered < MOST_TOKENS
         assert savings.saved > 20 * savings.delivered
         assert await pages(agent, told["cursor"]) == (root / "a.txt").read_bytes()

@@ -264,6 +264,7 @@ async def test_statistics_of_a_silent_engine_are_zeros_and_count_the_registry(
         "kv_store": {"total_blocks": 2, "total_bytes": 200, "hit_rate": 0.0, "tiers": []},
         "vllm": {"connected": False, "hit_rate": 0.0, "cached_tokens": 0},
         "results": statistics["results"],
+        "engine": {"kv_hit_rate": 0.0, "prefix_hit_rate": 0.0, "cached_tokens": 0},
     }
     told = statistics["results"]
     assert told["saved_tokens"] == told["had_tokens"] - told["delivered_tokens"] - told["read_later_tokens"]
