@@ -148,22 +148,6 @@ async def alter(database: Path, **changed: str) -> None:
     await opened.dispose()
 
 
-async def test_a_window_of_other_weights_is_computed_again_and_says_what_changed(
-    live_engine: LiveEngine, tmp_path: Path
-) -> None:
-    with served(live_engine, tmp_path / "cwm.db", "acme") as gateway:
-        async with talk(gateway.url, gateway.model) as agent:
-            session, ids = await agent.fill(words(200))
-            await agent.tool("window_freeze", session_id=session, window_name="w")
-            await alter(tmp_path / "cwm.db", weights_digest="of others")
-            thawed = await agent.tool("window_thaw", window_name="w")
-            assert thawed["partial"] is True
-            (change,) = thawed["receipt"]["engine_changes"]
-            assert (change["field"], change["frozen"]) == ("weights_digest", "of others")
-            assert f"weights_digest was of others, is {change['now']}" in thawed["warning"]
-            assert thawed["token_count"] == len(ids)
-
-
 @pytest.mark.parametrize("field", TOKEN_FIELDS)
 async def test_a_window_whose_tokens_mean_something_else_now_is_refused_with_the_fix(
     live_engine: LiveEngine, tmp_path: Path, field: str

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from cwm.adapters.sql import schema
 from cwm.settings import LocalEngine
 from cwm.stack.environment import Pins, prepare_environment
 from tests.live.engine import LiveEngine
@@ -87,7 +88,8 @@ async def answering(url: str) -> None:
 
 
 async def test_a_well_engine_passes_every_check(live_engine: LiveEngine, tmp_path: Path) -> None:
-    answer, status = await examine(tmp_path, live_engine)
+    await schema.upgrade(f"sqlite:///{tmp_path / 'cwm.db'}")
+    answer, status = await examine(tmp_path, live_engine, CWM_SECRET="a test's secret")
 
     assert {f["name"]: f["message"] for f in answer["findings"] if f["status"] != "ok"} == {}
     assert (answer["ok"], status) == (True, 0)

@@ -77,4 +77,7 @@ async def test_neither_a_turn_nor_a_thaw_uses_kv_of_the_weights_that_were_there_
         assert tuple(after["token_ids"]) == await computed(own_engine, prompt)
         thawed = await agent.tool("window_thaw", window_name="w")
         assert (thawed["token_count"], thawed["receipt"]["tokens_restored"]) == (len(ids), 0)
-        assert "weights_digest was" in thawed["warning"]
+        (change,) = thawed["receipt"]["engine_changes"]
+        assert change["field"] == "weights_digest"
+        assert f"weights_digest was {change['frozen']}, is {change['now']}" in thawed["warning"]
+        assert thawed["partial"] is True
