@@ -187,15 +187,8 @@ def test_a_full_valkey_loses_what_nobody_froze_and_never_a_frozen_last_copy(
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """``cwm up`` with a storage of its own, ready."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
-    mine = {
-        "CWM_DB_PATH": "cwm.db",
-        "CWM_SECRET_FILE": "secret",
-        "CWM_CPU_CACHE_GB": "0.5",
-        "CWM_KV_CACHE_GB": "1",
-    }
     with subprocess.Popen(
-        up_argv(tmp_path), cwd=tmp_path, env={**kept, **mine}, stdout=subprocess.PIPE, text=True
+        up_argv(tmp_path), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -206,6 +199,18 @@ def up(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     for file in RUN.glob("cwm-*.json"):  # a killed one leaves them for a next start that never comes here
         if str(tmp_path) in file.read_text():
             file.unlink()
+
+
+def environment() -> dict[str, str]:
+    """Of a ``cwm up`` that keeps everything in the folder that it runs in."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
+    return {
+        **kept,
+        "CWM_DB_PATH": "cwm.db",
+        "CWM_SECRET_FILE": "secret",
+        "CWM_CPU_CACHE_GB": "0.5",
+        "CWM_KV_CACHE_GB": "1",
+    }
 
 
 def up_argv(folder: Path) -> list[str]:
@@ -234,7 +239,13 @@ def test_a_storage_has_one_cwm_up_and_a_killed_one_takes_its_engine_with_it(
     up: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     second = subprocess.run(
-        up_argv(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        up_argv(tmp_path),
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     parts = parts_of(tmp_path / "storage")
     segments = {segment for pid in parts.values() for segment in shm.mapped_by(proc.session_members(pid))}
