@@ -42,7 +42,7 @@ PROMISES = {
     "encrypted and bound to its own key": "tests/deploy/test_chunk_seal.py",
     "It replays a short continuation that was recorded at the freeze": "tests/live/test_integrity.py::test_a_thaw_says_that_it_verified_and_what_that_cost_and_may_be_told_not_to",
     "If the KV continues differently, CWM discards it": "tests/live/test_integrity.py::test_wrong_kv_that_opens_is_found_by_the_canary_and_never_continued_from",
-    "CWM does not use the KV of a different engine": "tests/live/test_deployments.py::test_a_window_of_other_weights_is_computed_again_and_says_what_changed",
+    "CWM does not use the KV of a different engine": "tests/live/test_other_weights.py::test_neither_a_turn_nor_a_thaw_uses_kv_of_the_weights_that_were_there_before",
     "refuses a thaw when the tokenizer or chat template is different": "tests/live/test_deployments.py::test_a_window_whose_tokens_mean_something_else_now_is_refused_with_the_fix",
     "with their tools named `<server>_<tool>`": "tests/transport/mcp/upstreams/test_upstreams.py::test_tools_appear_under_the_upstreams_name_and_answer",
     "Each agent session has its own session with a server that keeps state": "tests/transport/mcp/upstreams/test_upstreams.py::test_each_mcp_session_has_its_own_session_with_a_stateful_upstream",
