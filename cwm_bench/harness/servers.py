@@ -27,6 +27,7 @@ from cwm.stack.redis_url import RedisAddress
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
+_KILL_AFTER_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 _NOWHERE: Final = "http://127.0.0.1:9"
 _URL: Final = re.compile(rb"http://[^/\s]+/mcp")
@@ -168,9 +169,15 @@ async def answering(url: str, process: Process, log: Path) -> None:
 
 
 async def _stop(process: Process) -> None:
+    """SIGTERM, and SIGKILL for a server that has not ended a minute later."""
     if process.returncode is None:
         process.terminate()
-    await process.wait()
+    try:
+        async with asyncio.timeout(_KILL_AFTER_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
