@@ -43,8 +43,10 @@ class SeenTool:
 
 def version_of(definition: Definition) -> ToolVersion:
     """The version of a tool: the digest covers everything that a model learns of it."""
-    told = {field: definition[field] for field in _TOLD_TO_MODELS if definition.get(field) is not None}
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    definition_fields = {
+        field: definition[field] for field in _TOLD_TO_MODELS if definition.get(field) is not None
+    }
+    digest = hashlib.sha256(json.dumps(definition_fields, sort_keys=True).encode()).hexdigest()
     description = _storable(str(definition.get("description") or ""))
     return ToolVersion(_name(str(definition["name"])), digest, description[:_LONGEST_DESCRIPTION])
 

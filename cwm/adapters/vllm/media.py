@@ -70,7 +70,7 @@ async def _is_public(url: str) -> bool:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError):
         return False
-    return all(is_public(str(address[0])) for *_, address in found)
+    return all(is_public(str(address[0])) for *_, address in addresses)

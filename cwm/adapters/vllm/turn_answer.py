@@ -63,9 +63,9 @@ class _Ids:
         vLLM lists the choices in the order of their indexes.
         """
         choices = 0
-        for found in _GIVEN_IDS.finditer(content):
-            ids = json.loads(found[2])
-            if found[1]:
+        for match in _GIVEN_IDS.finditer(content):
+            ids = json.loads(match[2])
+            if match[1]:
                 self._take_prompt(ids)
             else:
                 self._take_choice({"index": choices, "token_ids": ids})
@@ -75,9 +75,9 @@ class _Ids:
     def take_usage(self, content: bytes) -> None:
         """Take the usage out of the end of a body."""
         tail = content[-_TAIL_BYTES:]
-        for found in reversed([*_USAGE.finditer(tail)]):
+        for match in reversed([*_USAGE.finditer(tail)]):
             with suppress(ValueError):
-                usage, _ = _DECODER.raw_decode(tail[found.start(1) :].decode(errors="replace"))
+                usage, _ = _DECODER.raw_decode(tail[match.start(1) :].decode(errors="replace"))
                 self.take({"usage": usage})
                 return
 

@@ -235,11 +235,11 @@ class Limits:
 def _require_possible(cost: int, places: tuple[ConcurrencyLimit, ...], buckets: tuple[Bucket, ...]) -> None:
     limits = [(place.most, place.level, f"{place.most} at once") for place in places]
     limits += [(bucket.rate.amount, bucket.level, str(bucket.rate)) for bucket in buckets]
-    for most, level, told in limits:
+    for most, level, limit_text in limits:
         if cost > most:
             raise InvalidParameterError(
                 f"This request counts as {cost} requests, its prompts times its answers; the limit of each {level} "
-                f"is {told}. Ask for fewer in one request.",
+                f"is {limit_text}. Ask for fewer in one request.",
                 field="n",
                 requests=cost,
                 limit=most,

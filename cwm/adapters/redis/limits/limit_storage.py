@@ -24,8 +24,8 @@ for at = 1, places do
 end
 for at = 1, (#KEYS - places) / 2 do
   local key, arg = places + 2 * at - 1, 2 * places + 3 * at + 1
-  local asked = {ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]}
-  if not acquire({KEYS[key], KEYS[key + 1]}, asked) then return places + at end
+  local rate = {ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]}
+  if not acquire({KEYS[key], KEYS[key + 1]}, rate) then return places + at end
 end
 for at = 1, places do
   redis.call('ZADD', KEYS[at], now + ARGV[2], ARGV[1])

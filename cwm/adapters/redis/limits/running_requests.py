@@ -70,14 +70,14 @@ class RedisRunningRequests:
                 await self.renew()
 
     async def renew(self) -> None:
-        held = [
+        members = [
             (_key(place), member)
             for request, places in self._running.items()
             for place in places
             for member in _members(request, place)
         ]
-        if held:
-            keys, requests = zip(*held, strict=True)
+        if members:
+            keys, requests = zip(*members, strict=True)
             async with _writing():
                 await self._trips.run(_RENEW, keys, [self._lapse_ms, *requests])
 
