@@ -6,7 +6,7 @@ invalid, CWM-1003 when it rejects the content of the request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -136,7 +136,8 @@ class Engine(Protocol):
 
     async def complete(self, generation: Generation) -> Completion: ...
 
-    def stream(self, generation: Generation) -> AsyncIterator[Delta]: ...
+    def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
+        """The completion piece by piece. Closing it after the first token ends the generation."""
 
     async def counters(self) -> Counters: ...
 

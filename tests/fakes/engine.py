@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -134,7 +134,7 @@ class FakeEngine:
             top=tuple(run.new) if generation.sampling.get("logprobs") else (),
         )
 
-    async def stream(self, generation: Generation) -> AsyncIterator[Delta]:
+    async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         run = await self._run(generation)
         for count, token in enumerate(run.token_ids):
             if count == self.breaks_after:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -163,7 +163,7 @@ class VllmEngine:
             note_generation(span, completion)
         return completion
 
-    async def stream(self, generation: Generation) -> AsyncIterator[Delta]:
+    async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         """Shield this call until the first delta, for the reason given in :meth:`complete`."""
         body = wire.completion_body(generation, stream=True)
         with self._spans.generation(generation, stream=True) as span:

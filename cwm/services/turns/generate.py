@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -73,6 +74,12 @@ class _StreamedAnswer:
 
 
 @dataclass(slots=True)
+class _Caller:
+    on_text: OnText | None
+    waits: bool = True
+
+
+@dataclass(slots=True)
 class Generate:
     registry: Registry
     engine: Engine
@@ -94,17 +101,23 @@ class Generate:
     ) -> Generated:
         """Append the input, generate, record both. The earlier context is sent as its recorded token ids.
 
-        ``on_text`` is awaited with each piece of text and the number of new tokens so far. If the caller
-        disconnects, the turn is finished and recorded. CWM-1001, 1003, 2001, 3002, 7003, 9002.
+        ``on_text`` is awaited with each piece of text and the number of new tokens so far. If the caller leaves, the
+        turn ends after its first token, and what was generated is recorded. CWM-1001, 1003, 2001, 3002, 7003, 9002.
         """
         require_session_id(session_id)
         if bool(turn.messages) == (turn.text is not None):
             raise InvalidParameterError("Give either messages or text.", field="messages")
         self.schemas.require_tools(turn.template_options.get("tools"), together=False)
-        return await outlasting(self._running.start(self._exclusively(principal, session_id, turn, on_text)))
+        caller = _Caller(on_text)
+        try:
+            return await outlasting(
+                self._running.start(self._exclusively(principal, session_id, turn, caller))
+            )
+        finally:
+            caller.waits = False
 
     async def _exclusively(
-        self, principal: Principal, session_id: str, turn: TurnInput, on_text: OnText | None
+        self, principal: Principal, session_id: str, turn: TurnInput, caller: _Caller
     ) -> Generated:
         async with (
             self.journal.entry(principal, "session_generate", session_id=session_id) as details,
@@ -116,7 +129,7 @@ class Generate:
             details.update(of_another(principal, session.owner))
             await in_flight.continues(session)
             await self.limits.require_tokens(principal)
-            generated = await self._turn(principal, session, turn, in_flight, on_text)
+            generated = await self._turn(principal, session, turn, in_flight, caller)
             details.update(token_count=generated.token_count, cached_tokens=generated.cached_tokens)
         return generated
 
@@ -126,7 +139,7 @@ class Generate:
         session: Session,
         turn: TurnInput,
         in_flight: Turn,
-        on_text: OnText | None,
+        caller: _Caller,
     ) -> Generated:
         identity = await self.directory.identity(session.model)
         context = await self.registry.session_tokens(principal.tenant, session.id)
@@ -149,7 +162,7 @@ class Generate:
             weights=identity.weights_digest,
         )
         metadata = {**session.metadata, **template.as_metadata()}
-        answer = await self._run(principal, session, generation, metadata, in_flight, on_text)
+        answer = await self._run(principal, session, generation, metadata, in_flight, caller)
         self.reuse.turn(principal.tenant, answer.prompt_tokens, answer.cached_tokens)
         return Generated(
             session_id=session.id,
@@ -184,7 +197,7 @@ class Generate:
         generation: Generation,
         metadata: dict[str, Any],
         in_flight: Turn,
-        on_text: OnText | None,
+        caller: _Caller,
     ) -> _StreamedAnswer:
         """Stream the answer and record what was received, also if the engine dies half-way.
 
@@ -194,14 +207,20 @@ class Generate:
         answer, recorded = _StreamedAnswer(), True
         engine_error: CwmError | None = None
         try:
-            async for delta in self.engine.stream(generation):
-                answer.take(delta)
-                if on_text is not None and delta.text:
-                    await on_text(delta.text, len(answer.token_ids))
+            async with aclosing(self.engine.stream(generation)) as deltas:
+                async for delta in deltas:
+                    answer.take(delta)
+                    if not caller.waits and answer.token_ids:
+                        break
+                    if caller.on_text is not None and delta.text:
+                        await caller.on_text(delta.text, len(answer.token_ids))
         except CwmError as error:
             engine_error = error
             raise
         finally:
+            if answer.token_ids:
+                # An answer that did not come to its end has no count of the prompt.
+                answer.prompt_tokens = answer.prompt_tokens or len(generation.token_ids)
             await self.limits.spend(principal, answer.prompt_tokens + len(answer.token_ids))
             if answer.token_ids:
                 token_ids = generation.token_ids + tuple(answer.token_ids)

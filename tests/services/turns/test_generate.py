@@ -118,7 +118,7 @@ async def test_what_an_engine_said_before_it_broke_off_is_recorded(
     assert (await cwm.says("s1", " more")).token_count > count
 
 
-async def test_a_caller_who_leaves_does_not_lose_the_turn(cwm: Gateway) -> None:
+async def test_a_turn_whose_caller_leaves_ends_after_its_first_token_and_is_recorded(cwm: Gateway) -> None:
     await cwm.open_session(ANN, "s1")
     cwm.engine.gate = asyncio.Event()
     cwm.engine.asked.clear()
@@ -128,7 +128,23 @@ async def test_a_caller_who_leaves_does_not_lose_the_turn(cwm: Gateway) -> None:
     await asyncio.wait([caller])
     cwm.engine.gate.set()
     await cwm.generate.settle()
-    assert len(await tokens(cwm)) == len(TEXT) + 8
+    assert len(await tokens(cwm)) == len(TEXT) + 1
+    cwm.engine.gate = None
+    assert (await cwm.says("s1", " more")).token_count > len(TEXT) + 1
+
+
+async def test_who_leaves_pays_for_the_prompt_all_the_same(sqlite: Database) -> None:
+    cwm = gateway(sqlite, rules=LimitRules(principal_tokens=(Rate(len(TEXT) + 1, 3_600),)))
+    await cwm.open_session(ANN, "s1")
+    cwm.engine.gate = asyncio.Event()
+    caller = asyncio.create_task(cwm.says("s1", TEXT))
+    await asyncio.wait_for(cwm.engine.asked.wait(), 10)
+    caller.cancel()
+    await asyncio.wait([caller])
+    cwm.engine.gate.set()
+    await cwm.generate.settle()
+    with pytest.raises(TokenBudgetError):
+        await cwm.says("s1", " more")
 
 
 async def test_turns_of_a_session_wait_for_each_other(cwm: Gateway) -> None:
