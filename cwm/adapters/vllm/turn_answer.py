@@ -20,7 +20,8 @@ from cwm.ports.turn_wire import PromptUsage
 _IDS: Final = re.compile(
     rb'token_ids(?:(?<=[^\\]"token_ids)|(?<=[^\\]"prompt_token_ids))("\s*:\s*)\[[\d\s,]*\]'
 )
-_GIVEN_IDS: Final = re.compile(rb'(?<=[^\\]")(prompt_)?token_ids"\s*:\s*(\[[\d\s,]*\]|null)')
+_GIVEN_IDS: Final = re.compile(rb'token_ids"\s*:\s*(\[[\d\s,]*\]|null)')
+_NAME_BEGINS: Final = re.compile(rb'[^\\]"(prompt_)?\Z')
 _USAGE: Final = re.compile(rb'(?<=[^\\]")usage"\s*:\s*(\{)')
 # Up to here a body is parsed whole, which takes a few milliseconds.
 _LARGE_BYTES: Final = 256 * 1024
@@ -64,8 +65,11 @@ class _Ids:
         """
         choices = 0
         for match in _GIVEN_IDS.finditer(content):
-            ids = json.loads(match[2])
-            if match[1]:
+            name = _NAME_BEGINS.search(content[max(0, match.start() - 9) : match.start()])
+            if name is None:
+                continue
+            ids = json.loads(match[1])
+            if name[1]:
                 self._take_prompt(ids)
             else:
                 self._take_choice({"index": choices, "token_ids": ids})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
+from cwm.services.aside import aside
 
 if TYPE_CHECKING:
     from cwm.ports.engine import Engine, ForwardedResponse
@@ -213,11 +214,13 @@ class Exchange:
             self._head = Head(upstream.status, upstream.headers, _is_stream(upstream))
             answer = self._answer = self._reader(self._head)
             self._ready.set()
+            size = 0
             async for chunk in upstream.chunks():
+                size += len(chunk)
                 await self._pass_on(answer.feed(chunk))
                 if self._pipe.abandoned and answer.begun:
                     break
-            tail = answer.finish()
+            tail = await aside(size, answer.finish)
         await self._settle_once()
         await self._pass_on(tail)
         self._complete = True
