@@ -18,13 +18,15 @@ import httpx2
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
 IMAGE: Final = "cwm:test"
+ENGINE_IMAGE: Final = "cwm-engine:test"
 _STAND_INS: Final = {
     "CWM_PYTHON_IMAGE": "cwm-stand-in/python",
     "CWM_POSTGRES_IMAGE": "cwm-stand-in/postgres",
     "CWM_VALKEY_IMAGE": "cwm-stand-in/valkey",
     "CWM_PROXY_IMAGE": "cwm-stand-in/haproxy",
 }
-_COMMAND_SECONDS: Final = 600
+_COMMAND_SECONDS: Final = 1200
+_HEALTHY_SECONDS: Final = 300
 
 
 class CommandError(Exception):
@@ -115,7 +117,7 @@ class Stack:
     def up(self, *services: str) -> None:
         """Raises CommandError with what the containers said when not all become healthy."""
         try:
-            self.compose("up", "--detach", "--wait", "--wait-timeout", "180", *services)
+            self.compose("up", "--detach", "--wait", "--wait-timeout", str(_HEALTHY_SECONDS), *services)
         except CommandError as failed:
             raise CommandError(f"{failed}\n{self.compose('logs', '--tail', '50', ok=False)}") from None
 
@@ -145,6 +147,7 @@ def stack(folder: Path, **more: str) -> Iterator[Stack]:
     environ = {
         **images(),
         "CWM_IMAGE": IMAGE,
+        "CWM_TEST_ENGINE_IMAGE": ENGINE_IMAGE,
         "CWM_SECRETS": str(secrets),
         "CWM_CONFIG_FOLDER": str(HERE / "config"),
         "CWM_PUBLISHED_PORT": str(port),
