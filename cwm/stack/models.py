@@ -50,12 +50,12 @@ async def prepare_model(
     """
     models = home / "models"
     if wanted == TINY:
-        script = shipped.folder("engine") / "make_tiny_model.py"
+        script = shipped.folder("engine") / "tools/make_tiny_model.py"
         builder = _Builder(models, environment, report, withheld)
         folder = await builder.once(f"{TINY}-{_short_hash(script)}", "the tiny model", builder.tiny(script))
         name = TINY
     elif wanted == SMOLLM2:
-        script = shipped.folder("engine") / "convert_smollm2.py"
+        script = shipped.folder("engine") / "tools/convert_smollm2.py"
         builder = _Builder(models, environment, report, withheld)
         folder = await builder.once(
             f"{SMOLLM2}-{_short_hash(script)}", "SmolLM2-135M-Instruct", builder.smollm2(script)

@@ -248,7 +248,7 @@ def _serde(findings: Findings, facts: KvTierFacts) -> None:
         findings.fault(
             "serde",
             f"Stored chunks are not authenticated ({', '.join(facts.bare_adapters)}): damaged bytes would be loaded.",
-            'Add "serde":{"type":"cwm-seal","keyring_path":…} to every --l2-adapter; launch_lmcache.py knows it.',
+            'Add "serde":{"type":"cwm-seal","keyring_path":…} to every --l2-adapter of LMCache, and start it with `python -m cwm_engine.serve_lmcache`.',
         )
     else:
         findings.ok("serde", "stored chunks are encrypted and authenticated")

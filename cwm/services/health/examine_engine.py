@@ -111,7 +111,7 @@ class EngineExamination:
             self.findings.warn(
                 "weights",
                 "vLLM does not report which weights it loaded: whenever it starts again, all stored KV is computed again.",
-                "Start vLLM with CWM's connector (deploy/engine/cwm_connector.py), or set CWM_WEIGHTS_DIGEST and change it "
+                "Start vLLM with CWM's connector (deploy/engine/cwm_engine/connector.py), or set CWM_WEIGHTS_DIGEST and change it "
                 "with the weights.",
             )
 
