@@ -67,6 +67,20 @@ async def prepare_model(
     return Model(folder, name, _longest_context(folder))
 
 
+def model_elsewhere(name: str) -> Model:
+    """A model of another machine: a folder there, or a name that vLLM looks up. Raises StackError.
+
+    The longest context is read from the folder if it is here too.
+    """
+    if name in {TINY, SMOLLM2}:
+        raise StackError(
+            f"only `cwm up` makes the model '{name}'; name a folder, or a model of Hugging Face."
+        )
+    folder = _nameable(Path(name))
+    here = (folder / "config.json").is_file()
+    return Model(folder, folder.name, _longest_context(folder) if here else _LONGEST_DEFAULT)
+
+
 def _existing(wanted: str) -> Path:
     folder = Path(wanted).expanduser()
     if not (folder / "config.json").is_file():

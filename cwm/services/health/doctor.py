@@ -108,7 +108,7 @@ class Doctor:
             findings.fault(
                 "vllm",
                 error.message,
-                "Start vLLM, or set CWM_VLLM_URL to where it runs; `cwm up` starts one.",
+                "Start vLLM, or set CWM_VLLM_URL to where it runs; `cwm up` starts one, `cwm engine command` prints how.",
             )
             return None, None
         if not models:
@@ -124,7 +124,7 @@ class Doctor:
             findings.fault(
                 "lmcache",
                 error.message,
-                "Start LMCache's server and coordinator, or set CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+                "Start LMCache's server and coordinator (`cwm engine command` prints how), or set CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
             )
             findings.skipped("LMCache does not answer", *CACHE_CHECKS)
             return None
