@@ -14,6 +14,7 @@ from cwm.cli.audit import command as audit
 from cwm.cli.console import fail
 from cwm.cli.demo.command import demo
 from cwm.cli.doctor import doctor
+from cwm.cli.engine import command as engine
 from cwm.cli.migrate import migrate
 from cwm.cli.reconcile import reconcile
 from cwm.cli.room import room
@@ -71,6 +72,7 @@ app.command(rich_help_panel=_RUN)(room)
 app.command(rich_help_panel=_LOOK)(doctor)
 app.command(rich_help_panel=_LOOK)(migrate)
 app.command(rich_help_panel=_LOOK)(reconcile)
+app.add_typer(engine.app, name="engine", rich_help_panel=_RUN)
 app.add_typer(keys.app, name="keys", rich_help_panel=_RUN)
 app.add_typer(upstreams.app, name="upstreams", rich_help_panel=_RUN)
 app.add_typer(audit.app, name="audit", rich_help_panel=_LOOK)

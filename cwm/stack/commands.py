@@ -40,6 +40,19 @@ _STEP_TOKENS_CPU = 512
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the parts listen, and the names under which they find each other."""
+
+    gateways: str = LOOPBACK
+    """Where gateways reach vLLM, LMCache's HTTP server and the coordinator."""
+    parts: str = LOOPBACK
+    """Where only the other parts connect."""
+    coordinator: str = LOOPBACK
+    lmcache: str = LOOPBACK
+    valkey: str = LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
 class Commands:
     """Builds the command line of each part for one plan, environment, model and choice of ports."""
 
@@ -50,6 +63,7 @@ class Commands:
     keyring: Path
     sockets: Path
     """Folder of the sockets between vLLM's processes; vLLM never removes them."""
+    addresses: Addresses = Addresses()
 
     @property
     def served_name(self) -> str:
@@ -66,8 +80,11 @@ class Commands:
         It writes no file: every chunk is also in the disk tier, which is read first, so a file would only store
         each chunk twice.
         """
+        return [str(valkey_binary()), *self.valkey_options()]
+
+    def valkey_options(self) -> list[str]:
         options = {
-            "bind": LOOPBACK,
+            "bind": self.addresses.parts,
             "port": self.ports.valkey,
             "dir": self.plan.storage_path / "valkey",
             "maxmemory": math.ceil(self.plan.redis_gb * GIB),
@@ -76,16 +93,13 @@ class Commands:
             "appendonly": "no",
             "daemonize": "no",
         }
-        return [
-            str(valkey_binary()),
-            *(part for name, value in options.items() for part in (f"--{name}", str(value))),
-        ]
+        return [part for name, value in options.items() for part in (f"--{name}", str(value))]
 
     def coordinator(self) -> list[str]:
         state = self.plan.storage_path / "coordinator"
         return [
             self.environment.python, "-m", "lmcache.cli.main", "coordinator",
-            "--host", LOOPBACK, "--port", str(self.ports.coordinator),
+            "--host", self.addresses.gateways, "--port", str(self.ports.coordinator),
             "--chunk-size", str(self.plan.chunk_size),
             "--metadata-path", str(state / "metadata.json"),
             "--checkpoint-path", str(state / "checkpoint"),
@@ -95,22 +109,20 @@ class Commands:
     def lmcache(self, arguments_file: Path) -> list[str]:
         """LMCache's server. It reads its arguments from a private file, because they may contain a Redis password."""
         return [
-            self.environment.python,
-            str(shipped.folder("engine") / "launch_lmcache.py"),
-            str(arguments_file),
-        ]
+            self.environment.python, "-m", "cwm_engine.serve_lmcache", str(arguments_file),
+        ]  # fmt: skip
 
     def lmcache_arguments(self) -> list[str]:
         arguments = [
             "server", "--instance-id", self.plan.key,
-            "--host", LOOPBACK, "--port", str(self.ports.lmcache_queue),
-            "--http-host", LOOPBACK, "--http-port", str(self.ports.lmcache),
+            "--host", self.addresses.parts, "--port", str(self.ports.lmcache_queue),
+            "--http-host", self.addresses.gateways, "--http-port", str(self.ports.lmcache),
             "--prometheus-port", str(self.ports.lmcache_metrics),
             "--chunk-size", str(self.plan.chunk_size),
             "--l1-size-gb", f"{self.plan.l1_gb:g}", "--no-l1-use-lazy", "--eviction-policy", "LRU",
             "--l2-prefetch-policy", "retain",
-            "--coordinator-url", f"http://{LOOPBACK}:{self.ports.coordinator}",
-            "--coordinator-advertise-ip", LOOPBACK,
+            "--coordinator-url", f"http://{self.addresses.coordinator}:{self.ports.coordinator}",
+            "--coordinator-advertise-ip", self.addresses.lmcache,
             "--coordinator-heartbeat-interval", "1",
             "--coordinator-event-reporting",
             "--coordinator-event-flush-interval", str(EVENT_FLUSH_SECONDS),
@@ -131,7 +143,7 @@ class Commands:
         arguments = [
             self.environment.python, "-m", "vllm.entrypoints.openai.api_server",
             "--model", str(self.model.folder), "--served-model-name", self.served_name,
-            "--host", LOOPBACK, "--port", str(self.ports.vllm),
+            "--host", self.addresses.gateways, "--port", str(self.ports.vllm),
             "--max-model-len", str(self.max_model_len), "--dtype", self.plan.dtype,
             # Equal to LMCache's chunk: only then does a thaw compute its tail in the original run's shape, bit for bit.
             "--block-size", str(self.plan.chunk_size),
@@ -146,10 +158,13 @@ class Commands:
         # On a GPU vLLM may compile and capture graphs. Untested: this has not run on a GPU.
         return arguments
 
+    def variables(self) -> dict[str, str]:
+        """The environment of a part that imports CWM's part of the engine."""
+        return {**VARIABLES, "PYTHONPATH": str(shipped.folder("engine"))}
+
     def vllm_variables(self) -> dict[str, str]:
         variables = {
-            **VARIABLES,
-            "PYTHONPATH": str(shipped.folder("engine")),
+            **self.variables(),
             "VLLM_RPC_BASE_PATH": str(self.sockets),
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         }
@@ -166,12 +181,12 @@ class Commands:
     def _kv_transfer(self) -> dict[str, Any]:
         return {
             "kv_connector": "LMCacheMPConnector",
-            "kv_connector_module_path": "cwm_connector",
+            "kv_connector_module_path": "cwm_engine.connector",
             "kv_role": "kv_both",
             # When LMCache aborts a load, vLLM computes the chunks again: the request has all their tokens.
             "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {
-                "lmcache.mp.host": f"tcp://{LOOPBACK}",
+                "lmcache.mp.host": f"tcp://{self.addresses.lmcache}",
                 "lmcache.mp.port": self.ports.lmcache_queue,
                 "lmcache.mp.save_decode_cache": True,
                 # With the defaults vLLM notices an LMCache restart after 10 s and waits up to 300 s for a reply.
@@ -185,7 +200,7 @@ class Commands:
         where = (
             self.plan.redis.adapter()
             if self.plan.redis
-            else {"startup_nodes": f"{LOOPBACK}:{self.ports.valkey}"}
+            else {"startup_nodes": f"{self.addresses.valkey}:{self.ports.valkey}"}
         )
         # connection_timeout includes the import of LMCache's client, which took 2 s on a busy machine: with a shorter
         # timeout LMCache did not start there.

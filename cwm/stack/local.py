@@ -250,7 +250,7 @@ class LocalStack:
                 start_seconds=90, stop_seconds=10, before_start=lambda: reserved.release("coordinator"), port=self.ports.coordinator,
             ),
             Recipe(
-                "lmcache", "LMCache", commands.lmcache(arguments), VARIABLES,
+                "lmcache", "LMCache", commands.lmcache(arguments), commands.variables(),
                 lambda: health.responds(f"{self.lmcache_url}/healthcheck"),
                 start_seconds=120, stop_seconds=15,
                 before_start=lambda: reserved.release("lmcache", "lmcache_queue", "lmcache_metrics"),

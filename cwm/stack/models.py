@@ -50,12 +50,12 @@ async def prepare_model(
     """
     models = home / "models"
     if wanted == TINY:
-        script = shipped.folder("engine") / "make_tiny_model.py"
+        script = shipped.folder("engine") / "tools/make_tiny_model.py"
         builder = _Builder(models, environment, report, withheld)
         folder = await builder.once(f"{TINY}-{_short_hash(script)}", "the tiny model", builder.tiny(script))
         name = TINY
     elif wanted == SMOLLM2:
-        script = shipped.folder("engine") / "convert_smollm2.py"
+        script = shipped.folder("engine") / "tools/convert_smollm2.py"
         builder = _Builder(models, environment, report, withheld)
         folder = await builder.once(
             f"{SMOLLM2}-{_short_hash(script)}", "SmolLM2-135M-Instruct", builder.smollm2(script)
@@ -65,6 +65,20 @@ async def prepare_model(
         folder = _existing(wanted)
         name = folder.name
     return Model(folder, name, _longest_context(folder))
+
+
+def model_elsewhere(name: str) -> Model:
+    """A model of another machine: a folder there, or a name that vLLM looks up. Raises StackError.
+
+    The longest context is read from the folder if it is here too.
+    """
+    if name in {TINY, SMOLLM2}:
+        raise StackError(
+            f"only `cwm up` makes the model '{name}'; name a folder, or a model of Hugging Face."
+        )
+    folder = _nameable(Path(name))
+    here = (folder / "config.json").is_file()
+    return Model(folder, folder.name, _longest_context(folder) if here else _LONGEST_DEFAULT)
 
 
 def _existing(wanted: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cwm import settings
@@ -81,6 +81,14 @@ def plan_from_settings(
     ``withheld`` are the settings' ``upstream_variables``. Raises StackError if the machine cannot meet the settings.
     """
     device = choose_device(local.device)
+    # Counts the pool of a killed stack as free: it is removed before ours is created.
+    shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(key_of(storage.storage_path.absolute())) / GIB
+    l1_gb = l1_size(storage.cpu_cache_gb, _memory_gb(), shm_free, log or _ignore)
+    return replace(plan_elsewhere(storage, local, device), l1_gb=l1_gb, withheld=withheld)
+
+
+def plan_elsewhere(storage: settings.Storage, local: settings.LocalEngine, device: Device) -> StackPlan:
+    """The plan for a machine that is not this one: sizes are those of the settings. Raises StackError."""
     chunk_size = _chunk_size(local.chunk_size, local.model, device)
     if local.max_model_len is not None and local.max_model_len < 2 * chunk_size:
         raise StackError(
@@ -89,8 +97,6 @@ def plan_from_settings(
         )
     storage_path = storage.storage_path.absolute()
     home = local.home.absolute()
-    # Counts the pool of a killed stack as free: it is removed before ours is created.
-    shm_free = _shm_free_gb() + shm.lmcache_pool_bytes(key_of(storage_path)) / GIB
     return StackPlan(
         device=device,
         model=local.model,
@@ -100,7 +106,7 @@ def plan_from_settings(
         chunk_size=chunk_size,
         media_domains=local.media_domains,
         kv_cache_gb=local.kv_cache_gb,
-        l1_gb=l1_size(storage.cpu_cache_gb, _memory_gb(), shm_free, log or _ignore),
+        l1_gb=storage.cpu_cache_gb,
         disk_gb=storage.disk_cache_gb,
         redis_gb=storage.redis_cache_gb,
         redis=RedisAddress.parse(storage.redis_url.get_secret_value()) if storage.redis_url else None,
@@ -109,7 +115,6 @@ def plan_from_settings(
         storage_path=storage_path,
         home=home,
         run_folder=home / "run",
-        withheld=withheld,
     )
 
 

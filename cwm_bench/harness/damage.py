@@ -143,7 +143,9 @@ def sealed_name(stored: str) -> tuple[str, str]:
 
 def _chunk_seal() -> ModuleType:
     """The engine's module, which is shipped for the engine's environment and not in this package."""
-    spec = importlib.util.spec_from_file_location("chunk_seal", shipped.folder("engine") / "chunk_seal.py")
+    spec = importlib.util.spec_from_file_location(
+        "chunk_seal", shipped.folder("engine") / "cwm_engine/chunk_seal.py"
+    )
     if spec is None or spec.loader is None:
         raise RuntimeError("chunk_seal.py is not shipped with this installation")
     module = importlib.util.module_from_spec(spec)

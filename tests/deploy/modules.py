@@ -10,7 +10,7 @@ from cwm import shipped
 
 
 def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, shipped.folder("engine") / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, shipped.folder("engine") / f"cwm_engine/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -20,4 +20,4 @@ def load(name: str) -> Any:
 
 
 chunk_seal = load("chunk_seal")
-cwm_weights = load("cwm_weights")
+weights = load("weights")

@@ -193,11 +193,11 @@ def test_a_vllm_that_starts_again_is_warmed_up_again(services: dict[str, Any]) -
 
 def test_passwords_come_from_files_into_adapters_alone(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
-    filled = load("serve_lmcache").filled
+    arguments_of = load("serve_lmcache").arguments_of
     adapter = json.dumps({"type": "valkey", "password": f"@{tmp_path}/password", "num_workers": 4})
     arguments = ["server", "--instance-id", "@/not/a/file", "--l2-adapter", adapter]
 
-    *before, last = filled(arguments)
+    *before, last = arguments_of(arguments)
 
     assert before == arguments[:-1]
     assert json.loads(last) == {"type": "valkey", "password": "open sesame", "num_workers": 4}

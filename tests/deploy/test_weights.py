@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.deploy.modules import cwm_weights
+from tests.deploy.modules import weights
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def digest(model: Path | str) -> str | None:
-    found: str | None = cwm_weights.weights_digest(SimpleNamespace(model=str(model), revision=None))
+    found: str | None = weights.weights_digest(SimpleNamespace(model=str(model), revision=None))
     return found
 
 

@@ -19,7 +19,7 @@ async def test_the_fields_that_pass_are_those_of_the_pinned_vllm() -> None:
     engine = await prepare_environment(LocalEngine().home, Pins.for_device("cpu"), print)
     process = await asyncio.create_subprocess_exec(
         engine.python,
-        str(shipped.folder("engine") / "request_fields.py"),
+        str(shipped.folder("engine") / "tools/request_fields.py"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 _SCRIPT = """
 import json, time, zmq
 from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
-from short_spin import SLEEP_MS, SPIN_SECONDS, spin_shortly
+from cwm_engine.short_spin import SLEEP_MS, SPIN_SECONDS, spin_shortly
 
 address, context = "inproc://notify", zmq.Context()
 writer = SpinCondition(is_reader=False, context=context, notify_address=address)

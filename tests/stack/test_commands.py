@@ -84,10 +84,10 @@ def test_the_hardened_connector_is_the_one_that_vllm_loads(commands: Commands) -
     transfer = json.loads(option(commands.vllm(), "--kv-transfer-config"))
     folder = Path(commands.vllm_variables()["PYTHONPATH"])
 
-    assert transfer["kv_connector_module_path"] == "cwm_connector"
+    assert transfer["kv_connector_module_path"] == "cwm_engine.connector"
     assert transfer["kv_connector_extra_config"]["lmcache.mp.mq_timeout"] == 10.0
     assert transfer["kv_load_failure_policy"] == "recompute"
-    assert "class LMCacheMPConnector" in (folder / "cwm_connector.py").read_text()
+    assert "class LMCacheMPConnector" in (folder / "cwm_engine/connector.py").read_text()
 
 
 def test_every_part_listens_on_the_loopback_alone(commands: Commands) -> None:

@@ -28,7 +28,7 @@ from cwm.ports.kv_tier import (
 from cwm.ports.tracing import NO_SPAN, UNTRACED, Span, Tracer
 from cwm.settings import Engine
 
-_LOADED: Final = "cwm_loaded"  # of deploy/engine/load_origins.py
+_LOADED: Final = "cwm_loaded"  # of deploy/engine/cwm_engine/load_origins.py
 _CALL_TIMEOUT_SECONDS: Final = 15.0
 _PREFETCH_TIMEOUT_SECONDS: Final = 60.0
 _PREFETCH_POLL_SECONDS: Final = 0.003  # LMCache does not signal the end of a prefetch

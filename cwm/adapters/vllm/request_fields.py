@@ -1,4 +1,4 @@
-"""Fields of the requests of vLLM 0.32.0; written by ``deploy/engine/request_fields.py``."""
+"""Fields of the requests of vLLM 0.32.0; written by ``deploy/engine/tools/request_fields.py``."""
 
 from __future__ import annotations
 

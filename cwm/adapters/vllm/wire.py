@@ -26,7 +26,7 @@ _COUNTED: Final = (
     "vllm:num_requests_running",
 )
 
-# ``kv_transfer_params``: of deploy/engine/cwm_connector.py (request and response), and of LMCache itself.
+# ``kv_transfer_params``: of deploy/engine/cwm_engine/connector.py (request and response), and of LMCache itself.
 _LOAD_LIMIT: Final = "cwm.load_tokens"
 _LOADED: Final = "cwm.loaded_tokens"
 _FAILED: Final = "cwm.failed_tokens"

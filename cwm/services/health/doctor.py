@@ -108,7 +108,7 @@ class Doctor:
             findings.fault(
                 "vllm",
                 error.message,
-                "Start vLLM, or set CWM_VLLM_URL to where it runs; `cwm up` starts one.",
+                "Start vLLM, or set CWM_VLLM_URL to where it runs; `cwm up` starts one, `cwm engine command` prints how.",
             )
             return None, None
         if not models:
@@ -124,7 +124,7 @@ class Doctor:
             findings.fault(
                 "lmcache",
                 error.message,
-                "Start LMCache's server and coordinator, or set CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
+                "Start LMCache's server and coordinator (`cwm engine command` prints how), or set CWM_LMCACHE_URL and CWM_COORDINATOR_URL.",
             )
             findings.skipped("LMCache does not answer", *CACHE_CHECKS)
             return None
@@ -248,7 +248,7 @@ def _serde(findings: Findings, facts: KvTierFacts) -> None:
         findings.fault(
             "serde",
             f"Stored chunks are not authenticated ({', '.join(facts.bare_adapters)}): damaged bytes would be loaded.",
-            'Add "serde":{"type":"cwm-seal","keyring_path":…} to every --l2-adapter; launch_lmcache.py knows it.',
+            'Add "serde":{"type":"cwm-seal","keyring_path":…} to every --l2-adapter of LMCache, and start it with `python -m cwm_engine.serve_lmcache`.',
         )
     else:
         findings.ok("serde", "stored chunks are encrypted and authenticated")

@@ -79,7 +79,8 @@ class CacheExamination:
             "attached",
             f"LMCache knows no vLLM that serves {self.served.root}"
             + (f", only {others}." if others else "."),
-            "Start vLLM with CWM's connector and lmcache.mp.host/port of this LMCache (`cwm up` shows how).",
+            "Start vLLM with --kv-transfer-config that names CWM's connector, and lmcache.mp.host and lmcache.mp.port of this LMCache; "
+            "`cwm engine command` prints it.",
         )
         return None
 

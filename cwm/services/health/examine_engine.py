@@ -13,7 +13,15 @@ from cwm.services.health.findings import Findings
 
 PROBE_SALT: Final = "cwm1-doctor"
 OTHER_SALT: Final = "cwm1-doctor-other"
-ENGINE_CHECKS: Final = ("token ids", "cached tokens", "isolation", "identity", "weights", "control tokens")
+ENGINE_CHECKS: Final = (
+    "token ids",
+    "cached tokens",
+    "isolation",
+    "identity",
+    "weights",
+    "control tokens",
+    "aborts",
+)
 
 _PINNED = "Use the vLLM version that CWM pins (deploy/engine/requirements-cpu.txt)."
 
@@ -56,6 +64,7 @@ class EngineExamination:
         self._identity(first)
         self._weights(first)
         await self._control_tokens()
+        await self._aborts()
         return probe
 
     async def _complete(self, probe: TokenIds, salt: str) -> Completion:
@@ -111,8 +120,8 @@ class EngineExamination:
             self.findings.warn(
                 "weights",
                 "vLLM does not report which weights it loaded: whenever it starts again, all stored KV is computed again.",
-                "Start vLLM with CWM's connector (deploy/engine/cwm_connector.py), or set CWM_WEIGHTS_DIGEST and change it "
-                "with the weights.",
+                'Install cwm-engine beside vLLM, with "kv_connector_module_path":"cwm_engine.connector" in --kv-transfer-config; '
+                "or set CWM_WEIGHTS_DIGEST and change it with the weights.",
             )
 
     async def _control_tokens(self) -> None:
@@ -130,6 +139,22 @@ class EngineExamination:
                 "control tokens",
                 "vLLM does not report the model's control tokens: user text can forge a turn.",
                 "Start vLLM with --enable-tokenizer-info-endpoint.",
+            )
+
+    async def _aborts(self) -> None:
+        """Abort a request that does not exist."""
+        try:
+            aborted = await self.engine.abort([f"{PROBE_SALT}-none"])
+        except CwmError as error:
+            self.findings.warn("aborts", error.message, "See vLLM's log.")
+            return
+        if aborted:
+            self.findings.ok("aborts", "vLLM ends requests whose caller has gone")
+        else:
+            self.findings.warn(
+                "aborts",
+                "vLLM refuses to abort requests: it generates to the end for callers that have gone.",
+                "Start vLLM with --enable-scale-out.",
             )
 
 

@@ -16,20 +16,21 @@ with ``"cwm.weights": digest`` that expects other weights neither loads nor stor
 the engine's own digest into ``"cwm.weights"`` of the response. Weights in no local folder have no digest, and requests
 are not checked then.
 
-vLLM loads it by name: ``"kv_connector_module_path": "cwm_connector"`` with this folder on PYTHONPATH. The
-class keeps the name of its base because both vLLM and LMCache look connectors up by that name.
+vLLM loads it by name: ``"kv_connector_module_path": "cwm_engine.connector"``. The class keeps the name of its base
+because both vLLM and LMCache look connectors up by that name.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from cwm_weights import weights_digest
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as _Stock
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState as _State
-from seeded_sampling import sample_with_seeds
-from short_spin import spin_shortly
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+from cwm_engine.seeded_sampling import sample_with_seeds
+from cwm_engine.short_spin import spin_shortly
+from cwm_engine.weights import weights_digest
 
 _LIMIT = "cwm.load_tokens"
 _REPORT_LOADED = "cwm.tell_loaded"

@@ -1,4 +1,4 @@
-"""The LMCache serde ``cwm-seal`` for every adapter below L1: seals chunks with :mod:`chunk_seal`.
+"""The LMCache serde ``cwm-seal`` for every adapter below L1: seals chunks with :mod:`cwm_engine.chunk_seal`.
 
 Replaces LMCache's own ``aesgcm``, which opens a value under any name and copies each chunk four times.
 Importing this module registers it: ``"serde": {"type": "cwm-seal", "keyring_path": ...}``.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import chunk_seal
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
 from lmcache.v1.distributed.serde.base import Deserializer, SerdeProcessor, Serializer
 from lmcache.v1.distributed.serde.factory import register_serde_factory
 from lmcache.v1.memory_management import MemoryObj
+
+from cwm_engine import chunk_seal
 
 
 class _Sealer(Serializer):

@@ -1,7 +1,8 @@
-"""Health check of the vLLM container: ``warm.py URL CHUNK_SIZE`` succeeds once vLLM answers and has stored a chunk.
+"""Health check of vLLM: ``python -m cwm_engine.warm URL CHUNK_SIZE`` succeeds once vLLM answers and has stored a chunk.
 
 LMCache's connector starts to monitor LMCache's server with its first request; before that, a restart of the server
-ends vLLM. The request is sent once per run of the container, recorded by a file in a tmpfs, which a restart empties.
+ends vLLM. The request is sent once per run of the container, recorded by a file in a tmpfs, which a restart empties;
+without its folder, on a machine without containers, every call sends the request.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def warm(url: str, chunk_size: int) -> None:
         "cache_salt": _SALT,
     }
     _ask(f"{url}/v1/completions", body, seconds=_WARM_UP_SECONDS)
-    _WARM.touch()
+    if _WARM.parent.is_dir():
+        _WARM.touch()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Print the fields of this vLLM's requests as a Python module: run it with the engine's Python.
 
-``<engine>/bin/python deploy/engine/request_fields.py > cwm/adapters/vllm/request_fields.py``
+``<engine>/bin/python deploy/engine/tools/request_fields.py > cwm/adapters/vllm/request_fields.py``
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MODELS = {"CHAT": ChatCompletionRequest, "COMPLETIONS": CompletionRequest}
 def page() -> str:
     """The module."""
     lines = [
-        f'"""Fields of the requests of vLLM {vllm.__version__}; written by ``deploy/engine/request_fields.py``."""',
+        f'"""Fields of the requests of vLLM {vllm.__version__}; written by ``deploy/engine/tools/request_fields.py``."""',
         "",
         "from __future__ import annotations",
         "",
