@@ -75,11 +75,13 @@ EACH_PIN := /^[A-Za-z0-9]/ { pin = $$1; sub(/[;+].*/, "", pin); name = pin; sub(
   if (!seen[pin]++) print pin > (notes "/pins-" (++versions[name]) ".txt") }
 # A release with known vulnerabilities, as a test: if the database does not report it, an audit would prove nothing.
 KNOWN := requests==2.19.0
+# How long the database may take to report it before it counts as not answering.
+KNOWN_SECONDS := 5
 .PHONY: audit
 audit: .venv/.installed-dev ## Check every pinned version against the advisory database; say so if it cannot be reached
 	@notes=$$(mktemp -d) && trap 'rm -rf "$$notes"' EXIT && echo '$(KNOWN)' > "$$notes/known.txt" || exit 1; \
 	ask="$(PIP_AUDIT) --progress-spinner off --disable-pip"; \
-	timeout 5 $$ask --timeout 3 --no-deps --format json -r "$$notes/known.txt" 2>/dev/null | grep -q '"id"' || \
+	timeout $(KNOWN_SECONDS) $$ask --timeout 3 --no-deps --format json -r "$$notes/known.txt" 2>/dev/null | grep -q '"id"' || \
 	  { echo "NOTHING WAS AUDITED: the advisory database does not answer here."; exit 0; }; \
 	awk -v notes="$$notes" '$(EACH_PIN)' $(PINS) || exit 1; vulnerable=0; \
 	for pins in "$$notes"/pins-*.txt; do \

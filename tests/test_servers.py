@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,3 +48,23 @@ def test_a_postgres_of_tests_is_gone_with_its_folder_at_the_latest_when_the_next
     assert not folder.exists()
     assert proc.start_time(server["pid"]) != server["started"]
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_no_test_keeps_anything_in_the_home_of_whoever_runs_it() -> None:
+    """Where a `cwm up` may run meanwhile. What is prepared once is linked from there, and other tools have a cache."""
+    tests = Path(__file__).parent
+    may_name_it = {"live/engine.py", "node/programs.py", "deploy/tools.py", "test_servers.py"}
+    naming = {
+        str(file.relative_to(tests))
+        for file in tests.rglob("*.py")
+        if re.search(r"Path\.home\(\)|LocalEngine\(\)\.home", file.read_text())
+    }
+
+    assert naming - may_name_it == set()
+
+
+def test_every_engine_of_the_tests_has_the_home_of_the_tests() -> None:
+    for file in (Path(__file__).parent / "live").glob("*.py"):
+        text = file.read_text()
+        for started in re.findall(r'"-m",\s+"cwm",\s+"(?:up|demo)"', text):
+            assert 'CWM_HOME": str(engine_home())' in text, (file.name, started)

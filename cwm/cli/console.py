@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,14 +25,41 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 T = TypeVar("T")
 
 
+class _Lines:
+    """Where a command's own lines go: to people, or into the log, if that is to be JSON to the last line."""
+
+    into_log = False
+
+
+def lines_into_log(level: str) -> None:
+    """From now on write progress, errors and uncaught exceptions to the log, as JSON."""
+    from cwm.adapters.telemetry.logging import configure_logging
+
+    _Lines.into_log = True
+    configure_logging(level, "json")
+    sys.excepthook = lambda _, error, __: logging.getLogger("cwm").critical("crashed", exc_info=error)
+
+
 def fail(code: str, message: str, status: int = FOUND_FAULTS) -> NoReturn:
     """Print one sentence with an error code to stderr and exit."""
-    print(f"{code}: {message}", file=sys.stderr)
+    if _Lines.into_log:
+        import structlog
+
+        structlog.get_logger("cwm").error(message, code=code)
+    else:
+        print(f"{code}: {message}", file=sys.stderr)
     raise typer.Exit(status)
 
 
-def tell(line: str) -> None:
-    """Print a progress line; an output that cannot be written is ignored, because the command's work matters more."""
+def tell(line: str, *, timed: bool = False) -> None:
+    """Print a progress line; an output that cannot be written is ignored, because the command's work matters more.
+
+    ``timed`` puts the time before it, which a log has anyway.
+    """
+    if _Lines.into_log:
+        logging.getLogger("cwm").info(line)
+        return
+    line = f"{time.strftime('%H:%M:%S')}  {line}" if timed else line
     with suppress(OSError):
         print(line, flush=True)
 

@@ -20,7 +20,7 @@ scrape_configs:
 ```
 
 `deploy/prometheus/prometheus.yml` is a complete configuration, `deploy/prometheus/rules.yml` has recording rules and
-alerts with advice for each, `deploy/grafana/cwm.json` is a dashboard to import.
+alerts with a section of [the runbook](runbook.md) for each, `deploy/grafana/cwm.json` is a dashboard to import.
 
 Counters start at 0 with the process. `cwm_sessions`, `cwm_windows`, `cwm_tier_*` and `cwm_component_up` are refreshed by
 scrapes, at most every `CWM_METRICS_REFRESH_SECONDS`; a registry that takes long to count is counted less often, so that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cwm.cli.console import Interrupts, load_settings, run_to_end
+from cwm.cli.console import Interrupts, load_settings, run_to_end, tell
 
 if TYPE_CHECKING:
     from cwm.settings import Settings
@@ -23,7 +23,9 @@ def migrate() -> None:
 
     async def work(_: Interrupts) -> list[str]:
         from cwm.adapters.sql import schema
+        from cwm.cli.serve import log_as
 
+        log_as(settings)
         applied = await schema.upgrade(settings.database.url())
         lines = [f"Applied {revision}." for revision in applied]
         if _CHAINED in applied:
@@ -31,8 +33,8 @@ def migrate() -> None:
         return lines
 
     for line in run_to_end(work):
-        print(line)
-    print("The schema is up to date.")
+        tell(line)
+    tell("The schema is up to date.")
 
 
 async def _sign_carried(settings: Settings) -> list[str]:

@@ -17,6 +17,13 @@ def room(
             help="Touch this file after every successful check: for the health check of a container."
         ),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /metrics for Prometheus, and /healthz, without authentication, at this address.",
+        ),
+    ] = None,
 ) -> None:
     """Keep space free in the disk tier of an engine that runs elsewhere, and in its Valkey if CWM_REDIS_URL names it.
 
@@ -27,11 +34,14 @@ def room(
     settings = load_settings(upstreams=False)
 
     async def work(_: Interrupts) -> None:
+        from cwm.cli.room_metrics import serving
+        from cwm.cli.serve import log_as
         from cwm.cli.up import log
         from cwm.stack.errors import StackError
         from cwm.stack.redis_url import RedisAddress
         from cwm.stack.room import Room
 
+        log_as(settings)
         engine, storage = settings.engine, settings.storage
         if not engine.has_lmcache:
             raise StackError("without LMCache there are no tiers to keep free: CWM_LMCACHE_URL is none.")
@@ -39,6 +49,8 @@ def room(
         folder = storage.storage_path / "kv"
         urls = (engine.coordinator_url, engine.lmcache_url)
         log(f"keeps room in {folder}{f' and in the Valkey at {valkey}' if valkey else ''}")
-        await Room(valkey, folder, storage.disk_cache_gb, urls, log, alive=alive).keep()
+        keeper = Room(valkey, folder, storage.disk_cache_gb, urls, log, alive=alive)
+        with serving(metrics, keeper.tiers):
+            await keeper.keep()
 
     run_to_end(work)

@@ -11,7 +11,7 @@ import typer
 
 from cwm.cli import bench, context, keys, sessions, upstreams, windows
 from cwm.cli.audit import command as audit
-from cwm.cli.console import fail
+from cwm.cli.console import fail, lines_into_log
 from cwm.cli.demo.command import demo
 from cwm.cli.doctor import doctor
 from cwm.cli.engine import command as engine
@@ -24,6 +24,8 @@ from cwm.cli.up import up
 
 _SERVING: Final = {"room", "serve", "stdio", "up"}
 """Commands whose purpose is not their output."""
+_LOGGED: Final = {*_SERVING, "migrate"}
+"""Commands that containers run: what they say may be JSON."""
 
 app = typer.Typer(
     name="cwm",
@@ -48,6 +50,8 @@ def root(
     ] = False,
 ) -> None:
     """Options before the command."""
+    if invocation.invoked_subcommand in _LOGGED and os.environ.get("CWM_LOG_FORMAT", "").lower() == "json":
+        lines_into_log("INFO")
     if sys.stdout is None and invocation.invoked_subcommand not in _SERVING:
         fail("CWM-4001", "Standard output is closed: the command's output would be lost.")
     if sys.stdin is None and invocation.invoked_subcommand != "stdio":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cwm.cli.console import Interrupts, fail, load_settings, run_to_end, tell
+from cwm.cli.console import Interrupts, fail, lines_into_log, load_settings, run_to_end, tell
 
 if TYPE_CHECKING:
     from cwm.settings import Settings
@@ -67,7 +67,10 @@ def log_as(settings: Settings) -> None:
     from cwm.adapters.telemetry.redaction import HIDDEN
 
     HIDDEN.hide(settings.secrets())
-    configure_logging(settings.logging.log_level, settings.logging.log_format)
+    if settings.logging.log_format == "json":
+        lines_into_log(settings.logging.log_level)
+    else:
+        configure_logging(settings.logging.log_level, settings.logging.log_format)
 
 
 def announce(url: str, settings: Settings) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -109,4 +108,4 @@ def at_stack(settings: Settings, stack: LocalStack) -> Settings:
 
 
 def log(line: str) -> None:
-    tell(f"{time.strftime('%H:%M:%S')}  {line}")
+    tell(line, timed=True)

@@ -6,12 +6,14 @@ Work that continues after its request was cancelled keeps the request's concurre
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from cwm.background import BackgroundTasks
+from cwm.domain.errors import CwmError
 
 _IN_THREAD_BYTES: Final = 256 * 1024
 
@@ -24,21 +26,30 @@ async def aside(size: int, work: Callable[[], T]) -> T:
 
 
 _unfinished: Final = BackgroundTasks()
+_log: Final = logging.getLogger("cwm.aside")
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` and return its result. It continues if the caller is cancelled."""
-    task = _unfinished.start(work)
-    # If the caller is gone, nobody else reads the exception.
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await outlasting(task)
+    return await outlasting(_unfinished.start(work))
 
 
 async def outlasting(task: asyncio.Task[T]) -> T:
     """Return the task's result. The task continues if the caller is cancelled."""
     if (held := _held.get()) is not None:
         held.until(task)
-    return await asyncio.shield(task)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_read)
+        raise
+
+
+def _read(task: asyncio.Task[Any]) -> None:
+    """Read the result that nobody waits for; log what is no error of CWM's own."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, CwmError):
+        _log.error("work failed after its caller had left", exc_info=error)
 
 
 @contextmanager

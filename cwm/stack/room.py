@@ -138,6 +138,19 @@ class NoPinsError(Exception):
 _OUTAGES = (RedisError, httpx2.HTTPError, OSError, PinsMovedError, NoPinsError)
 
 
+@dataclass(slots=True)
+class TierState:
+    """What the last checks of a tier came to, in bytes. Nothing is known before the first one; a ``limit`` of 0 is none."""
+
+    title: str
+    used: int = 0
+    limit: int = 0
+    failures: int = 0
+    """Failed checks in succession."""
+    is_short: bool = False
+    """Whether frozen windows leave too little room."""
+
+
 class Room:
     """Watches the disk tier of one stack, and its Valkey. ``redis`` is None if the stack uses an external Redis.
 
@@ -158,8 +171,8 @@ class Room:
         self._coordinator_url, self._lmcache_url = urls
         self._report = report
         self._alive = alive
-        self._reported_full: set[str] = set()
-        self._failures: dict[str, int] = {}
+        self._disk, self._valkey = TierState("the disk tier"), TierState("Valkey")
+        self.tiers = {"disk": self._disk, **({"valkey": self._valkey} if redis else {})}
 
     async def keep(self) -> None:
         """Check both tiers every few seconds, for ever. An outage delays a tier's check; one of Valkey not the disk's."""
@@ -170,31 +183,32 @@ class Room:
                 redis = await opened.enter_async_context(connected(self._redis))
             for look in range(1 << 62):
                 if redis is not None:
-                    await self._try("Valkey", self._keep_memory(redis, http))
+                    await self._try(self._valkey, self._keep_memory(redis, http))
                 if look % _DISK_EVERY == 0:
-                    await self._try("the disk tier", self.keep_disk(http))
-                if self._alive is not None and not self._failures:
+                    await self._try(self._disk, self.keep_disk(http))
+                if self._alive is not None and not any(tier.failures for tier in self.tiers.values()):
                     self._alive.touch()
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _try(self, tier: str, check: Coroutine[Any, Any, None]) -> None:
+    async def _try(self, tier: TierState, check: Coroutine[Any, Any, None]) -> None:
         """Report once when checks keep failing: a short outage ends by itself, a wrong address or password stays."""
         try:
             await check
         except _OUTAGES as error:
-            self._failures[tier] = self._failures.get(tier, 0) + 1
-            if self._failures[tier] == _REPORT_AFTER:
+            tier.failures += 1
+            if tier.failures == _REPORT_AFTER:
                 self._report(
-                    f"{tier} cannot be kept below its limit for now: {type(error).__name__}: {error}"
+                    f"{tier.title} cannot be kept below its limit for now: {type(error).__name__}: {error}"
                 )
         else:
-            self._failures.pop(tier, None)
+            tier.failures = 0
 
     async def _keep_memory(self, redis: Redis, http: httpx2.AsyncClient) -> None:
         info = await redis.info("memory")
         used, limit = int(info["used_memory"]), int(info["maxmemory"])
+        self._valkey.used, self._valkey.limit = used, limit
         if not limit or used <= _FULL * limit:
-            self._reported_full.discard("Valkey")
+            self._valkey.is_short = False
             return
         need = used - int(_ROOMY * limit)
         on_disk = {chunk.key for chunk in await asyncio.to_thread(chunks_on_disk, self._folder)}
@@ -202,20 +216,21 @@ class Room:
         stored = await chunks_in_valkey(redis)
         chosen = victims(stored, await self._frozen(http), on_disk, need)
         await self._remove(http, chosen, "valkey")
-        self._report_if_short("Valkey", stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
+        self._report_if_short(self._valkey, stored, chosen, need, "raise its maxmemory (CWM_REDIS_CACHE_GB)")
 
     async def keep_disk(self, http: httpx2.AsyncClient) -> None:
         stored = await asyncio.to_thread(chunks_on_disk, self._folder)
         used = sum(chunk.size for chunk in stored)
         limit = disk_limit(self._disk_bytes, used, Disk(*shutil.disk_usage(self._folder)))
+        self._disk.used, self._disk.limit = used, limit
         if used <= _FULL * limit:
-            self._reported_full.discard("the disk tier")
+            self._disk.is_short = False
             return
         need = used - int(_ROOMY * limit)
         chosen = victims(stored, await self._frozen(http), set(), need)
         await self._remove(http, chosen, "fs_native")
         remedy = "raise CWM_DISK_CACHE_GB" if limit == self._disk_bytes else "make room on its disk"
-        self._report_if_short("the disk tier", stored, chosen, need, remedy)
+        self._report_if_short(self._disk, stored, chosen, need, remedy)
 
     async def _frozen(self, http: httpx2.AsyncClient) -> set[ChunkKey]:
         """Every chunk pinned in the coordinator. Raises PinsMovedError, NoPinsError."""
@@ -249,14 +264,14 @@ class Room:
             (await http.request("DELETE", f"{self._lmcache_url}/cache/objects", json=body)).raise_for_status()
 
     def _report_if_short(
-        self, tier: str, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, remedy: str
+        self, tier: TierState, stored: Sequence[Stored], chosen: Sequence[ChunkKey], need: int, remedy: str
     ) -> None:
         """Report once that frozen windows fill a tier: an operator has to act."""
         removed_keys = set(chosen)
         freed = sum(chunk.size for chunk in stored if chunk.key in removed_keys)
-        if freed < need and tier not in self._reported_full:
-            self._reported_full.add(tier)
-            self._report(f"{tier} is full of frozen windows; delete some or {remedy}")
+        if freed < need and not tier.is_short:
+            tier.is_short = True
+            self._report(f"{tier.title} is full of frozen windows; delete some or {remedy}")
 
 
 def connected(address: RedisAddress) -> Redis:

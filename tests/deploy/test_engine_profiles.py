@@ -143,7 +143,7 @@ def test_room_is_kept_in_both_tiers_of_either_engine(services: dict[str, Any], t
     subprocess.run([ROOT / "deploy/compose/secrets.sh", tmp_path], check=True, capture_output=True)
     named = urlsplit((tmp_path / "kv_valkey_url").read_text().strip())
 
-    assert room["command"] == ["room", "--alive", "/tmp/alive"]
+    assert room["command"] == ["room", "--alive", "/tmp/alive", "--metrics", "0.0.0.0:9464"]
     assert set(room["profiles"]) == set(valkey["profiles"]) == {"engine-cpu", "engine-gpu"}
     assert room["environment"]["CWM_REDIS_URL_FILE"] == "/run/secrets/kv_valkey_url"
     assert room["secrets"] == ["kv_valkey_url"]

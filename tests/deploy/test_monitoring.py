@@ -13,12 +13,25 @@ import pytest
 import yaml
 
 from cwm.adapters.telemetry.prometheus import PrometheusMeter
+from cwm.cli.room_metrics import RoomMetrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "cwm.json"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 RULES_TEST = DEPLOY / "prometheus" / "rules_test.yml"
 OF_PROMETHEUS = {"job", "instance", "exported_instance"}
+# As vLLM 0.32.0 and LMCache 0.5.6 name them, with the labels that are used here.
+OF_THE_ENGINE = {
+    "vllm:num_requests_running": set[str](),
+    "vllm:num_requests_waiting": set[str](),
+    "vllm:kv_cache_usage_perc": set[str](),
+    "vllm:prompt_tokens_by_source_total": {"source"},
+    "lmcache_mp_l1_usage_ratio": set[str](),
+    "lmcache_mp_l2_store_submitted_objects_chunks_total": set[str](),
+    "lmcache_mp_l2_store_completed_objects_chunks_total": set[str](),
+    "lmcache_mp_l2_prefetch_failure_chunks_total": {"reason"},
+}
+RUNBOOK = DEPLOY.parent / "docs" / "runbook.md"
 SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
 
 
@@ -29,7 +42,9 @@ def series() -> dict[str, set[str]]:
         labels = OF_PROMETHEUS | set(metric.labels)
         for suffix in SUFFIXES.get(metric.type, ("",)):
             known[metric.name + suffix] = labels | ({"le"} if suffix == "_bucket" else set())
-    return known
+    for gauge in RoomMetrics({}).collect():
+        known[gauge.name] = OF_PROMETHEUS | {"tier"}
+    return known | {name: labels | OF_PROMETHEUS for name, labels in OF_THE_ENGINE.items()}
 
 
 SERIES = series()
@@ -95,7 +110,42 @@ def test_an_expression_asks_only_for_series_and_labels_that_there_are(title: str
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_an_alert_says_how_bad_it_is_what_it_is_and_what_to_do(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in {"critical", "warning"}
-    assert alert["annotations"].keys() == {"summary", "description"}
+    assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
+
+
+def test_every_alert_leads_to_its_section_of_the_runbook_and_every_section_has_an_alert() -> None:
+    headings = re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+
+    assert sorted(headings) == sorted(alert["alert"] for alert in ALERTS)
+    for alert in ALERTS:
+        assert alert["annotations"]["runbook_url"] == f"docs/runbook.md#{alert['alert'].lower()}"
+
+
+def test_what_is_told_of_once_is_there_before_it_happens() -> None:
+    """Prometheus sees no increase when a series first appears."""
+    text = PrometheusMeter().text()
+    for alert in ALERTS:
+        for events in re.findall(r'increase\(cwm_events_total\{event=~?"([^"]+)"', alert["expr"]):
+            for event in re.sub(r"(\w+)\((\w+)\|(\w+)\)", r"\1\2|\1\3", events).split("|"):
+                assert f'cwm_events_total{{event="{event}"}} 0.0' in text
+
+
+@pytest.mark.parametrize(
+    "title", ["HTTP errors", "Tool errors", "Errors by code", "Events", "LMCache: loads that failed"]
+)
+def test_a_panel_of_failures_shows_zero_while_nothing_fails(title: str) -> None:
+    (panel,) = [panel for panel in panels() if panel["title"] == title]
+    assert all(" or " in target["expr"] for target in panel["targets"])
+
+
+def test_a_gateway_without_upstreams_has_a_panel_that_says_so() -> None:
+    (panel,) = [panel for panel in panels() if panel["title"] == "Upstream servers"]
+    assert panel["fieldConfig"]["defaults"]["noValue"] == "none configured"
+
+
+@pytest.mark.parametrize("part", ["vLLM", "LMCache", "room"])
+def test_the_engine_has_panels(part: str) -> None:
+    assert [panel for panel in panels() if panel["title"].startswith(f"{part}: ")]
 
 
 def test_every_alert_is_tested() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from cwm.adapters.lmcache.hashes import chunk_hashes, kv_ranks
 from cwm.settings import LocalEngine, Storage
 from cwm.stack.local import LocalStack, PartName
 from cwm.stack.plan import plan_from_settings
+from tests import postgres
 
 T = TypeVar("T")
 
@@ -108,13 +109,23 @@ def live_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveEngine
         yield engine
 
 
+def engine_home() -> Path:
+    """The tests' own home: whatever runs in this user's home, nothing of a run is there. Only what is prepared once is."""
+    own = postgres.home()
+    for name in ("engine", "models"):
+        prepared = LocalEngine().home / name
+        prepared.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            (own / name).symlink_to(prepared)
+    return own
+
+
 @contextmanager
 def running(folder: Path, model: str) -> Iterator[LiveEngine]:
     """An engine for as long as the block lasts; ``model`` as in ``CWM_MODEL``."""
     storage = Storage(storage_path=folder / "storage", cpu_cache_gb=1, disk_cache_gb=4, redis_cache_gb=1)
-    plan = plan_from_settings(
-        storage, LocalEngine(model=model, kv_cache_gb=1), withheld=frozenset(), log=_tell
-    )
+    local = LocalEngine(home=engine_home(), model=model, kv_cache_gb=1)
+    plan = plan_from_settings(storage, local, withheld=frozenset(), log=_tell)
     # As with a Redis of its own: the tests lose that one, and `cwm demo` is tested as it is.
     stack = LocalStack(replace(plan, dev_endpoints=True, disk_first=False), report=_tell)
     loop = asyncio.new_event_loop()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cwm.domain.prefix import restorable_tokens, stored_chunks
+from tests.live.engine import engine_home
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
@@ -30,7 +31,8 @@ def demo(folder: Path, *options: str) -> tuple[dict[str, Any], subprocess.Comple
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
+    return {**kept, "CWM_HOME": str(engine_home())}
 
 
 def test_after_sigkill_of_the_whole_engine_the_story_is_true(tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ import httpx2
 import pytest
 
 from cwm.adapters.sql import schema
-from cwm.settings import LocalEngine
 from cwm.stack.environment import Pins, prepare_environment
-from tests.live.engine import LiveEngine
+from tests.live.engine import LiveEngine, engine_home
 
 pytestmark = pytest.mark.live
 
@@ -57,7 +56,7 @@ def by_name(answer: dict[str, Any]) -> dict[str, dict[str, str]]:
 @asynccontextmanager
 async def coordinator(folder: Path, chunk_size: int) -> AsyncIterator[str]:
     """A coordinator of LMCache that cuts chunks of another size, and no server is registered with it."""
-    engine = await prepare_environment(LocalEngine().home, Pins.for_device("cpu"), print)
+    engine = await prepare_environment(engine_home(), Pins.for_device("cpu"), print)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from cwm import shipped
-from cwm.settings import LocalEngine
 from cwm.stack.environment import Pins, prepare_environment
+from tests.live.engine import engine_home
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -62,7 +62,7 @@ print(json.dumps({"stock": stock, "ours": ours, "right after a read": not spinni
 
 
 async def test_a_process_of_vllm_that_waits_for_another_soon_sleeps_and_is_woken() -> None:
-    engine = await prepare_environment(LocalEngine().home, Pins.for_device("cpu"), print)
+    engine = await prepare_environment(engine_home(), Pins.for_device("cpu"), print)
     process = await asyncio.create_subprocess_exec(
         engine.python,
         "-c",

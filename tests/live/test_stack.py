@@ -20,12 +20,12 @@ from redis import Redis
 
 from cwm.adapters.lmcache.hashes import chunk_hashes, kv_ranks
 from cwm.stack import proc, shm
-from tests.live.engine import LiveEngine
+from cwm.stack.runfile import key_of
+from tests.live.engine import LiveEngine, engine_home
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 TOKENS = 2048
-RUN = Path.home() / ".cwm" / "run"
 
 
 @pytest.fixture
@@ -196,7 +196,9 @@ def up(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.terminate()
-    for file in RUN.glob("cwm-*.json"):  # a killed one leaves them for a next start that never comes here
+    for file in (engine_home() / "run").glob(
+        "cwm-*.json"
+    ):  # a killed one leaves them for a next start that never comes here
         if str(tmp_path) in file.read_text():
             file.unlink()
 
@@ -206,6 +208,7 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
     return {
         **kept,
+        "CWM_HOME": str(engine_home()),
         "CWM_DB_PATH": "cwm.db",
         "CWM_SECRET_FILE": "secret",
         "CWM_CPU_CACHE_GB": "0.5",
@@ -230,7 +233,7 @@ def up_argv(folder: Path) -> list[str]:
 
 def parts_of(storage: Path) -> dict[str, int]:
     """Leaders of the sessions of the stack that uses ``storage``."""
-    files = [json.loads(file.read_text()) for file in RUN.glob("cwm-????????????.json")]
+    files = [json.loads(file.read_text()) for file in (engine_home() / "run").glob("cwm-????????????.json")]
     (mine,) = [document for document in files if document.get("storage_path") == str(storage)]
     return {name: part["pid"] for name, part in mine["parts"].items()}
 
@@ -249,7 +252,8 @@ def test_a_storage_has_one_cwm_up_and_a_killed_one_takes_its_engine_with_it(
     )
     parts = parts_of(tmp_path / "storage")
     segments = {segment for pid in parts.values() for segment in shm.mapped_by(proc.session_members(pid))}
-    pools = set(shm.FOLDER.glob("lmcache_l1_pool_cwm-*"))
+    pool = shm.FOLDER / f"lmcache_l1_pool_{key_of(tmp_path / 'storage')}"
+    assert pool.exists()
     assert len(parts) == 4
     assert second.returncode != 0
     assert f"nother cwm up (process {up.pid})" in second.stderr
@@ -259,4 +263,4 @@ def test_a_storage_has_one_cwm_up_and_a_killed_one_takes_its_engine_with_it(
 
     until(lambda: not any(proc.session_members(pid) for pid in parts.values()))
     until(lambda: not [segment for segment in segments if segment.path.exists()])
-    until(lambda: set(shm.FOLDER.glob("lmcache_l1_pool_cwm-*")) < pools)
+    until(lambda: not pool.exists())

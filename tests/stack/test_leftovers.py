@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -119,12 +120,13 @@ def test_a_later_segment_of_the_same_name_is_not_ours() -> None:
 
 
 def test_lmcache_s_pool_is_not_taken_for_vllm_s(tmp_path: Path) -> None:
-    memory = SharedMemory("lmcache_l1_pool_of_a_test", create=True, size=4096)
+    name = f"of_a_test_{uuid4().hex}"
+    memory = SharedMemory(f"lmcache_l1_pool_{name}", create=True, size=4096)
     try:
         assert memory.name not in {found.name for found in shm.mapped_by([proc_self()])}
     finally:
         memory.close()
-        shm.unlink_lmcache_pool("of_a_test")
+        shm.unlink_lmcache_pool(name)
     with pytest.raises(FileNotFoundError):
         memory.unlink()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,10 +35,9 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         local = None if local_address is None else (local_address, 0)
-        loop = asyncio.get_running_loop()
         with _raising(httpcore2.ConnectTimeout, httpcore2.ConnectError):
             async with asyncio.timeout(timeout):
-                transport, wire = await loop.create_connection(_Wire, host, port, local_addr=local)
+                transport, wire = await _connected(host, port, local)
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
         return _Connection(wire)
@@ -45,6 +45,21 @@ class AsyncioBackend(httpcore2.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         """Pause between two of httpcore's attempts to connect."""
         await asyncio.sleep(seconds)
+
+
+async def _connected(host: str, port: int, local: tuple[str, int] | None) -> tuple[asyncio.Transport, _Wire]:
+    """Connect to the first address of ``host`` that accepts. Raises the last one's OSError.
+
+    The name is resolved first: uvloop's ``create_connection`` leaves the error of a name unread when it is cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    failure = OSError(f"{host} has no address")
+    for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            return await loop.create_connection(_Wire, address[0], address[1], local_addr=local)
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 class _Wire(asyncio.Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The state of one component. ``latency_ms``: duration of the check. ``since``: start of this state, if CWM knows it."""
+    """The state of one component. ``latency_ms``: duration of the check. ``since``: when it was first seen unhealthy."""
 
     name: str
     status: Status
@@ -97,6 +97,13 @@ class Inspect:
     audit_fault: Callable[[], str | None]
     shared_store: Callable[[], Awaitable[None]] | None = None
     check_seconds: float = 3.0
+    _unhealthy_since: dict[str, datetime] = field(default_factory=dict)
+
+    async def watch(self, interval_seconds: float) -> None:
+        """Check all components again and again, so that ``since`` is right although nobody asks. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(interval_seconds)
+            await self.health()
 
     async def health(self, component: str | None = None) -> Health:
         """Check all components concurrently, or only ``component``. CWM-1003 if it does not exist."""
@@ -114,16 +121,20 @@ class Inspect:
             raise InvalidParameterError(f"component: one of {', '.join(checks)}.", field="component")
         names = [component] if component else list(checks)
         results = await asyncio.gather(*(self._timed(name, checks[name]) for name in names))
-        components = [
-            replace(each, since=upstreams[each.name].since) if each.name in upstreams else each
-            for each in results
-        ]
+        components = [self._dated(each, upstreams.get(each.name)) for each in results]
         return Health(
             status=_overall(components),
             uptime_seconds=round(self.clock.monotonic() - self.started, 3),
             version=self.version,
             components=tuple(components),
         )
+
+    def _dated(self, component: Component, upstream: UpstreamHealth | None) -> Component:
+        if component.status is Status.HEALTHY:
+            self._unhealthy_since.pop(component.name, None)
+            return component
+        since = self._unhealthy_since.setdefault(component.name, self.clock.now())
+        return replace(component, since=upstream.since if upstream else since)
 
     async def cache_stats(self, principal: Principal) -> CacheStats:
         """The tenant's figures; for an administrator also the engine's, with zeros if it does not answer."""

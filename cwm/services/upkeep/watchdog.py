@@ -24,6 +24,7 @@ from cwm.ports.clock import Clock
 from cwm.ports.engine import Completion, Engine
 from cwm.ports.kv_tier import KvTier, KvTierFacts, PrefixKey
 from cwm.ports.meter import Meter
+from cwm.services.aside import outlasting
 from cwm.services.engines.directory import EngineDirectory
 from cwm.services.kv.prefix import Prefix, fitting
 
@@ -232,7 +233,7 @@ class Watchdog:
 
     async def _flush(self, canary: Prefix) -> Completion:
         """Compute the prefix. The request is never cancelled half-way: the engine may be loading KV for it."""
-        return await asyncio.shield(self._flushing.start(self.engine.complete(canary.request())))
+        return await outlasting(self._flushing.start(self.engine.complete(canary.request())))
 
     async def _canary(self, instance: str, identity: EngineIdentity) -> Prefix:
         """The stored prefix: one for each instance and engine, the same for every gateway."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -25,7 +24,7 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
     without any gets the overall status only. Each unhealthy component has ``since``: when this process first saw it
     unhealthy, or lost the upstream.
     """
-    since, looking = _Since(), _Looking(inspect)
+    looking = _Looking(inspect)
 
     async def healthz(_: Request) -> Response:
         return JSONResponse({"status": "healthy"})
@@ -35,7 +34,7 @@ def routes(inspect: Inspect, metrics: Metrics) -> list[Route]:
         ready = health.status is not Status.UNHEALTHY
         body: dict[str, Any] = {
             "status": health.status,
-            "components": [since.document(c) for c in health.components],
+            "components": [_document(c) for c in health.components],
         }
         if STRANGER in request.scope:
             del body["components"]
@@ -69,21 +68,13 @@ class _Looking:
         self._asking = None
 
 
-class _Since:
-    """Records since when each component has been unhealthy."""
-
-    def __init__(self) -> None:
-        self._down: dict[str, datetime] = {}
-
-    def document(self, component: Component) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "name": component.name,
-            "status": component.status,
-            "message": component.message,
-            "latency_ms": component.latency_ms,
-        }
-        if component.status is Status.HEALTHY:
-            self._down.pop(component.name, None)
-            return document
-        since = component.since or self._down.setdefault(component.name, datetime.now(UTC))
-        return {**document, "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+def _document(component: Component) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": component.name,
+        "status": component.status,
+        "message": component.message,
+        "latency_ms": component.latency_ms,
+    }
+    if component.since is None:
+        return document
+    return {**document, "since": component.since.isoformat(timespec="milliseconds").replace("+00:00", "Z")}

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import httpcore2
 import httpx2
 import pytest
+import uvloop
 
-from cwm.adapters.http.sockets import on_asyncio
+from cwm.adapters.http.sockets import AsyncioBackend, on_asyncio
 from tests.certificates import certified
 
 _Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
+# Refused by the resolver itself, which asks nobody.
+NO_NAME: Final = "no name"
 _OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 _ROUNDS_OF_AN_ACCEPT: Final = 5
 
@@ -246,3 +252,42 @@ async def test_requests_go_through_tls_to_whom_the_certificate_names(tmp_path: P
         async with client(ssl.create_default_context()) as http:
             with pytest.raises(httpx2.ConnectError, match=r"(?i)certificate"):
                 await http.post(f"https://localhost:{port}/", json={})
+
+
+def test_a_name_that_is_not_found_after_the_caller_has_given_up_leaves_no_error_unread() -> None:
+    unread: list[dict[str, Any]] = []
+
+    async def connect() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unread.append(context))
+        with pytest.raises(httpcore2.ConnectTimeout):
+            await AsyncioBackend().connect_tcp(NO_NAME, 1, timeout=0)
+        for _ in range(2):  # the first question is answered before the last
+            with pytest.raises(socket.gaierror):
+                await loop.getaddrinfo(NO_NAME, 1)
+        gc.collect()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(connect())
+
+    assert unread == []
+
+
+async def test_a_name_with_several_addresses_is_connected_to_the_one_that_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def listens(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with peer(listens) as address:
+        port = int(address.rpartition(":")[2])
+        addresses = [("127.0.0.2", port), ("127.0.0.1", port)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in addresses]
+
+        async def both(*_: object, **__: object) -> list[Any]:
+            return found
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+        stream = await AsyncioBackend().connect_tcp("several.test", port, timeout=5)
+        assert stream.get_extra_info("server_addr") == addresses[1]
+        await stream.aclose()

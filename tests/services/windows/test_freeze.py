@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,27 @@ async def test_blocks_are_pinned_before_the_engine_is_asked_to_store_them(cwm: G
     assert await cwm.kv_tier.pinned_total(salt) > 0
     cwm.engine.gate.set()
     assert (await freezing).window.pinned
+
+
+async def test_a_freeze_that_fails_after_its_caller_has_left_leaves_no_error_unread(cwm: Gateway) -> None:
+    unread: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
+    await cwm.session()
+    cwm.engine.gate = asyncio.Event()
+    cwm.engine.asked.clear()
+    freezing = asyncio.create_task(cwm.freeze(ANN, "s1", "w1"))
+    await asyncio.wait_for(cwm.engine.asked.wait(), 10)
+    freezing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await freezing
+    cwm.engine.away = True
+    cwm.engine.gate.set()
+
+    await cwm.freeze.settle()
+    gc.collect()
+
+    assert unread == []
+    assert await state(cwm) is SessionState.ACTIVE
 
 
 async def test_what_is_kept_as_long_as_there_is_room_is_not_pinned(cwm: Gateway) -> None:

@@ -11,7 +11,7 @@ import pytest
 from starlette.applications import Starlette
 
 from cwm.adapters.vllm.client import VllmEngine
-from cwm.services.health.inspect import Component, Health, Inspect, Status
+from cwm.services.health.inspect import Inspect
 from cwm.settings import Engine
 from cwm.transport.http.health import routes
 from tests.adapters.vllm.fake_vllm import fake_vllm
@@ -81,33 +81,6 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
             response = await http.get("/readyz")
         await engine.aclose()
     assert (response.status_code, response.json()["status"]) == (200, "degraded")
-
-
-class ChangingInspect:
-    """Health as the test says it is."""
-
-    def __init__(self) -> None:
-        self.status = Status.HEALTHY
-
-    async def health(self) -> Health:
-        return Health(self.status, 1.0, "1", (Component("vllm", self.status, "", 1.0),))
-
-
-async def test_a_component_that_came_back_and_went_again_is_down_since_then(gateway: Gateway) -> None:
-    inspect = ChangingInspect()
-    app = Starlette(routes=list(routes(inspect, gateway.parts.meter)))  # type: ignore[arg-type]
-    seen = []
-    async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
-        for status in (Status.UNHEALTHY, Status.HEALTHY, Status.UNHEALTHY, Status.UNHEALTHY):
-            inspect.status = status
-            response = await http.get("/readyz")
-            assert response.status_code == (200 if status is Status.HEALTHY else 503)
-            seen.append(response.json()["components"][0].get("since"))
-    first, healthy, again, still = seen
-    assert healthy is None
-    assert first is not None
-    assert again == still
-    assert again >= first
 
 
 async def test_metrics_are_prometheus_text(gateway: Gateway, http: httpx2.AsyncClient) -> None:
