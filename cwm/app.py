@@ -13,15 +13,15 @@ from cwm.adapters.local.identity import LocalIdentity
 from cwm.adapters.local.secret import signing_secrets
 from cwm.ports.identity import Identity
 from cwm.settings import Settings
+from cwm.transport.endpoints.description import routes as description_routes
+from cwm.transport.endpoints.health import routes as health_routes
+from cwm.transport.endpoints.upkeep import routes as upkeep_routes
 from cwm.transport.http.body_limit import BodyLimit
 from cwm.transport.http.correlation import Correlated
-from cwm.transport.http.description import routes as description_routes
-from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.measured import Measured
 from cwm.transport.http.origin import OriginLayer
 from cwm.transport.http.server import GatewayServer
 from cwm.transport.http.shortcut import Shortcut
-from cwm.transport.http.upkeep import routes as upkeep_routes
 from cwm.transport.mcp.assembly import PATH as MCP_PATH
 from cwm.transport.mcp.assembly import build_mcp, mcp_app
 from cwm.transport.mcp.mcp_server import McpFace

@@ -35,8 +35,8 @@ from cwm.ports.identity import Identity
 from cwm.ports.resource_interest import ResourceInterest
 from cwm.services.catalogue import Services
 from cwm.settings import Database, Engine, Isolation, Limits, Settings, Shared, StoredResults
+from cwm.transport.endpoints.health import routes as health_routes
 from cwm.transport.http.front import Front, Refusal
-from cwm.transport.http.health import routes as health_routes
 from cwm.transport.http.server import DrainingServer
 from cwm.transport.mcp.assembly import build_mcp, mcp_app
 from cwm.transport.mcp.mcp_server import McpFace

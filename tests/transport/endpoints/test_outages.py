@@ -22,7 +22,7 @@ from cwm.adapters.vllm.client import VllmEngine
 from cwm.domain.upstream import UpstreamSpec
 from cwm.services.upstreams.link import LinkState
 from cwm.settings import Engine
-from cwm.transport.http.health import routes
+from cwm.transport.endpoints.health import routes
 from tests import postgres
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.cli.command import serving as serving_process

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from cwm.adapters.vllm.client import VllmEngine
 from cwm.services.health.inspect import Component, Health, Inspect, Status
 from cwm.settings import Engine
-from cwm.transport.http.health import routes
+from cwm.transport.endpoints.health import routes
 from tests.adapters.vllm.fake_vllm import fake_vllm
 from tests.transport.mcp.gateway import Gateway, serving
 from tests.transport.mcp.gateway import gateway as running_gateway
