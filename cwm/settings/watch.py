@@ -18,8 +18,8 @@ from watchfiles import awatch
 from cwm.domain.budgets import Budgets
 from cwm.domain.tool_policy import ToolPolicies
 from cwm.settings.errors import SettingsError
-from cwm.settings.groups import GROUPS
-from cwm.settings.load import Settings, read_file, settings_from
+from cwm.settings.groups import GROUPS, Settings
+from cwm.settings.load import read_file, settings_from
 from cwm.settings.telling import Logging
 from cwm.settings.tools import RESULTS, TOOLS
 from cwm.settings.upstreams import UPSTREAMS
