@@ -76,7 +76,7 @@ async def test_without_its_cache_the_gateway_is_ready(gateway: Gateway, tmp_path
             inspect.reuse,
             inspect.audit_fault,
         )
-        app = Starlette(routes=list(routes(answering, gateway.parts.meter)))
+        app = Starlette(routes=list(routes(answering, gateway.parts.base.meter)))
         async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             response = await http.get("/readyz")
         await engine.aclose()
@@ -95,7 +95,7 @@ class ChangingInspect:
 
 async def test_a_component_that_came_back_and_went_again_is_down_since_then(gateway: Gateway) -> None:
     inspect = ChangingInspect()
-    app = Starlette(routes=list(routes(inspect, gateway.parts.meter)))  # type: ignore[arg-type]
+    app = Starlette(routes=list(routes(inspect, gateway.parts.base.meter)))  # type: ignore[arg-type]
     seen = []
     async with serving(app) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
         for status in (Status.UNHEALTHY, Status.HEALTHY, Status.UNHEALTHY, Status.UNHEALTHY):
@@ -111,7 +111,7 @@ async def test_a_component_that_came_back_and_went_again_is_down_since_then(gate
 
 
 async def test_metrics_are_prometheus_text(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    gateway.parts.meter.event("thaw_without_lmcache")
+    gateway.parts.base.meter.event("thaw_without_lmcache")
     response = await http.get("/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert 'cwm_events_total{event="thaw_without_lmcache"} 1.0' in response.text

@@ -37,7 +37,7 @@ def updated(uri: str) -> dict[str, Any]:
 
 
 async def publish(gateway: Gateway, kind: ChangeKind, uri: str | None = None, **whom: str) -> None:
-    await gateway.parts.shared.changes.publish(Change(kind, uri, **whom))
+    await gateway.parts.base.shared.changes.publish(Change(kind, uri, **whom))
 
 
 async def test_a_stream_tells_of_every_list_that_changed(gateway: Gateway, wire: Wire) -> None:
@@ -402,7 +402,7 @@ async def test_what_a_tenant_does_to_its_windows_its_agents_hear_and_no_others(
     gateway: Gateway, wire: Wire
 ) -> None:
     tenant = f"t-{uuid4().hex[:8]}"
-    await freeze(gateway.parts.registry, "base", tenant=tenant)
+    await freeze(gateway.parts.base.registry, "base", tenant=tenant)
     wanted = {"resourceSubscriptions": ["cwm://windows", "cwm://sessions"]}
     async with (
         fastmcp_agent(gateway.url, MODERN, tenant) as agent,
