@@ -11,12 +11,11 @@ from cwm.services.catalogue import Services
 from cwm.services.health.census import Census
 from cwm.services.health.inspect import Inspect
 from cwm.settings import Settings
-from cwm.wiring.agent_side import AgentSide, build_agent_side
+from cwm.wiring.agent_side import AgentSide, build_agent_side, bytes_for_keys
 from cwm.wiring.engine_side import EngineSide, build_engine_side
 from cwm.wiring.foundation import Foundation, build_foundation
 from cwm.wiring.front import hide_secrets
 from cwm.wiring.limits import limit_rules
-from cwm.wiring.shared_context import bytes_for_keys
 from cwm.wiring.upkeep import Upkeep, build_upkeep
 
 
