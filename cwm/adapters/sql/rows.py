@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from sqlalchemy import Column, Row, Table
+from sqlalchemy import Column, Connection, Row, Table
+from sqlalchemy.dialects import postgresql, sqlite
 
 from cwm.adapters.sql.tables.audit import audit_log
 from cwm.adapters.sql.tables.gateways import intents
@@ -46,6 +47,11 @@ _CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [
     )
 ]
 """Constructors of a window's fields that are not plain values, by position in a row."""
+
+
+def insert_into(connection: Connection, table: Table) -> Any:
+    """An INSERT in the database's dialect, which can say what happens if there is such a row."""
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
 
 
 def at_a_time(values: Sequence[str]) -> Iterator[Sequence[str]]:
