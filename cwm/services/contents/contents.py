@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -27,6 +29,7 @@ DEFAULT_PRIORITY: Final = 5
 _LOADS: Final = 3
 
 
+@dataclass(slots=True, eq=False)
 class SharedContents:
     """``cwm.ports.contents.Contents``: writes go to the shared store first, then to memory.
 
@@ -34,30 +37,21 @@ class SharedContents:
     match is dropped from the store, written to the audit log, counted, and never returned.
     """
 
-    def __init__(
-        self,
-        store: ContentStore,
-        cache: ContentCache,
-        changes: Changes,
-        audit: AuditLog,
-        meter: Meter,
-        clock: Clock,
-        *,
-        compress_above: int = 1024,
-        quota_bytes: int | None = None,
-    ) -> None:
-        self.store = store
-        self.cache = cache
-        self.loaded = 0
-        """How many loads asked the shared store."""
-        self._changes = changes
-        self._audit = audit
-        self._meter = meter
-        self._clock = clock
-        self._compress_above = compress_above
-        self._quota_bytes = quota_bytes
-        self._loading: dict[Key, asyncio.Task[bytes | None]] = {}
-        self.close = changes.subscribe(self._hear)
+    store: ContentStore
+    cache: ContentCache
+    changes: Changes
+    audit: AuditLog
+    meter: Meter
+    clock: Clock
+    compress_above: int = 1024
+    quota_bytes: int | None = None
+    loaded: int = 0
+    """How many loads asked the shared store."""
+    close: Callable[[], None] = field(init=False)
+    _loading: dict[Key, asyncio.Task[bytes | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.close = self.changes.subscribe(self._hear)
 
     async def keep(
         self,
@@ -74,8 +68,8 @@ class SharedContents:
         if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
             self.cache.prolong(key, priority, _seconds(expires_at))
             return digest
-        stored = await aside(len(plain), lambda: stored_form(plain, self._compress_above))
-        await self.store.put(tenant, digest, stored, holder, expires_at, self._quota_bytes)
+        stored = await aside(len(plain), lambda: stored_form(plain, self.compress_above))
+        await self.store.put(tenant, digest, stored, holder, expires_at, self.quota_bytes)
         self._add(key, plain, stored, priority, expires_at)
         return digest
 
@@ -113,10 +107,10 @@ class SharedContents:
     async def gone(self, tenant: str, digest: str) -> None:
         """The content left the store: all replicas drop their copies."""
         self.cache.drop((tenant, digest))
-        await self._changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
+        await self.changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
 
     def _to_store(self, plain: bytes) -> Bytes:
-        return Bytes(digest_of(plain), stored_form(plain, self._compress_above), self._quota_bytes)
+        return Bytes(digest_of(plain), stored_form(plain, self.compress_above), self.quota_bytes)
 
     def _add(self, key: Key, plain: bytes, stored: bytes, priority: int, expires_at: datetime | None) -> None:
         self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, _seconds(expires_at))
@@ -157,14 +151,14 @@ class SharedContents:
     async def _drop_damaged(self, key: Key, stored: bytes) -> bool:
         """False if another replica dropped it first, or it was stored again."""
         tenant, digest = key
-        self._meter.event("content_corrupted")
+        self.meter.event("content_corrupted")
         if not await self.store.drop(tenant, digest, stored):
             return False
         await self.gone(tenant, digest)
         with suppress(CwmError):
-            await self._audit.record(
+            await self.audit.record(
                 AuditEvent(
-                    timestamp=self._clock.now(),
+                    timestamp=self.clock.now(),
                     tenant=tenant,
                     subject="cwm",
                     event="content.drop",
@@ -189,7 +183,7 @@ class SharedContents:
             self._loading.pop(key, None)
 
     def _now(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()
 
 
 def _seconds(moment: datetime | None) -> float:
