@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cwm.cli.console import Interrupts, load_settings, print_json, print_table, run_to_end
+from cwm.cli.console import (
+    Interrupts,
+    JsonOption,
+    end_with_json,
+    load_settings,
+    print_json,
+    print_table,
+    run_to_end,
+)
 
 if TYPE_CHECKING:
     from cwm.domain.upstream_tools import SeenTool
@@ -24,7 +32,6 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[str, typer.Argument(help="The upstream's name in cwm.yaml.", metavar="NAME")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command("list")
@@ -34,9 +41,9 @@ def list_upstreams(as_json: JsonOption = False) -> None:
     by_upstream: dict[str, list[SeenTool]] = {}
     for each in tools:
         by_upstream.setdefault(each.upstream, []).append(each)
-    if as_json:
-        print_json({"upstreams": [_summary(name, seen) for name, seen in by_upstream.items()]})
-        return
+    end_with_json(
+        {"upstreams": [_summary(name, seen) for name, seen in by_upstream.items()]}, as_json=as_json
+    )
     print_table(
         ("UPSTREAM", "TOOLS", "CHANGED", "LAST CHANGE", "LISTED"),
         [
@@ -57,9 +64,7 @@ def list_upstreams(as_json: JsonOption = False) -> None:
 def show(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show each tool of an upstream: since when it is what it is, and whether that was accepted."""
     tools = _with_desk(lambda desk: desk.listed(name))
-    if as_json:
-        print_json({"upstream": name, "tools": [_document(each) for each in tools]})
-        return
+    end_with_json({"upstream": name, "tools": [_document(each) for each in tools]}, as_json=as_json)
     print_table(
         ("TOOL", "STATE", "SINCE", "OFFERED", "DIGEST", "DESCRIPTION"),
         [
