@@ -260,8 +260,8 @@ class Room:
 
 
 def connected(address: RedisAddress) -> Redis:
-    return Redis(
-        **address.connection(),
+    return Redis.from_url(
+        address.url(),
         decode_responses=True,
         encoding_errors="surrogateescape",  # as Python decodes file names; no chunk has such a key
         socket_connect_timeout=_ASK_SECONDS,
