@@ -28,10 +28,6 @@ def _columns_of(table: Table, noun: type[Any]) -> tuple[Column[Any], ...]:
     return tuple(table.c[field.name] for field in fields(noun))
 
 
-def _identity(values: dict[str, Any]) -> EngineIdentity:
-    return EngineIdentity(**values)
-
-
 SESSION: Final = _columns_of(sessions, Session)
 WINDOW: Final = _columns_of(windows, Window)
 AUDIT_RECORD: Final = tuple(audit_log.c)
@@ -42,7 +38,7 @@ _CONSTRUCTORS: Final[list[tuple[int, Callable[[Any], Any]]]] = [
         ("storage_tier", Tier),
         ("durability", Durability),
         ("retention", Retention),
-        ("identity", _identity),
+        ("identity", lambda values: EngineIdentity(**values)),
         ("tags", tuple),
     )
 ]
