@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 from cwm.domain.engine import EngineIdentity, derive_cache_salt
 from cwm.domain.errors import CwmError, EngineConnectionError, EngineResponseError, InvalidParameterError
-from cwm.domain.prefix import digest
+from cwm.domain.prefix import TokenIds, digest
 from cwm.ports.engine import Completion, Engine, Generation, ServedModel
 from cwm.ports.kv_tier import AttachedModel, KvTier, KvTierFacts
-
-if TYPE_CHECKING:
-    from cwm.domain.prefix import TokenIds
 
 _PROBE_SALT: Final = "cwm1-probe"
 _PROBE_TEXT: Final = "CWM asks this engine who it is. "

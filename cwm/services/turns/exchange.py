@@ -11,14 +11,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cwm.background import cancel_and_wait
 from cwm.domain.errors import CwmError, EngineConnectionError, InternalError
-
-if TYPE_CHECKING:
-    from cwm.ports.engine import Engine, ForwardedResponse
-    from cwm.ports.turn_wire import TurnAnswer
+from cwm.ports.engine import Engine, ForwardedResponse
+from cwm.ports.turn_wire import TurnAnswer
 
 _ROOM_BYTES: Final = 256 * 1024
 _STALLED_SECONDS: Final = 300.0
