@@ -42,19 +42,19 @@ def list_upstreams(as_json: JsonOption = False) -> None:
     for each in tools:
         by_upstream.setdefault(each.upstream, []).append(each)
     end_with_json(
-        {"upstreams": [_summary(name, seen) for name, seen in by_upstream.items()]}, as_json=as_json
+        {"upstreams": [_summary(name, versions) for name, versions in by_upstream.items()]}, as_json=as_json
     )
     print_table(
         ("UPSTREAM", "TOOLS", "CHANGED", "LAST CHANGE", "LISTED"),
         [
             (
                 name,
-                str(len(seen)),
-                str(sum(each.accepted_at is None for each in seen)),
-                f"{max(each.seen_at for each in seen):%Y-%m-%d %H:%M}",
-                f"{max(each.offered_at for each in seen):%Y-%m-%d %H:%M}",
+                str(len(versions)),
+                str(sum(each.accepted_at is None for each in versions)),
+                f"{max(each.seen_at for each in versions):%Y-%m-%d %H:%M}",
+                f"{max(each.offered_at for each in versions):%Y-%m-%d %H:%M}",
             )
-            for name, seen in by_upstream.items()
+            for name, versions in by_upstream.items()
         ],
         none="No gateway on this database has listed the tools of an upstream.",
     )
@@ -113,13 +113,13 @@ def _with_desk(work: Callable[[ToolDesk], Awaitable[T]]) -> T:
     return run_to_end(run)
 
 
-def _summary(name: str, seen: Sequence[SeenTool]) -> dict[str, Any]:
+def _summary(name: str, versions: Sequence[SeenTool]) -> dict[str, Any]:
     return {
         "upstream": name,
-        "tools": len(seen),
-        "changed": [each.version.tool for each in seen if each.accepted_at is None],
-        "last_change": max(each.seen_at for each in seen).isoformat(),
-        "listed": max(each.offered_at for each in seen).isoformat(),
+        "tools": len(versions),
+        "changed": [each.version.tool for each in versions if each.accepted_at is None],
+        "last_change": max(each.seen_at for each in versions).isoformat(),
+        "listed": max(each.offered_at for each in versions).isoformat(),
     }
 
 

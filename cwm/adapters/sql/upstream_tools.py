@@ -38,9 +38,9 @@ class SqlUpstreamTools:
                 insert_into(connection, upstream_tools).on_conflict_do_nothing(),
                 [_row(upstream, version, at, accepted_at) for version in new],
             )
-        seen = [version for version in offered if version.key in keys]
-        if seen:
-            connection.execute(_OFFERED, [_offered(upstream, version, at) for version in seen])
+        unchanged = [version for version in offered if version.key in keys]
+        if unchanged:
+            connection.execute(_OFFERED, [_offered(upstream, version, at) for version in unchanged])
         if len(known) + len(new) > _MOST_VERSIONS:
             stale = (_tool.accepted_at.is_(None)) & (_tool.offered_at < at)
             connection.execute(delete(upstream_tools).where(_tool.upstream == upstream, stale))

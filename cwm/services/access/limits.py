@@ -42,7 +42,7 @@ _WHEN_A_STREAM_HAS_ENDED_SECONDS: Final = 15
 
 @dataclass(slots=True)
 class CountStore:
-    """Asks the store of counts with a time limit of 0.5 s. After a failure it is not asked for a second.
+    """Asks the store of counts, for at most 0.5 s. For one second after a failure it does not ask again.
 
     Until it answers every request is allowed, or with ``refuse`` none.
     """

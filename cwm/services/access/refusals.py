@@ -22,7 +22,7 @@ _MOST: Final = 60
 _MOST_OF_ONE: Final = 20
 _MOST_TENANTS: Final = 1_000
 _LONGEST: Final = 128
-# Of requests for another host or from another site's page: one log line and one event in this time for each kind.
+# Seconds between two records of requests that were refused for the same header.
 _HEADER_EVENT_SECONDS: Final = 10.0
 
 
@@ -78,7 +78,7 @@ class Refusals:
         if left_out := written.left_out:
             details["left_out"] = left_out
         with suppress(CwmError):
-            # What cannot be written down is refused all the same.
+            # The request is refused even if this cannot be recorded.
             await self.audit.record(
                 AuditEvent(
                     self.clock.now(),

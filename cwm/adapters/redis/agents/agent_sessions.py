@@ -171,11 +171,11 @@ class RedisAgentSessions:
         replaces = ["0", ""] if instead_of is None else ["1", instead_of]
         may = int(anew), int(leaves)
         async with _writing():
-            kept = await self._remember(
+            stored = await self._remember(
                 keys=[session_key(key), left_key(key), key_of_every_tenant(_DUE)],
                 args=[_field(name), value, self._ttl_ms, *replaces, *may, _LEFT_FOR_MS, key],
             )
-        return None if kept is None else str(kept)
+        return None if stored is None else str(stored)
 
     async def recall(self, key: str) -> Mapping[str, str]:
         async with _reading():
@@ -193,11 +193,11 @@ class RedisAgentSessions:
 
     async def abandoned(self) -> Sequence[tuple[str, Mapping[str, str]]]:
         async with _writing():
-            found = await self._abandoned(
+            abandoned = await self._abandoned(
                 keys=[key_of_every_tenant(_DUE)],
                 args=[_AT_ONCE, session_key(""), left_key(), _LEFT_FOR_MS],
             )
-        return [(key, _remembered(flat)) for key, flat in found if flat]
+        return [(key, _remembered(flat)) for key, flat in abandoned if flat]
 
 
 def _remembered(flat: Sequence[str]) -> dict[str, str]:

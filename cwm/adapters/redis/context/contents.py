@@ -85,12 +85,12 @@ class RedisContentStore:
             return int(await self._client.get(tenant_key("content-bytes", tenant)) or 0)
 
     async def vacuum_of_every_tenant(self) -> int:
-        gone = 0
+        deleted = 0
         async with writing():
             for each_room in await self._client.smembers(content_scripts.TENANTS_KEY):
                 while swept := int(await self._sweep(args=[each_room, self._now(), _SWEPT_AT_ONCE])):
-                    gone += swept
-        return gone
+                    deleted += swept
+        return deleted
 
     def _now(self) -> str:
         return "" if self._clock is None else str(milliseconds(self._clock.now()))

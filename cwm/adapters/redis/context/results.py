@@ -85,13 +85,13 @@ class RedisResultRecords:
 
     async def expired_of_every_tenant(self, at: datetime, limit: int) -> list[StoredResult]:
         async with _reading():
-            found = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
-            due = [str(key) for key in found]
+            members = await self._client.zrange(_DUE, "-inf", _ms(at), byscore=True, offset=0, num=limit)
+            due = [str(key) for key in members]
             records = await self._client.mget(due) if due else []
-        gone = [key for key, record in zip(due, records, strict=True) if record is None]
-        if gone:
+        missing = [key for key, record in zip(due, records, strict=True) if record is None]
+        if missing:
             async with _writing():
-                await self._client.zrem(_DUE, *gone)
+                await self._client.zrem(_DUE, *missing)
         return [_result_of(str(record)) for record in records if record is not None]
 
     async def forget(self, result: StoredResult) -> None:

@@ -48,10 +48,10 @@ class RedisRunningRequests:
     async def begin(
         self, request: str, places: Sequence[ConcurrencyLimit], buckets: Sequence[Bucket] = ()
     ) -> ConcurrencyLimit | tuple[Bucket, float] | None:
-        taken = [(_key(place), place.most, place.cost) for place in places]
-        counted = [entry(bucket) for bucket in buckets]
+        pools = [(_key(place), place.most, place.cost) for place in places]
+        rates = [entry(bucket) for bucket in buckets]
         async with _writing():
-            full: int | None = await self._counts.storage.admit(request, self._lapse_ms, taken, counted)
+            full: int | None = await self._counts.storage.admit(request, self._lapse_ms, pools, rates)
             if full is not None and full >= len(places):
                 return await self._counts.full(buckets[full - len(places)])
         if full is not None:
