@@ -31,7 +31,10 @@ _LOADS: Final = 3
 
 @dataclass(slots=True, eq=False)
 class SharedContents:
-    """``cwm.ports.contents.Contents``: writes go to the shared store first, then to memory.
+    """Stores bytes under their SHA-256 for as long as somebody holds them: in the shared store first, then in memory.
+
+    A holder is any name that is unique in its tenant, such as ``result:<handle>``. Every method raises CWM-4001 or
+    CWM-4002 when the store is unavailable.
 
     Concurrent loads of one content share one load. Loaded contents are checked against their digest: one that does not
     match is dropped from the store, written to the audit log, counted, and never returned.
@@ -62,7 +65,11 @@ class SharedContents:
         *,
         priority: int = DEFAULT_PRIORITY,
     ) -> str:
-        """As the port says. Memory keeps a higher ``priority`` (0 to 10) longer. CWM-4003 over the quota."""
+        """Store ``plain`` for ``holder`` until ``expires_at`` (None: for ever), and return its digest, 64 hex digits.
+
+        It returns once a crash cannot lose the bytes. Storing again for the same holder changes when its hold expires.
+        Memory keeps a higher ``priority`` (0 to 10) longer. CWM-4003 over the quota.
+        """
         digest = await aside(len(plain), lambda: digest_of(plain))
         key = (tenant, digest)
         if self.cache.facts(key) is not None and await self.store.hold(tenant, digest, holder, expires_at):
@@ -88,7 +95,7 @@ class SharedContents:
             self._add(key, plain, new.stored, priority, expires_at)
 
     async def read(self, tenant: str, digest: str, *, priority: int = DEFAULT_PRIORITY) -> bytes | None:
-        """As the port says. ``priority`` counts if the content is not in memory yet."""
+        """The bytes; None when nobody holds them. ``priority`` counts if the content is not in memory yet."""
         key = (tenant, digest)
         if (plain := self.cache.plain(key, self._now())) is not None:
             return plain
@@ -100,7 +107,7 @@ class SharedContents:
         return await asyncio.shield(loading)
 
     async def let_go(self, tenant: str, digest: str, holder: str) -> None:
-        """As the port says. All replicas drop their copies if the content is deleted."""
+        """Remove the holder's hold. With the last one the bytes are deleted, and all replicas drop their copies."""
         if await self.store.release(tenant, digest, holder):
             await self.gone(tenant, digest)
 
