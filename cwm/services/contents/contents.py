@@ -82,7 +82,10 @@ class SharedContents:
 
     async def to_store(self, plain: bytes) -> Bytes:
         """The bytes and quota to pass to a write of the context index, which stores the content with its keys."""
-        return await aside(len(plain), lambda: self._to_store(plain))
+        return await aside(
+            len(plain),
+            lambda: Bytes(digest_of(plain), stored_form(plain, self.compress_above), self.quota_bytes),
+        )
 
     def was_stored(
         self, tenant: str, plain: bytes, new: Bytes, priority: int, expires_at: datetime | None
@@ -115,9 +118,6 @@ class SharedContents:
         """The content left the store: all replicas drop their copies."""
         self.cache.drop((tenant, digest))
         await self.changes.publish(Change(ChangeKind.CONTENT, digest, tenant=tenant))
-
-    def _to_store(self, plain: bytes) -> Bytes:
-        return Bytes(digest_of(plain), stored_form(plain, self.compress_above), self.quota_bytes)
 
     def _add(self, key: Key, plain: bytes, stored: bytes, priority: int, expires_at: datetime | None) -> None:
         self.cache.add(key, plain, stored if is_compressed(stored) else None, priority, _seconds(expires_at))

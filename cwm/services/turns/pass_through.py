@@ -11,13 +11,8 @@ from typing import Final
 from uuid import uuid4
 
 from cwm.background import BackgroundTasks
-from cwm.domain.audit import AuditEvent, Severity
 from cwm.domain.engine import EngineIdentity
-from cwm.domain.errors import (
-    CwmError,
-    InvalidParameterError,
-    SessionAlreadyExistsError,
-)
+from cwm.domain.errors import CwmError, InvalidParameterError, SessionAlreadyExistsError
 from cwm.domain.names import require_session_id
 from cwm.domain.principal import Principal
 from cwm.domain.session import Session
@@ -208,17 +203,8 @@ class PassThrough:
         count = sum(text.count(token) for text in request.texts() for token in special)
         if not count:
             return
-        await self.journal.audit.record(
-            AuditEvent(
-                timestamp=self.journal.clock.now(),
-                tenant=principal.tenant,
-                subject=principal.subject,
-                event="session.special_tokens",
-                outcome="passed",
-                session_id=session.id,
-                severity=Severity.WARNING,
-                details={"count": count},
-            )
+        await self.journal.note(
+            principal, "session.special_tokens", "passed", {"count": count}, session_id=session.id
         )
 
     async def _start(
